@@ -1,0 +1,69 @@
+"""Devices, and the links between them.
+
+A link is modelled as ``seconds = latency_s + bytes * seconds_per_byte`` per ordered pair of
+devices (NetSplit thesis, section 4.2). Same device: zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from netsplit.errors import ConfigError
+
+__all__ = ["Cluster", "Device", "Link"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One place that runs operators: a worker process with one CPU thread, or one GPU."""
+
+    name: str  # "cpu:0", "cuda:1": unique in the cluster
+    kind: str  # devices of one kind have the same speed: "cpu", "NVIDIA H100"
+    capacity_bytes: int
+    torch_device: str = "cpu"  # what the worker passes to torch.device
+
+
+@dataclass(frozen=True)
+class Link:
+    """A directed link with its linear cost; `r_squared` says how well the line fits (None: given)."""
+
+    latency_s: float
+    seconds_per_byte: float
+    r_squared: float | None = None
+
+    def seconds(self, nbytes: int) -> float:
+        return self.latency_s + nbytes * self.seconds_per_byte
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second."""
+        return 1.0 / self.seconds_per_byte if self.seconds_per_byte > 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices in rank order and a link for every ordered pair of different device names."""
+
+    name: str
+    devices: tuple[Device, ...]
+    links: dict[tuple[str, str], Link]
+
+    def __post_init__(self) -> None:
+        names = [device.name for device in self.devices]
+        if not names:
+            raise ConfigError(f"cluster '{self.name}' has no device: list at least one.")
+        if len(set(names)) != len(names):
+            raise ConfigError(f"cluster '{self.name}' names a device twice: {names}.")
+
+    def device(self, name: str) -> Device:
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise ConfigError(f"cluster '{self.name}' has no device '{name}': {[d.name for d in self.devices]}.")
+
+    def transfer_seconds(self, nbytes: int, source: str, target: str) -> float:
+        """Seconds to move `nbytes` between two devices by name; zero on the same device."""
+        return 0.0 if source == target else self.links[source, target].seconds(nbytes)
+
+    def with_links(self, links: dict[tuple[str, str], Link]) -> Cluster:
+        return replace(self, links=links)

@@ -1,0 +1,121 @@
+"""Capture a model and its loss as one `Graph`, through ``torch.export``.
+
+    nn.Module + loss ──► TrainingStep ──► torch.export ──► read ──► analyse ──► Graph
+                         (x, t) -> loss    ATen operators   nodes    shapes, aliases, saved tensors
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import CaptureError
+from netsplit.graph.analyse import analyse
+from netsplit.graph.ir import Graph
+from netsplit.graph.read import read
+
+__all__ = ["TrainingStep", "as_tuple", "capture", "capture_inference"]
+
+_TORCH = Path(torch.__file__).parent
+_NETSPLIT = Path(__file__).parents[1]
+
+
+class TrainingStep(nn.Module):
+    """``(inputs, targets) -> loss`` as one module, so that the loss too becomes nodes with a device."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], n_inputs: int) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.n_inputs = n_inputs
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.loss(self.model(*batch[: self.n_inputs]), *batch[self.n_inputs :])
+
+
+class _Inference(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.model(*inputs)
+
+
+def capture(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    batch: tuple[Tensor | Iterable[Tensor], Tensor | Iterable[Tensor]],
+) -> Graph:
+    """Graph of one training step in training mode.
+
+    Args:
+        model: any module that ``torch.export`` accepts; left as it was.
+        loss: called with the model's output and the targets; returns a scalar.
+        batch: example ``(inputs, targets)``, each a tensor or several; their shapes become the graph's.
+
+    Raises:
+        CaptureError: the model cannot be exported; names the line of the model that stops it.
+    """
+    inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
+    step = TrainingStep(model, loss, len(inputs))
+    was_training = model.training
+    model.train()
+    try:
+        graph = _captured(step, model, inputs + targets)
+    finally:
+        model.train(was_training)
+    (output,) = graph.output_variables if len(graph.output_variables) == 1 else (None,)
+    if output is None or graph.variables[output].shape != () or not graph.variables[output].requires_grad:
+        raise CaptureError(
+            "the loss must return one scalar that depends on a trainable parameter; "
+            f"it returned {[graph.variables[k].shape for k in graph.output_variables]}."
+        )
+    return graph
+
+
+def capture_inference(model: nn.Module, inputs: Tensor | Iterable[Tensor]) -> Graph:
+    """Graph of the model alone in evaluation mode; raises as `capture` does."""
+    was_training = model.training
+    model.eval()
+    try:
+        return _captured(_Inference(model), model, as_tuple(inputs))
+    finally:
+        model.train(was_training)
+
+
+def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """One tensor or several, as a tuple."""
+    return (value,) if isinstance(value, Tensor) else tuple(value)
+
+
+def _captured(step: nn.Module, model: nn.Module, batch: tuple[Tensor, ...]) -> Graph:
+    try:
+        program = torch.export.export(step, batch, strict=False)
+    except Exception as error:
+        raise CaptureError(_why_not_exported(model, error)) from error
+    graph = read(program, step)
+    return analyse(graph, batch)
+
+
+def _why_not_exported(model: nn.Module, error: Exception) -> str:
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(Path(frame.filename).is_relative_to(root) for root in (_TORCH, _NETSPLIT))
+        and not frame.filename.startswith("<")
+    ]
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    where = ""
+    if frames:
+        last = frames[-1]
+        where = f" at {last.filename}:{last.lineno} ('{(last.line or '').strip()}')"
+    return (
+        f"{type(model).__name__} cannot be captured{where}: {reason.rstrip('.')}; "
+        "rewrite that line without Python control flow on tensor values."
+    )

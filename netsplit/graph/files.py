@@ -1,0 +1,94 @@
+"""Graphs as JSON files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from netsplit.errors import NetSplitError
+from netsplit.files import write_text
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
+
+__all__ = ["dumps", "load", "loads", "save"]
+
+_FORMAT = "netsplit-graph"
+_VERSION = 1
+
+
+def dumps(graph: Graph) -> str:
+    """A graph as JSON text; `loads` gives an equal graph back."""
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "nodes": [asdict(node) for node in graph],
+            "variables": [asdict(variable) for variable in graph.variables.values()],
+            "initializers": [asdict(init) for init in graph.initializers.values()],
+            "entry_nodes": graph.entry_nodes,
+            "input_variables": graph.input_variables,
+            "output_variables": graph.output_variables,
+            "units": graph.units,
+            "colocated": graph.colocated,
+            "batch_size": graph.batch_size,
+        },
+        indent=1,
+    )
+
+
+def loads(text: str, where: str = "graph") -> Graph:
+    """The graph of a JSON text.
+
+    Raises:
+        NetSplitError: not a graph file of this format; names `where` and what is wrong.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise NetSplitError(f"{where}, line {error.lineno}: not JSON ({error.msg}).") from error
+    if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
+        raise NetSplitError(f"{where}: not a {_FORMAT} file of version {_VERSION}.")
+    try:
+        nodes = [_Keep.node(item) for item in data["nodes"]]
+        variables = [_made(Variable, item) for item in data["variables"]]
+        initializers = [_made(Initializer, item) for item in data["initializers"]]
+        return Graph(
+            nodes={node.name: node for node in nodes},
+            variables={variable.name: variable for variable in variables},
+            input_variables=tuple(data["input_variables"]),
+            output_variables=tuple(data["output_variables"]),
+            initializers={init.name: init for init in initializers},
+            units=tuple(map(tuple, data["units"])),
+            colocated=tuple(map(tuple, data["colocated"])),
+            batch_size=data["batch_size"],
+        )
+    except (KeyError, TypeError) as error:
+        raise NetSplitError(f"{where}: a field is missing or unknown: {error}.") from error
+
+
+def save(graph: Graph, path: str | Path) -> None:
+    """Write a graph file, whole or not at all."""
+    write_text(path, dumps(graph))
+
+
+def load(path: str | Path) -> Graph:
+    """Read a graph file; raises as `loads`, and when there is no such file."""
+    file = Path(path)
+    if not file.is_file():
+        raise NetSplitError(f"graph file '{file}' is not there.")
+    return loads(file.read_text(), str(file))
+
+
+def _made(kind: Any, item: dict[str, Any]) -> Any:
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in item.items()})
+
+
+class _Keep:
+    """Node templates keep their lists: only the node's own fields are tuples."""
+
+    _TUPLES = frozenset(f.name for f in fields(Node) if str(f.type).startswith("tuple"))
+
+    @classmethod
+    def node(cls, item: dict[str, Any]) -> Node:
+        return Node(**{key: tuple(value) if key in cls._TUPLES else value for key, value in item.items()})

@@ -1,0 +1,146 @@
+"""The intermediate representation: operators (nodes) and tensors (variables) of one training step.
+
+A `Graph` is immutable. Nodes are kept in a topological order, which is also the order in which
+the captured model executed them. Source: NetSplit thesis, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+__all__ = ["Graph", "Initializer", "Node", "Variable", "dtype_bytes"]
+
+_DTYPE_BYTES = {
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element of a dtype given by its torch name, e.g. ``"float32"``."""
+    return _DTYPE_BYTES[dtype]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One tensor: produced by one node (or fed as an input), read by any number of nodes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    producer: str | None  # None: an input of the graph
+    consumers: tuple[str, ...]  # node names in topological order, each once
+    requires_grad: bool = False  # a gradient flows back through it
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * dtype_bytes(self.dtype)
+
+
+@dataclass(frozen=True)
+class Initializer:
+    """A parameter or buffer, under the model's own name (the key of its ``state_dict``)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_parameter: bool
+    requires_grad: bool
+    aliases: tuple[str, ...] = ()  # further names of the same tensor (tied parameters)
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * dtype_bytes(self.dtype)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator call. `args`/`kwargs` are JSON-ready templates (see `graph.template`)."""
+
+    name: str
+    op: str  # e.g. "aten.conv2d.default"
+    inputs: tuple[str, ...]  # variable names, each once
+    outputs: tuple[str, ...]  # variable names; an element is "" where the operator returned no tensor
+    initializers: tuple[str, ...] = ()
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    module: str = ""  # dotted path of the module that made the call
+    source: str = ""  # "file:line" in the model's own code
+    saved: tuple[str, ...] = ()  # variables its backward keeps alive
+    saved_bytes: int = 0  # bytes of other tensors that its backward keeps alive
+
+    @property
+    def kind(self) -> str:
+        """The operator's short name for people: ``conv2d`` of ``aten.conv2d.default``."""
+        parts = self.op.split(".")
+        return parts[1] if len(parts) > 1 else self.op
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators and variables of one step ``(inputs, targets) -> loss`` (or of one inference)."""
+
+    nodes: dict[str, Node]
+    variables: dict[str, Variable]
+    input_variables: tuple[str, ...]
+    output_variables: tuple[str, ...]
+    initializers: dict[str, Initializer]
+    units: tuple[tuple[str, ...], ...] = ()
+    """Sets of nodes that share one tensor which is written in place: run in one piece."""
+    colocated: tuple[tuple[str, ...], ...] = ()
+    """Sets of nodes that must share a device: units, views of one tensor, users of one initializer.
+    Disjoint; only sets of two nodes or more."""
+    batch_size: int = 1  # samples in one call (the micro-batch)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @cached_property
+    def entry_nodes(self) -> tuple[str, ...]:
+        """Nodes without predecessors."""
+        return tuple(n for n in self.nodes if not self.predecessors[n])
+
+    @cached_property
+    def exit_nodes(self) -> tuple[str, ...]:
+        """Nodes without successors."""
+        return tuple(n for n in self.nodes if not self.successors[n])
+
+    @cached_property
+    def predecessors(self) -> dict[str, tuple[str, ...]]:
+        """Node name to the names of the nodes that feed it, each once."""
+        found: dict[str, tuple[str, ...]] = {}
+        for node in self:
+            producers = (self.variables[k].producer for k in node.inputs)
+            found[node.name] = tuple(dict.fromkeys(p for p in producers if p is not None))
+        return found
+
+    @cached_property
+    def successors(self) -> dict[str, tuple[str, ...]]:
+        """Node name to the names of the nodes it feeds, each once."""
+        found: dict[str, list[str]] = {name: [] for name in self.nodes}
+        for name, feeders in self.predecessors.items():
+            for u in feeders:
+                found[u].append(name)
+        return {name: tuple(users) for name, users in found.items()}
+
+    @cached_property
+    def edges(self) -> tuple[tuple[str, str, str], ...]:
+        """(u, v, variable) for every variable that u produces and v reads."""
+        return tuple(
+            (variable.producer, v, variable.name)
+            for variable in self.variables.values()
+            if variable.producer is not None
+            for v in variable.consumers
+        )
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Node name to its place in the topological order."""
+        return {name: i for i, name in enumerate(self.nodes)}

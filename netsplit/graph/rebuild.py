@@ -1,0 +1,109 @@
+"""From a graph, or a part of one, back to an ``fx.GraphModule`` (thesis section 4.1.2, listing 4.1)."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from netsplit.graph.ir import Graph, Node
+from netsplit.graph.operators import resolve
+from netsplit.graph.template import decode
+
+__all__ = ["initial_values", "rebuild"]
+
+
+def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str, torch.Tensor]:
+    """The model's own tensors for a graph's initializers (not copies), by initializer name."""
+    found: dict[str, torch.Tensor] = {}
+    for prefix, module in (("loss.", loss), ("", model)):
+        if isinstance(module, nn.Module):
+            found |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
+            found |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
+    return {name: found[name] for name in graph.initializers if name in found}
+
+
+def rebuild(
+    graph: Graph,
+    values: Mapping[str, torch.Tensor],
+    *,
+    nodes: Iterable[str] | None = None,
+    inputs: Iterable[str] | None = None,
+    outputs: Iterable[str] | None = None,
+    device: torch.device | str | None = None,
+) -> fx.GraphModule:
+    """A module that computes `outputs` from `inputs` by the given nodes.
+
+    Args:
+        graph: where the nodes come from.
+        values: tensors of the initializers, registered under their original dotted names.
+        nodes: a convex part of the graph; all of it by default. Run in graph order.
+        inputs: variable names, the positional arguments; the graph's own inputs by default.
+        outputs: variable names; the result is a tuple, or the bare tensor where `outputs` is left out
+            and the graph has one output.
+        device: replaces the device in calls which name one.
+    """
+    chosen = set(graph.nodes if nodes is None else nodes)
+    wanted = list(graph.output_variables if outputs is None else outputs)
+    root = _Root(values)
+    fx_graph = fx.Graph()
+    known: dict[tuple[str, str], fx.Node] = {}
+    for name in graph.input_variables if inputs is None else inputs:
+        known["var", name] = fx_graph.placeholder(re.sub(r"\W", "_", name))
+    for node in graph:
+        if node.name in chosen:
+            for name in node.initializers:
+                if ("init", name) not in known:
+                    known["init", name] = fx_graph.get_attr(root.add(name))
+            _emit(fx_graph, node, known, device)
+    results = tuple(known["var", name] for name in wanted)
+    fx_graph.output(results[0] if outputs is None and len(results) == 1 else results)
+    return fx.GraphModule(root, fx_graph)
+
+
+def _emit(
+    fx_graph: fx.Graph, node: Node, known: dict[tuple[str, str], fx.Node], device: torch.device | str | None
+) -> None:
+    def tensor(tag: str, name: str) -> fx.Node:
+        return known[tag, name]
+
+    args = tuple(decode(template, tensor, device) for template in node.args)
+    kwargs = {key: decode(template, tensor, device) for key, template in node.kwargs.items()}
+    call = fx_graph.call_function(resolve(node.op), args, kwargs)
+    if resolve(node.op)._schema.returns and _returns_one_tensor(node):
+        known["var", node.outputs[0]] = call
+        return
+    for i, name in enumerate(node.outputs):
+        if name:
+            known["var", name] = fx_graph.call_function(operator.getitem, (call, i))
+
+
+def _returns_one_tensor(node: Node) -> bool:
+    returns = resolve(node.op)._schema.returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch._C.TensorType)
+
+
+class _Root(nn.Module):
+    """A bare module tree that holds tensors under the dotted names the model gave them."""
+
+    def __init__(self, values: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._values = values
+
+    def add(self, name: str) -> str:
+        *path, leaf = name.split(".")
+        module: nn.Module = self
+        for part in path:
+            if part not in module._modules:
+                module.add_module(part, nn.Module())
+            module = module.get_submodule(part)
+        value = self._values[name]
+        if isinstance(value, nn.Parameter):
+            module.register_parameter(leaf, value)
+        else:
+            module.register_buffer(leaf, value)
+        return name

@@ -1,0 +1,79 @@
+"""What every method is given (`Problem`), what it answers (`Placement`), and its abstract class."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import Costs
+
+__all__ = ["Partitioner", "Placement", "Problem", "SolverReport", "Status"]
+
+Status = Literal["optimal", "feasible", "infeasible", "limit", "heuristic"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One placement problem: the graph, what its nodes cost, and the devices to choose from."""
+
+    graph: Graph
+    costs: Costs
+    cluster: Cluster
+    in_flight: int = 1  # micro-batches whose variables are alive at once under the schedule
+    seed: int = 0
+    evaluate: Callable[[Placement], Any] | None = None  # simulated Timeline of a placement
+
+
+@dataclass(frozen=True)
+class SolverReport:
+    """How an answer came about. Seconds throughout; `objective`, `bound`, `gap` only where one exists."""
+
+    status: Status
+    seconds: float
+    engine: str = ""  # "gurobi 13.0.3", "highs 1.15.1", "" for a heuristic
+    objective: float | None = None
+    bound: float | None = None
+    gap: float | None = None  # (objective - bound) / objective
+    notes: dict[str, Any] = field(default_factory=dict)  # numbers worth recording: groups, variables
+
+    def summary(self) -> str:
+        parts = [self.status]
+        if self.engine:
+            parts.append(f"by {self.engine}")
+        if self.objective is not None:
+            parts.append(f"objective {self.objective:.6g} s")
+        if self.bound is not None:
+            parts.append(f"bound {self.bound:.6g} s")
+        if self.gap is not None:
+            parts.append(f"gap {100 * self.gap:.2f} %")
+        parts.append(f"in {self.seconds:.2f} s")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Every node on exactly one device, and a total order which the program enforces."""
+
+    method: str
+    device_of: dict[str, str]  # node name -> device name
+    priority: dict[str, int]  # node name -> rank; a topological order of the graph
+    report: SolverReport
+
+
+class Partitioner(ABC):
+    """A method that decides a placement. Subclasses are small dataclasses of their parameters."""
+
+    name: str = ""
+    respects_capacity: bool = True
+
+    @abstractmethod
+    def partition(self, problem: Problem) -> Placement:
+        """Decide.
+
+        Raises:
+            InfeasibleError: no placement fits; the message says how many bytes are missing where.
+        """

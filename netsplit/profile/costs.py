@@ -1,0 +1,40 @@
+"""What every operator costs: seconds per device kind, and the optimiser's bytes per parameter byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Costs", "NodeSeconds"]
+
+
+@dataclass(frozen=True)
+class NodeSeconds:
+    """Forward and backward seconds of one node at the graph's own (micro-)batch size."""
+
+    forward_s: float
+    backward_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of every node on every device kind.
+
+    `alpha` is the bytes of training state per byte of parameter: the parameter, its gradient and
+    the optimiser's moments (SGD 2, momentum 3, Adam 4; thesis, section 5.2.2).
+    """
+
+    seconds: dict[str, dict[str, NodeSeconds]]  # device kind -> node name -> seconds
+    alpha: int
+
+    def forward_s(self, node: str, kind: str) -> float:
+        return self.seconds[kind][node].forward_s
+
+    def backward_s(self, node: str, kind: str) -> float:
+        return self.seconds[kind][node].backward_s
+
+    def total_s(self, node: str, kind: str) -> float:
+        return self.seconds[kind][node].total_s

@@ -1,0 +1,123 @@
+"""Proof of progress: a program is run without data before anything is spawned (invariant 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from netsplit.errors import DeadlockError
+from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Send
+
+__all__ = ["check_progress", "needs"]
+
+
+def needs(program: Program, instruction: Instruction) -> list[tuple[str, int, bool]]:
+    """(variable, micro-batch, gradient?) of the transfers an instruction waits for.
+
+    A Forward waits for the copies it reads; a Backward for the gradients of its outputs from other
+    devices. Whether such a transfer exists in the program is for the caller to see.
+    """
+    if isinstance(instruction, Forward):
+        segment = program.segments[instruction.segment]
+        return [(k, instruction.microbatch, False) for k in segment.inputs if _is_copy(program, k)]
+    if isinstance(instruction, Backward):
+        segment = program.segments[instruction.segment]
+        copies = [v for k in segment.outputs for v in program.graph.variables[k].consumers if _is_copy(program, v)]
+        return [(copy, instruction.microbatch, True) for copy in copies]
+    return []
+
+
+def check_progress(program: Program) -> None:
+    """Run the program without data.
+
+    Raises:
+        DeadlockError: some device can never go on; names the circle, or the transfer without a partner.
+    """
+    planned = {
+        (ins.variable, ins.microbatch, ins.gradient)
+        for each in program.instructions.values()
+        for ins in each
+        if isinstance(ins, Send | Recv)
+    }
+    sent: set[int] = set()
+    received: dict[str, dict[tuple[str, int, bool], int]] = {name: {} for name in program.devices}
+    at = dict.fromkeys(program.devices, 0)
+    moved = True
+    while moved:
+        moved = False
+        for name in program.devices:
+            while at[name] < len(program.instructions[name]):
+                instruction = program.instructions[name][at[name]]
+                wanted = _wanted(program, instruction, planned)
+                if any(received[name].get(key) not in sent for key in wanted):
+                    break
+                if isinstance(instruction, Send):
+                    sent.add(instruction.tag)
+                elif isinstance(instruction, Recv):
+                    received[name][instruction.variable, instruction.microbatch, instruction.gradient] = instruction.tag
+                at[name] += 1
+                moved = True
+    _check_partners(program, sent)
+    stuck = [name for name in program.devices if at[name] < len(program.instructions[name])]
+    if stuck:
+        raise DeadlockError(_circle(program, at, received, sent, planned, stuck[0]))
+
+
+def _wanted(
+    program: Program, instruction: Instruction, planned: set[tuple[str, int, bool]]
+) -> list[tuple[str, int, bool]]:
+    """Every value an instruction reads, and those gradients that the program transfers at all."""
+    return [key for key in needs(program, instruction) if not key[2] or key in planned]
+
+
+def _check_partners(program: Program, sent: Iterable[int]) -> None:
+    tags: dict[type, dict[int, Send | Recv]] = {Send: {}, Recv: {}}
+    for each in program.instructions.values():
+        for ins in each:
+            if isinstance(ins, Send | Recv):
+                tags[type(ins)][ins.tag] = ins
+    for kind, other in ((Send, Recv), (Recv, Send)):
+        for tag, ins in tags[kind].items():
+            if tag not in tags[other]:
+                raise DeadlockError(f"the program has a {ins} without its {other.__name__.lower()}.")
+
+
+def _circle(
+    program: Program,
+    at: dict[str, int],
+    received: dict[str, dict[tuple[str, int, bool], int]],
+    sent: set[int],
+    planned: set[tuple[str, int, bool]],
+    start: str,
+) -> str:
+    """Who waits for whom, from one stuck device round to where the chain closes."""
+    sender = {
+        (ins.variable, ins.microbatch, ins.gradient): (name, ins)
+        for name, each in program.instructions.items()
+        for ins in each
+        if isinstance(ins, Send)
+    }
+    steps: list[str] = []
+    seen: list[str] = []
+    name = start
+    while name not in seen:
+        seen.append(name)
+        instruction = program.instructions[name][at[name]] if at[name] < len(program.instructions[name]) else None
+        wanted = _wanted(program, instruction, planned) if instruction is not None else []
+        missing = [key for key in wanted if received[name].get(key) not in sent]
+        if missing and missing[0] not in sender:
+            steps.append(f"{name} at its {instruction} waits for '{missing[0][0]}', which nobody sends")
+            break
+        if not missing:
+            steps.append(f"{name} stands at its {instruction or 'end'}")
+            break
+        peer, send = sender[missing[0]]
+        steps.append(f"{name} at its {instruction} waits for {send.what} from {peer}")
+        name = peer
+    return f"the program cannot complete: {'; '.join(steps)}."
+
+
+def _is_copy(program: Program, k: str) -> bool:
+    variable = program.graph.variables.get(k)
+    if variable is None or variable.producer is None:
+        return False
+    return variable.producer == k and "@" in k

@@ -1,0 +1,138 @@
+"""Cutting a placed graph into segments.
+
+Nodes are taken in the placement's priority order. A device's run of nodes goes on until one of its
+results is needed on another device, or until the next node needs something which another device
+made after the run began. Every run thus starts after all it reads was finished and ends before
+anything it feeds elsewhere starts: taken as one piece each, runs never wait in a circle.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from netsplit.graph.ir import Graph
+from netsplit.program.instructions import Segment
+from netsplit.program.transfers import TRANSFER
+
+__all__ = ["cut_segments"]
+
+
+def cut_segments(graph: Graph, device_of: Mapping[str, str], priority: Mapping[str, int]) -> tuple[Segment, ...]:
+    """Segments of a graph with transfer nodes, in an order in which they may run.
+
+    Args:
+        graph: as `insert_transfers` made it; transfer nodes belong to no segment.
+        device_of: of every node.
+        priority: of every node but the transfers; least first among the nodes that could be next.
+    """
+    runs = _Runs()
+    run_of: dict[str, _Run] = {}
+    for unit in _units_in_order(graph, priority):
+        device = device_of[unit[0]]
+        remote = [run_of[u] for name in unit for u in _remote_producers(graph, name)]
+        run = runs.run_for(device, remote)
+        run.nodes += unit
+        run_of.update(dict.fromkeys(unit, run))
+    return tuple(_segment(graph, index, run, run_of) for index, run in enumerate(runs.closed()))
+
+
+@dataclass
+class _Run:
+    device: str
+    opened: int
+    closed: int | None = None
+    nodes: list[str] = field(default_factory=list)
+
+
+class _Runs:
+    """The open run of each device, and a clock that orders openings and closings."""
+
+    def __init__(self) -> None:
+        self.all: list[_Run] = []
+        self.open: dict[str, _Run] = {}
+        self.clock = 0
+
+    def run_for(self, device: str, remote: list[_Run]) -> _Run:
+        for feeder in remote:
+            self._close(feeder)
+        run = self.open.get(device)
+        if run is not None and any(feeder.closed is not None and feeder.closed > run.opened for feeder in remote):
+            self._close(run)
+            run = None
+        if run is None:
+            run = self.open[device] = _Run(device, self._tick())
+            self.all.append(run)
+        return run
+
+    def closed(self) -> list[_Run]:
+        for run in list(self.open.values()):
+            self._close(run)
+        return sorted(self.all, key=lambda run: run.closed or 0)
+
+    def _close(self, run: _Run) -> None:
+        if run.closed is None:
+            run.closed = self._tick()
+            del self.open[run.device]
+
+    def _tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+
+def _remote_producers(graph: Graph, name: str) -> list[str]:
+    """Producers, on other devices, of what a node reads through transfer nodes."""
+    return [
+        producer
+        for u in graph.predecessors[name]
+        if graph.nodes[u].op == TRANSFER
+        for producer in graph.predecessors[u]
+    ]
+
+
+def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[list[str]]:
+    """All nodes but transfers, units in one piece, by priority among those whose feeders are done."""
+    unit_of = {name: unit for unit in graph.units for name in unit}
+    first = {name: unit_of.get(name, (name,))[0] for name in graph.nodes}
+    waiting: dict[str, int] = {}
+    feeds: dict[str, list[str]] = {}
+    for name in graph.nodes:
+        waiting.setdefault(first[name], 0)
+        for u in graph.predecessors[name]:
+            if first[u] != first[name]:
+                waiting[first[name]] += 1
+                feeds.setdefault(first[u], []).append(first[name])
+
+    def rank(head: str) -> int:
+        if graph.nodes[head].op == TRANSFER:
+            return -1
+        return min(priority[name] for name in unit_of.get(head, (head,)))
+
+    ready = [(rank(head), graph.position[head], head) for head, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[list[str]] = []
+    while ready:
+        _, _, head = heapq.heappop(ready)
+        if graph.nodes[head].op != TRANSFER:
+            order.append(list(unit_of.get(head, (head,))))
+        for v in feeds.get(head, ()):
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                heapq.heappush(ready, (rank(v), graph.position[v], v))
+    assert sum(map(len, order)) == sum(node.op != TRANSFER for node in graph), "units make a cycle"
+    return order
+
+
+def _segment(graph: Graph, index: int, run: _Run, run_of: Mapping[str, _Run]) -> Segment:
+    inside = set(run.nodes)
+    nodes = sorted(run.nodes, key=graph.position.__getitem__)
+    inputs: dict[str, None] = {}
+    outputs: dict[str, None] = {}
+    for name in nodes:
+        node = graph.nodes[name]
+        inputs.update(dict.fromkeys(k for k in node.inputs if graph.variables[k].producer not in inside))
+        for k in node.outputs:
+            if k and (k in graph.output_variables or any(v not in inside for v in graph.variables[k].consumers)):
+                outputs[k] = None
+    return Segment(index, run.device, tuple(nodes), tuple(inputs), tuple(outputs))

@@ -1,0 +1,83 @@
+"""Transfer nodes on cut edges (NetSplit thesis, section 4.5, Algorithm 2).
+
+    u on p ──k──► v on q      becomes      u on p ──k──► [transfer] on q ──k@q──► v on q
+
+A variable gets one transfer node per destination device, however many nodes read it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from netsplit.graph.ir import Graph, Node, Variable
+
+__all__ = ["TRANSFER", "insert_transfers"]
+
+TRANSFER = "netsplit.transfer"
+
+
+def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph, dict[str, str]]:
+    """The graph with transfer nodes, and the device of every node in it.
+
+    A transfer node's arguments are the variable and the name of the device that receives it. Input
+    variables need none: every device is fed what it reads.
+    """
+    nodes: dict[str, Node] = {}
+    variables = dict(graph.variables)
+    placed = dict(device_of)
+    local_name: dict[tuple[str, str], str] = {}  # (variable, device) -> its name there
+    for node in graph:
+        here = device_of[node.name]
+        renamed = {}
+        for k in node.inputs:
+            producer = graph.variables[k].producer
+            if producer is None or device_of[producer] == here:
+                continue
+            if (k, here) not in local_name:
+                transfer = _transfer_node(k, here)
+                local_name[k, here] = transfer.outputs[0]
+                nodes[transfer.name] = transfer
+                placed[transfer.name] = here
+                variables[transfer.outputs[0]] = _moved(graph.variables[k], transfer)
+            renamed[k] = local_name[k, here]
+        nodes[node.name] = _rename_inputs(node, renamed)
+    return replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables)), placed
+
+
+def _transfer_node(variable: str, device: str) -> Node:
+    name = f"{variable}@{device}"
+    return Node(name=name, op=TRANSFER, inputs=(variable,), outputs=(name,), args=({"var": variable}, device))
+
+
+def _moved(variable: Variable, transfer: Node) -> Variable:
+    return replace(variable, name=transfer.outputs[0], producer=transfer.name)
+
+
+def _rename_inputs(node: Node, renamed: Mapping[str, str]) -> Node:
+    if not renamed:
+        return node
+    return replace(
+        node,
+        inputs=tuple(renamed.get(k, k) for k in node.inputs),
+        saved=tuple(renamed.get(k, k) for k in node.saved),
+        args=tuple(_rename(template, renamed) for template in node.args),
+        kwargs={key: _rename(template, renamed) for key, template in node.kwargs.items()},
+    )
+
+
+def _rename(template: Any, renamed: Mapping[str, str]) -> Any:
+    if isinstance(template, list | tuple):
+        return [_rename(item, renamed) for item in template]
+    if isinstance(template, dict) and "var" in template:
+        return {"var": renamed.get(template["var"], template["var"])}
+    return template
+
+
+def _with_consumers(nodes: Mapping[str, Node], variables: Mapping[str, Variable]) -> dict[str, Variable]:
+    consumers: dict[str, list[str]] = {k: [] for k in variables}
+    for node in nodes.values():
+        for k in node.inputs:
+            consumers[k].append(node.name)
+    return {k: replace(v, consumers=tuple(consumers[k])) for k, v in variables.items()}

@@ -1,0 +1,71 @@
+"""Measured events of one device, and where in its program it stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from netsplit.program.instructions import Recv, Send
+from netsplit.simulate.timeline import Event, EventKind
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Times instructions on the machine's monotonic clock, which its processes share.
+
+    A send's event ends when the sender next looks and finds it done: no earlier than the transfer
+    ended, and later by at most the instruction that was running then.
+    """
+
+    def __init__(self, device: str, on_instruction: Callable[[int], None] | None = None) -> None:
+        self.device = device
+        self.on_instruction = on_instruction
+        self.detailed = False  # synchronise a GPU around every span: only for a recorded iteration
+        self.events: list[Event] = []
+        self.began_s = 0.0
+        self.ended_s = 0.0
+        self._open: dict[int, tuple[Send, int, float]] = {}
+
+    def begin(self) -> None:
+        self.events = []
+        self._open = {}
+        self.began_s = time.perf_counter()
+
+    def end(self) -> None:
+        self.ended_s = time.perf_counter()
+
+    def at(self, index: int) -> None:
+        if self.on_instruction is not None:
+            self.on_instruction(index)
+
+    @contextmanager
+    def span(self, kind: EventKind, name: str, microbatch: int, torch_device: torch.device) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        if self.detailed and torch_device.type == "cuda":
+            torch.cuda.synchronize(torch_device)
+        self.events.append(Event(self.device, kind, name, microbatch, start, time.perf_counter()))
+
+    @contextmanager
+    def wait(self, transfer: Send | Recv) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        event = Event(
+            self.device, "wait", transfer.what, transfer.microbatch, start, time.perf_counter(), transfer.peer
+        )
+        self.events.append(event)
+
+    def sending(self, send: Send, nbytes: int) -> None:
+        self._open[send.tag] = (send, nbytes, time.perf_counter())
+
+    def sent(self, tag: int) -> None:
+        send, nbytes, start = self._open.pop(tag)
+        name = f"gradient of {send.source}" if send.gradient else send.source
+        event = Event(
+            self.device, "send", name, send.microbatch, start, time.perf_counter(), send.peer, nbytes
+        )
+        self.events.append(event)

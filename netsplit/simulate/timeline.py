@@ -1,0 +1,43 @@
+"""What happened when, predicted or measured: the common result of both interpreters of a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Event", "EventKind", "Timeline"]
+
+EventKind = Literal["forward", "backward", "send", "recv", "wait", "step"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One span on one device. Seconds since the iteration began."""
+
+    device: str
+    kind: EventKind
+    name: str  # "segment 3", a variable's name
+    microbatch: int  # -1 for the optimiser step
+    start_s: float
+    end_s: float
+    peer: str = ""  # the other device of a transfer or a wait
+    nbytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One training iteration. `send` events span the occupation of a link; the others occupy the device."""
+
+    events: tuple[Event, ...]
+    iteration_s: float
+    peak_bytes: dict[str, int] = field(default_factory=dict)  # device name -> bytes
+
+    def busy_s(self, device: str) -> float:
+        """Seconds of forward, backward and step on a device."""
+        return sum(
+            e.seconds for e in self.events if e.device == device and e.kind in ("forward", "backward", "step")
+        )
