@@ -54,6 +54,16 @@ class Share:
         return cls(tensors, optimizer(parameters) if optimizer is not None and parameters else None)
 
 
+    def all_tensors(self) -> list[Tensor]:
+        """The tensors, their gradients and the optimiser's moments."""
+        found = list(self.tensors.values())
+        found += [tensor.grad for tensor in self.tensors.values() if tensor.grad is not None]
+        if self.optimizer is not None:
+            states = self.optimizer.state.values()
+            found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        return found
+
+
 @dataclass
 class _Context:
     """What one forward leaves for its backward."""
@@ -108,6 +118,13 @@ class Executor:
         self.readers = self._count_readers()
         self.copies = self._copies()
         self.state = _State([])
+
+    def run(self, feeds: list[dict[str, Tensor]]) -> dict[Key, Tensor]:
+        """A whole iteration of this device's own list; see `begin` and `finish`."""
+        self.begin(feeds)
+        for index in range(len(self.instructions)):
+            self.execute(index)
+        return self.finish()
 
     def begin(self, feeds: list[dict[str, Tensor]]) -> None:
         """Start an iteration; `feeds[i]` holds the input variables of micro-batch i that this device reads."""

@@ -1,0 +1,90 @@
+"""One call for people with their own model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
+from netsplit.errors import ConfigError
+from netsplit.parallel import ParallelModel
+from netsplit.partition import METHODS, Partitioner
+from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.runtime.executor import OptimizerFactory
+from netsplit.session import Session
+
+__all__ = ["SCHEDULES", "cpu_cluster", "parallelize"]
+
+SCHEDULES: dict[str, Callable[[], Schedule]] = {"single_batch": SingleBatch, "gpipe": GPipe}
+
+
+def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
+    """A cluster of worker processes of one thread each on this machine, joined by gloo.
+
+    Args:
+        workers: how many.
+        capacity: of each, as bytes or as text such as "24MiB"; "all" is the machine's memory.
+    """
+    if workers < 1:
+        raise ConfigError(f"cpu_cluster was asked for {workers} workers: ask for at least 1.")
+    devices = [LocalDevice(f"cpu:{rank}", "cpu", capacity) for rank in range(workers)]
+    return local_cluster(f"cpu{workers}", devices)
+
+
+def parallelize(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    batch: tuple[Any, Any],
+    *,
+    cluster: ClusterSpec | int = 2,
+    partitioner: Partitioner | str = "netsplit",
+    schedule: Schedule | str = "gpipe",
+    optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+    seed: int = 0,
+    folder: str | Path | None = None,
+) -> ParallelModel:
+    """Split a model over devices, ready to train.
+
+    Captures the training step, measures its operators and the links between the workers, decides
+    which device runs which operator, and puts the parameters there. The workers run until the result
+    is closed; it is a context manager. A script that calls this guards its main part with
+    ``if __name__ == "__main__"`` only if it starts processes of its own: the workers do not import it.
+
+    Args:
+        model: any module ``torch.export`` accepts; its present parameters are where training starts.
+        loss: called with the model's output and the targets; returns a scalar mean over the samples.
+        batch: one example `(inputs, targets)` of the size to train with, each a tensor or a tuple.
+        cluster: devices, or a number of CPU worker processes on this machine.
+        partitioner: a method or its name: "netsplit", "m_topo", "single", "random".
+        schedule: a schedule or its name: "gpipe" (4 micro-batches), "single_batch".
+        optimizer: called on each device with that device's parameters, e.g.
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        seed: of methods that draw at random.
+        folder: for the workers' logs; a temporary one by default.
+
+    Raises:
+        NetSplitError: a bad argument, a model that cannot be captured, capacities that are too small,
+            or workers that do not come up; the message is one sentence.
+    """
+    spec = cpu_cluster(cluster) if isinstance(cluster, int) else cluster
+    method = _named(METHODS, partitioner, "partitioner") if isinstance(partitioner, str) else partitioner
+    order = _named(SCHEDULES, schedule, "schedule") if isinstance(schedule, str) else schedule
+    session = Session(spec, Path(folder or tempfile.mkdtemp(prefix="netsplit-")))
+    try:
+        plan = session.study(model, loss, batch, order, optimizer).plan(method, seed)
+        return session.deploy(plan, owned=True)
+    except BaseException:
+        session.close()
+        raise
+
+
+def _named(known: dict[str, Any], name: str, what: str) -> Any:
+    if name not in known:
+        raise ConfigError(f"{what} '{name}' is not known: choose one of {', '.join(sorted(known))}.")
+    return known[name]()

@@ -1,0 +1,247 @@
+"""Methods compared on one model, data and cluster: planned, trained from the same start, recorded.
+
+    study once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from netsplit.data.dataset import Data
+from netsplit.data.loader import batches
+from netsplit.errors import NetSplitError
+from netsplit.files import write_text
+from netsplit.graph import files as graph_files
+from netsplit.partition.base import Partitioner
+from netsplit.program.schedules import Schedule
+from netsplit.runtime.executor import OptimizerFactory
+from netsplit.session import Plan, Session, Study
+from netsplit.simulate.trace import write_trace
+from netsplit.tracking import ComparisonRow, MethodRun, Tracker, markdown
+from netsplit.tracking.figures import TrainingCurve, comparison_figure, link_figure, training_figure
+from netsplit.tracking.graph_figure import graph_figure
+from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, solver_summary, timeline_summary
+from netsplit.tracking.timeline_figure import timeline_figure
+from netsplit.training import Epoch, History, Iteration, Observer, fit
+
+__all__ = ["Comparison", "Experiment", "Progress", "compare"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is compared."""
+
+    name: str
+    model: nn.Module
+    loss: Callable[..., Tensor]
+    data: Data
+    partitioners: Mapping[str, Partitioner]
+    schedule: Schedule
+    optimizer: OptimizerFactory
+    epochs: int
+    batch_size: int
+    seed: int = 0
+    config: Any = None  # resolved, for the record
+
+
+class Progress(Observer, Protocol):
+    """An observer that is told which method is next, and how many iterations it will take."""
+
+    def method(self, name: str, iterations: int) -> None: ...
+
+
+@dataclass
+class Comparison:
+    """Rows in the order of the methods; everything else is in `folder` and in MLflow."""
+
+    folder: Path
+    rows: list[ComparisonRow] = field(default_factory=list)
+    histories: dict[str, History] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[ComparisonRow]:
+        return [row for row in self.rows if row.failed]
+
+
+def compare(
+    experiment: Experiment, session: Session, tracker: Tracker, folder: Path, progress: Progress
+) -> Comparison:
+    """Plan and train with every method, from the same parameters and on the same batches.
+
+    A method that fails keeps its row, with the reason; the others go on.
+
+    Raises:
+        CaptureError, ConfigError, WorkerError: before any method could begin.
+    """
+    found = Comparison(folder)
+    with tracker.comparison(experiment.name, experiment.config, tags=_tags(experiment, session)) as parent:
+        study = _study(experiment, session)
+        _record_study(parent, study, session, folder)
+        for name, partitioner in experiment.partitioners.items():
+            try:
+                with parent.method(name, experiment.config, tags={"partitioner": name}) as run:
+                    row = _method(experiment, session, study, partitioner, run, found, progress)
+            except NetSplitError as error:
+                log.error("%s failed: %s", name, error)
+                row = ComparisonRow(name, "failed", capacity=_capacities(study), error=str(error))
+            found.rows.append(row)
+        _record_comparison(parent, found)
+    return found
+
+
+def _study(experiment: Experiment, session: Session) -> Study:
+    first = next(batches(experiment.data.train, experiment.batch_size, seed=experiment.seed))
+    return session.study(experiment.model, experiment.loss, first, experiment.schedule, experiment.optimizer)
+
+
+def _method(
+    experiment: Experiment,
+    session: Session,
+    study: Study,
+    partitioner: Partitioner,
+    run: MethodRun,
+    found: Comparison,
+    progress: Progress,
+) -> ComparisonRow:
+    plan = study.plan(partitioner, experiment.seed)
+    run.summary(solver_summary(plan.placement.report))
+    folder = found.folder / run.name
+    _write_plan(plan, folder)
+    model = session.deploy(plan)
+    per_epoch = len(experiment.data.train) // experiment.batch_size
+    progress.method(run.name, experiment.epochs * per_epoch)
+    observer = _Recording(run, progress, experiment.batch_size)
+    history = fit(model, experiment.data, epochs=experiment.epochs, seed=experiment.seed, observer=observer)
+    found.histories[run.name] = history
+    model.save(folder / "checkpoint.pt")
+    write_trace(folder / "trace.json", plan.predicted, history.measured)
+    timeline_figure(plan.predicted, history.measured, folder / "timeline.png")
+    run.summary(timeline_summary(plan.predicted, history.measured, experiment.batch_size))
+    run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
+    run.artifact(folder)
+    return _row(plan, history, run.name)
+
+
+class _Recording:
+    """Passes on to the progress shown what it writes to MLflow."""
+
+    def __init__(self, run: MethodRun, progress: Progress, batch_size: int) -> None:
+        self.run = run
+        self.progress = progress
+        self.batch_size = batch_size
+
+    def iteration(self, done: Iteration) -> None:
+        if done.timed:
+            self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, self.batch_size))
+        else:
+            self.run.metrics([("loss", done.loss, done.step)])
+        self.progress.iteration(done)
+
+    def epoch(self, done: Epoch) -> None:
+        values = epoch_metrics(
+            done.index, train_loss=done.train_loss, test_accuracy=done.test_accuracy, seconds=done.seconds
+        )
+        self.run.metrics(values)
+        self.progress.epoch(done)
+
+
+def _row(plan: Plan, history: History, name: str) -> ComparisonRow:
+    report = plan.placement.report
+    last = history.epochs[-1]
+    return ComparisonRow(
+        method=name,
+        status=report.status,
+        objective_s=report.objective,
+        gap=report.gap,
+        solve_s=report.seconds,
+        predicted_s=plan.predicted.iteration_s,
+        measured_s=history.iteration_s,
+        throughput=history.throughput,
+        accuracy=last.test_accuracy,
+        predicted_peak=plan.predicted.peak_bytes,
+        measured_peak=history.peak_bytes,
+        capacity=_capacities(plan.study),
+        nodes=dict(Counter(plan.placement.device_of.values())),
+        loss=last.train_loss,
+    )
+
+
+def _capacities(study: Study) -> dict[str, int]:
+    return {device.name: device.capacity_bytes for device in study.cluster.devices}
+
+
+def _tags(experiment: Experiment, session: Session) -> dict[str, str]:
+    return {
+        "model": type(experiment.model).__name__,
+        "dataset": experiment.data.name,
+        "cluster": session.spec.name,
+        "schedule": experiment.schedule.name,
+        "methods": ", ".join(experiment.partitioners),
+    }
+
+
+def _record_study(run: MethodRun, study: Study, session: Session, folder: Path) -> None:
+    """What all methods share: the graph, what its operators cost, the links and their fit."""
+    graph_files.save(study.graph, folder / "graph.json")
+    seconds = {
+        kind: {n: [s.forward_s, s.backward_s] for n, s in nodes.items()}
+        for kind, nodes in study.costs.seconds.items()
+    }
+    costs = asdict(study.costs) | {"seconds": seconds}
+    links = {f"{p} -> {q}": asdict(link) for (p, q), link in study.cluster.links.items()}
+    _write_json(folder / "costs.json", costs)
+    _write_json(folder / "links.json", links)
+    for name in ("graph.json", "costs.json", "links.json"):
+        run.artifact(folder / name)
+    if session.link_samples:
+        link_figure(session.link_samples, study.cluster.links, folder / "links.png")
+        run.artifact(folder / "links.png")
+    run.summary({"links": {pair: _link_scalars(link) for pair, link in links.items()}})
+
+
+def _link_scalars(link: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {key: link[key] for key in ("latency_s", "seconds_per_byte", "r_squared")}
+
+
+def _write_plan(plan: Plan, folder: Path) -> None:
+    placement = plan.placement
+    _write_json(folder / "placement.json", asdict(placement))
+    write_text(folder / "program.txt", plan.program.show())
+    write_text(folder / "summary.txt", plan.summary())
+    graph_figure(
+        plan.study.graph, placement, folder / "graph.png", costs=plan.study.costs, cluster=plan.study.cluster
+    )
+
+
+def _record_comparison(run: MethodRun, found: Comparison) -> None:
+    write_text(found.folder / "comparison.md", markdown(found.rows) + "\n")
+    run.artifact(found.folder / "comparison.md")
+    trained = [row for row in found.rows if not row.failed]
+    if trained:
+        curves = {name: _curve(history) for name, history in found.histories.items() if history.epochs}
+        comparison_figure(trained, found.folder / "comparison.png")
+        training_figure(curves, found.folder / "training.png")
+        run.artifact(found.folder / "comparison.png")
+        run.artifact(found.folder / "training.png")
+
+
+def _curve(history: History) -> TrainingCurve:
+    return TrainingCurve(
+        [epoch.train_loss for epoch in history.epochs],
+        [epoch.test_accuracy for epoch in history.epochs],
+        [epoch.seconds for epoch in history.epochs],
+    )
+
+
+def _write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1))

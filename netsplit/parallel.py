@@ -1,0 +1,128 @@
+"""A model that trains on several devices, for those who use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import NetSplitError
+from netsplit.files import write_atomically
+from netsplit.graph.capture import as_tuple
+from netsplit.graph.ir import Graph
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["Metric", "ParallelModel", "correct"]
+
+Metric = Callable[[Any, Any], tuple[float, int]]
+Batch = tuple[Any, Any]
+
+
+def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
+    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many."""
+    return float((outputs.argmax(1) == targets).sum()), targets.numel()
+
+
+class ParallelModel:
+    """A placed model. Its parameters live on the devices; `state_dict` fetches them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Graph,
+        runtime: DistributedRuntime,
+        summary: str,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self.model = model
+        self.graph = graph
+        self.runtime = runtime
+        self._summary = summary
+        self._on_close = on_close
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in one training batch."""
+        return self.graph.batch_size * self.runtime.program.microbatches
+
+    def train_batch(self, inputs: Any, targets: Any) -> float:
+        """One optimiser step on a batch of `batch_size` samples; its mean loss.
+
+        Raises:
+            NetSplitError: a batch of another shape.
+            WorkerError: a worker died, raised or hung.
+        """
+        return self.runtime.train_batch(as_tuple(inputs), as_tuple(targets))
+
+    def measure_batch(self, inputs: Any, targets: Any, bytes_too: bool = False) -> tuple[float, Timeline]:
+        """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
+        return self.runtime.measure(as_tuple(inputs), as_tuple(targets), bytes_too)
+
+    def predict(self, inputs: Any) -> Any:
+        """The model's outputs in evaluation mode, for any number of samples.
+
+        Samples beyond the last whole batch are computed in a batch filled up with copies of the last.
+        """
+        tensors = as_tuple(inputs)
+        pieces = []
+        for start in range(0, len(tensors[0]), self.batch_size):
+            parts = tuple(tensor[start : start + self.batch_size] for tensor in tensors)
+            count = len(parts[0])
+            found = self.runtime.predict(tuple(_filled(part, self.batch_size) for part in parts))
+            pieces.append([found[k][:count] for k in self._inference_outputs()])
+        joined = tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
+        return joined[0] if len(joined) == 1 else joined
+
+    def evaluate(self, batches: Iterable[Batch], metric: Metric = correct) -> float:
+        """Mean of a metric over batches; the share of right classes by default.
+
+        Args:
+            metric: `(outputs, targets)` of a batch to (sum, count).
+        """
+        total, count = 0.0, 0
+        for inputs, targets in batches:
+            value, n = metric(self.predict(inputs), targets)
+            total, count = total + value, count + n
+        if count == 0:
+            raise NetSplitError("there is nothing to evaluate: the data has no batch.")
+        return total / count
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Present parameters and buffers under the plain model's own keys, on the CPU."""
+        trained = self.runtime.state()
+        names = {alias: init.name for init in self.graph.initializers.values() for alias in init.aliases}
+        plain = self.model.state_dict()
+        return {key: trained.get(names.get(key, key), plain[key].detach().cpu()) for key in plain}
+
+    def save(self, path: str | Path) -> None:
+        """Write `state_dict` to a file that `torch.load` reads, whole or not at all."""
+        state = self.state_dict()
+        write_atomically(path, lambda file: torch.save(state, file))
+
+    def summary(self) -> str:
+        """What was decided, predicted and where the operators are."""
+        return self._summary
+
+    def close(self) -> None:
+        """Stop the workers that were started for this model."""
+        if self._on_close is not None:
+            self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _inference_outputs(self) -> tuple[str, ...]:
+        assert self.runtime.inference is not None
+        return self.runtime.inference.graph.output_variables
+
+
+def _filled(tensor: Tensor, size: int) -> Tensor:
+    missing = size - len(tensor)
+    return tensor if missing == 0 else torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])])

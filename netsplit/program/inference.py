@@ -1,0 +1,48 @@
+"""Where the inference graph's operators go, given where the training graph's went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from netsplit.graph.ir import Graph
+
+__all__ = ["inference_placement"]
+
+_Key = tuple[str, str, int]  # module, operator, how many times before
+
+
+def inference_placement(
+    training: Graph, inference: Graph, device_of: Mapping[str, str]
+) -> dict[str, str]:
+    """Device of every node of `inference`, beside the tensors it uses.
+
+    A node goes where the training graph's node of the same module, operator and occurrence is; where
+    there is none, to what feeds it. Whoever uses a parameter goes to that parameter's device.
+    """
+    home = {k: device_of[node.name] for node in training for k in node.initializers}
+    twin = dict(zip(_keys(training), training.nodes, strict=True))
+    fallback = next(iter(device_of.values()))
+    placed: dict[str, str] = {}
+    for key, node in zip(_keys(inference), inference, strict=True):
+        owners = [home[k] for k in node.initializers if k in home]
+        feeders = [placed[u] for u in inference.predecessors[node.name]]
+        if owners:
+            placed[node.name] = owners[0]
+        elif key in twin:
+            placed[node.name] = device_of[twin[key]]
+        else:
+            placed[node.name] = feeders[0] if feeders else fallback
+    for group in inference.colocated:
+        owners = [home[k] for name in group for k in inference.nodes[name].initializers if k in home]
+        placed.update(dict.fromkeys(group, owners[0] if owners else placed[group[0]]))
+    return placed
+
+
+def _keys(graph: Graph) -> list[_Key]:
+    seen: Counter[tuple[str, str]] = Counter()
+    keys = []
+    for node in graph:
+        keys.append((node.module, node.op, seen[node.module, node.op]))
+        seen[node.module, node.op] += 1
+    return keys

@@ -1,0 +1,248 @@
+"""The rooms strung together: workers, capture, costs, links, decision, program, runtime.
+
+    Session(cluster) ──study──► Study ──plan──► Plan ──deploy──► ParallelModel
+     workers, links             graph, costs    placement,       trains, evaluates,
+                                                program,         saves
+                                                prediction
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from netsplit.cluster.cluster import Cluster, Link
+from netsplit.cluster.local import ClusterSpec
+from netsplit.cluster.probe import fit_link, probe_links
+from netsplit.graph.capture import as_tuple, capture, capture_inference
+from netsplit.graph.ir import Graph
+from netsplit.graph.rebuild import initial_values
+from netsplit.parallel import ParallelModel
+from netsplit.partition.base import Partitioner, Placement, Problem
+from netsplit.profile.compute import profile_compute
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.memory import static_bytes
+from netsplit.profile.optimizer import optimizer_alpha, step_seconds_per_byte
+from netsplit.program.compile import compile_program
+from netsplit.program.inference import inference_placement
+from netsplit.program.instructions import Program
+from netsplit.program.schedules import Schedule
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.executor import OptimizerFactory
+from netsplit.runtime.pool import WorkerPool
+from netsplit.runtime.worker import Worker
+from netsplit.simulate.simulate import simulate
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["Plan", "Session", "Study"]
+
+log = logging.getLogger(__name__)
+
+LinkSamples = dict[tuple[str, str], list[tuple[int, float]]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is known of a model on a cluster before anything is decided."""
+
+    model: nn.Module
+    graph: Graph  # of the training step, at the micro-batch size
+    inference: Graph
+    values: dict[str, Tensor]  # initializers; the model's own tensors
+    costs: Costs
+    cluster: Cluster
+    schedule: Schedule
+    optimizer: OptimizerFactory
+
+    def problem(self, seed: int = 0) -> Problem:
+        return Problem(
+            self.graph,
+            self.costs,
+            self.cluster,
+            in_flight=self.schedule.in_flight,
+            seed=seed,
+            evaluate=lambda placement: simulate(self._program(placement), self.cluster, self.costs),
+        )
+
+    def plan(self, partitioner: Partitioner, seed: int = 0) -> Plan:
+        """Decide, compile and simulate.
+
+        Raises:
+            InfeasibleError: the method finds no placement within the capacities.
+        """
+        placement = partitioner.partition(self.problem(seed))
+        log.info("%s: %s", placement.method, placement.report.summary())
+        program = self._program(placement)
+        where = inference_placement(self.graph, self.inference, placement.device_of)
+        inference = compile_program(
+            self.inference, where, self.inference.position, self.cluster, self.schedule, training=False
+        )
+        return Plan(self, placement, program, inference, simulate(program, self.cluster, self.costs))
+
+    def _program(self, placement: Placement) -> Program:
+        return compile_program(
+            self.graph, placement.device_of, placement.priority, self.cluster, self.schedule
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A decision, compiled, with what the simulator expects of it."""
+
+    study: Study
+    placement: Placement
+    program: Program
+    inference: Program
+    predicted: Timeline
+
+    @cached_property
+    def static_bytes(self) -> dict[str, int]:
+        """Device -> bytes as the partitioners count them (5-18)."""
+        study = self.study
+        return static_bytes(study.graph, self.placement.device_of, study.costs.alpha, study.schedule.in_flight)
+
+    def summary(self) -> str:
+        """The decision in words: per device operators, seconds and bytes; cut edges; what is predicted."""
+        study, program = self.study, self.program
+        lines = [
+            f"{self.placement.method}: {self.placement.report.summary()}",
+            f"{study.schedule.name}, {program.microbatches} micro-batches of {study.graph.batch_size} samples: "
+            f"{1e3 * self.predicted.iteration_s:.1f} ms an iteration predicted, {program.transfers} transfers",
+        ]
+        held = Counter(self.placement.device_of.values())
+        for device in study.cluster.devices:
+            busy = self.predicted.busy_s(device.name)
+            peak = self.predicted.peak_bytes.get(device.name, 0)
+            lines.append(
+                f"  {device.name}: {held[device.name]} operators, {1e3 * busy:.1f} ms busy, "
+                f"{peak / 2**20:.1f} MiB peak predicted, {self.static_bytes.get(device.name, 0) / 2**20:.1f} MiB "
+                f"static, of {device.capacity_bytes / 2**20:.1f} MiB"
+            )
+        return "\n".join(lines)
+
+
+@dataclass
+class Session:
+    """Workers for a cluster, and the links measured between them.
+
+    Args:
+        spec: the cluster; its links are probed unless it states them.
+        folder: for logs of the workers.
+    """
+
+    spec: ClusterSpec
+    folder: Path
+    link_samples: LinkSamples = field(default_factory=dict)
+    _pool: WorkerPool | None = None
+    _cluster: Cluster | None = None
+
+    @property
+    def pool(self) -> WorkerPool:
+        """The workers; started at first use, and again after a failure."""
+        if self._pool is None or not self._pool.connections:
+            log.info("starting %d workers for cluster '%s'", len(self.spec.devices), self.spec.name)
+            self._pool = WorkerPool(self.spec, self.folder)
+        return self._pool
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices with their links, probed between the workers once."""
+        if self._cluster is None:
+            names = [device.name for device in self.spec.devices]
+            pairs = [(p, q) for p in names for q in names if p != q]
+            if self.spec.bandwidth is not None:
+                given = Link(self.spec.latency_s or 0.0, 1.0 / self.spec.bandwidth)
+                links = dict.fromkeys(pairs, given)
+            else:
+                log.info("probing %d links", len(pairs))
+                self.link_samples = self.pool.call(_probe)[0]
+                links = {pair: fit_link(samples) for pair, samples in self.link_samples.items()}
+            self._cluster = Cluster(self.spec.name, self.spec.devices, links)
+        return self._cluster
+
+    def study(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        batch: tuple[Any, Any],
+        schedule: Schedule,
+        optimizer: OptimizerFactory,
+    ) -> Study:
+        """Capture the training step, measure its operators on a worker of each device kind.
+
+        Args:
+            batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
+
+        Raises:
+            CaptureError: the model cannot be captured.
+            ConfigError: the batch does not divide into the schedule's micro-batches.
+        """
+        inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
+        size = schedule.microbatch_size(len(inputs[0]))
+        inputs, targets = (tuple(t[:size].clone() for t in part) for part in (inputs, targets))
+        log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
+        graph = capture(model, loss, (inputs, targets))
+        inference = capture_inference(model, inputs)
+        values = initial_values(model, graph, loss)
+        log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+        costs = self._costs(graph, inputs + targets, values, optimizer)
+        return Study(model, graph, inference, values, costs, self.cluster, schedule, optimizer)
+
+    def deploy(self, plan: Plan, owned: bool = False) -> ParallelModel:
+        """Put a plan's parameters on the workers, ready to train from the model's present values.
+
+        With `owned`, closing the result closes this session too.
+        """
+        study = plan.study
+        values = {k: tensor.detach() for k, tensor in study.values.items()}
+        runtime = DistributedRuntime(plan.program, self.pool, values, study.optimizer, plan.inference)
+        return ParallelModel(
+            study.model, study.graph, runtime, plan.summary(), on_close=self.close if owned else None
+        )
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _costs(
+        self, graph: Graph, batch: tuple[Tensor, ...], values: dict[str, Tensor], optimizer: OptimizerFactory
+    ) -> Costs:
+        """Measured on the first worker of every kind; one after another, so that none disturbs the next."""
+        seconds: dict[str, dict[str, NodeSeconds]] = {}
+        step: dict[str, float] = {}
+        copies = {k: tensor.detach() for k, tensor in values.items()}
+        for rank, device in enumerate(self.spec.devices):
+            if device.kind not in seconds:
+                log.info("measuring %d operators on %s", len(graph), device.name)
+                found = self.pool.call_one(rank, _profile, graph, batch, copies, optimizer)
+                seconds[device.kind], step[device.kind] = found
+        return Costs(seconds, optimizer_alpha(optimizer), step_seconds_per_byte=step)
+
+
+def _probe(worker: Worker) -> LinkSamples:
+    return probe_links(worker.rank, [device.name for device in worker.devices], worker.torch_device)
+
+
+def _profile(
+    worker: Worker,
+    graph: Graph,
+    batch: tuple[Tensor, ...],
+    values: dict[str, Tensor],
+    optimizer: OptimizerFactory,
+) -> tuple[dict[str, NodeSeconds], float]:
+    seconds = profile_compute(graph, batch, values, str(worker.torch_device))
+    shapes = [init.shape for init in graph.initializers.values() if init.is_parameter and init.requires_grad]
+    return seconds, step_seconds_per_byte(optimizer, shapes, str(worker.torch_device))
