@@ -6,8 +6,12 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from netsplit.graph.read import read
 __all__ = ["TrainingStep", "as_tuple", "capture", "capture_inference"]
 
 _TORCH = Path(torch.__file__).parent
-_NETSPLIT = Path(__file__).parents[1]
+_HERE = Path(__file__).parent
 
 
 class TrainingStep(nn.Module):
@@ -96,7 +100,8 @@ def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 def _captured(step: nn.Module, model: nn.Module, batch: tuple[Tensor, ...]) -> Graph:
     try:
-        program = torch.export.export(step, batch, strict=False)
+        with _quiet():
+            program = torch.export.export(step, batch, strict=False)
     except Exception as error:
         raise CaptureError(_why_not_exported(model, error)) from error
     graph = read(program, step)
@@ -107,15 +112,28 @@ def _why_not_exported(model: nn.Module, error: Exception) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not any(Path(frame.filename).is_relative_to(root) for root in (_TORCH, _NETSPLIT))
+        if not any(Path(frame.filename).is_relative_to(root) for root in (_TORCH, _HERE))
         and not frame.filename.startswith("<")
     ]
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    reason = re.sub(r"\s*\((unhinted|Size-like).*", "", reason).rstrip(".")
     where = ""
     if frames:
         last = frames[-1]
         where = f" at {last.filename}:{last.lineno} ('{(last.line or '').strip()}')"
-    return (
-        f"{type(model).__name__} cannot be captured{where}: {reason.rstrip('.')}; "
-        "rewrite that line without Python control flow on tensor values."
-    )
+    cure = "check that the model runs on this batch"
+    if "data-dependent" in reason:
+        cure = "rewrite that line without Python control flow or sizes taken from tensor values"
+    return f"{type(model).__name__} cannot be captured{where}: {reason}; {cure}."
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the graphs and warnings that torch prints about a failure: the error names the line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -12,7 +12,10 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-__all__ = ["Graph", "Initializer", "Node", "Variable", "dtype_bytes"]
+__all__ = ["TRANSFER", "Graph", "Initializer", "Node", "Variable", "dtype_bytes"]
+
+TRANSFER = "netsplit.transfer"
+"""Operator of a node that copies a variable to another device (see `program.transfers`)."""
 
 _DTYPE_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,

@@ -175,7 +175,11 @@ def _source(fx_node: fx.Node) -> str:
 
 
 def _unsupported(fx_node: fx.Node) -> str:
+    """A block with a mode of its own (``torch.no_grad``) is a submodule: its line is that of its first call."""
+    inside = getattr(fx_node.graph.owning_module, str(fx_node.target), None)
+    calls = list(inside.graph.nodes) if isinstance(inside, fx.GraphModule) else []
+    where = next(filter(None, map(_source, (fx_node, *calls))), "an unknown line")
     return (
-        f"operator '{fx_node.target}' ({fx_node.op}) at {_source(fx_node) or 'an unknown line'} cannot be placed: "
+        f"'{fx_node.target}' ({fx_node.op}) at {where} cannot be placed: "
         "rewrite that line with plain tensor operators of fixed sizes."
     )

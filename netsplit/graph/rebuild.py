@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from netsplit.graph.ir import Graph, Node
+from netsplit.graph.ir import TRANSFER, Graph, Node
 from netsplit.graph.operators import resolve
 from netsplit.graph.template import decode
 
@@ -35,6 +35,7 @@ def rebuild(
     inputs: Iterable[str] | None = None,
     outputs: Iterable[str] | None = None,
     device: torch.device | str | None = None,
+    devices: Mapping[str, torch.device | str] | None = None,
 ) -> fx.GraphModule:
     """A module that computes `outputs` from `inputs` by the given nodes.
 
@@ -46,6 +47,7 @@ def rebuild(
         outputs: variable names; the result is a tuple, or the bare tensor where `outputs` is left out
             and the graph has one output.
         device: replaces the device in calls which name one.
+        devices: what each device name of a transfer node stands for; needed where the graph has any.
     """
     chosen = set(graph.nodes if nodes is None else nodes)
     wanted = list(graph.output_variables if outputs is None else outputs)
@@ -59,7 +61,11 @@ def rebuild(
             for name in node.initializers:
                 if ("init", name) not in known:
                     known["init", name] = fx_graph.get_attr(root.add(name))
-            _emit(fx_graph, node, known, device)
+            if node.op == TRANSFER:
+                copy = fx_graph.call_method("to", (known["var", node.inputs[0]], (devices or {})[node.args[1]]))
+                known["var", node.outputs[0]] = copy
+            else:
+                _emit(fx_graph, node, known, device)
     results = tuple(known["var", name] for name in wanted)
     fx_graph.output(results[0] if outputs is None and len(results) == 1 else results)
     return fx.GraphModule(root, fx_graph)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Segment, Send, Step
 from netsplit.program.schedules import Schedule
 from netsplit.program.segments import cut_segments
-from netsplit.program.transfers import TRANSFER, insert_transfers
+from netsplit.program.transfers import insert_transfers
 
 __all__ = ["compile_program"]
 

@@ -12,9 +12,8 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.program.instructions import Segment
-from netsplit.program.transfers import TRANSFER
 
 __all__ = ["cut_segments"]
 

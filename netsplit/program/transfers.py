@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from netsplit.graph.ir import Graph, Node, Variable
+from netsplit.graph.ir import TRANSFER, Graph, Node, Variable
 
-__all__ = ["TRANSFER", "insert_transfers"]
-
-TRANSFER = "netsplit.transfer"
+__all__ = ["insert_transfers"]
 
 
 def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph, dict[str, str]]:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, fx
 
 from netsplit.errors import WorkerError
+from netsplit.graph.ir import TRANSFER
 from netsplit.graph.rebuild import rebuild
 from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Segment, Send, Step
-from netsplit.program.transfers import TRANSFER
 from netsplit.runtime.recorder import Recorder
 from netsplit.runtime.transport import Handle, Transport, TransportLost, TransportTimeout
 

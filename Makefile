@@ -1,0 +1,56 @@
+# Two commands on a fresh machine: `make run` and `make test`. `make help` lists the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DATABASE := sqlite:///outputs/mlflow.db
+PORT ?= 5000
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run train test test-all lint format ui clean clean-all
+
+help:  ## List these commands
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP)  ## Install everything into .venv; does nothing when that is up to date
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "NetSplit needs Python 3.11 or newer, and '$(PYTHON)' is not: say which to use, as in 'make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12'." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -e '.[dev]' -c constraints.txt
+	@touch $@
+
+run: $(STAMP)  ## Compare the methods of the default experiment; ARGS="model=... epochs=1" changes it
+	$(BIN)/python -m runners.compare $(ARGS)
+
+train: $(STAMP)  ## Train with one method; ARGS as for run
+	$(BIN)/python -m runners.train $(ARGS)
+
+test: $(STAMP)  ## Run the tests, without the slow ones; ARGS="-k digits" chooses
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: $(STAMP)  ## Run all tests
+	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+
+lint: $(STAMP)  ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
+	@mkdir -p outputs
+	$(BIN)/mlflow ui --backend-store-uri $(DATABASE) --port $(PORT)
+
+clean:  ## Remove outputs and caches
+	rm -rf outputs multirun mlruns build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+clean-all: clean  ## Remove .venv too
+	rm -rf $(VENV)

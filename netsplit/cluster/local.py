@@ -1,0 +1,157 @@
+"""A cluster whose devices all sit in this machine, as a config file describes it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from netsplit.cluster.cluster import Device
+from netsplit.errors import ConfigError
+
+__all__ = ["ClusterSpec", "LocalDevice", "gpu", "local_cluster", "parse_bytes"]
+
+UNITS = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base ** (power + 1)
+    for suffix, base in (("B", 1000), ("iB", 1024))
+    for power, letter in enumerate("KMGT")
+}
+SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+TORCH_DEVICE = re.compile(r"cpu|cuda:(\d+)")
+LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True)
+class LocalDevice:
+    """One device as a config gives it."""
+
+    name: str
+    torch_device: str = "cpu"  # "cpu" or "cuda:<index>"
+    capacity: int | str = "all"  # bytes, "24MiB", or "all" that the machine or GPU has
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """Devices in rank order, and how their workers meet; links not given are to be probed."""
+
+    name: str
+    devices: tuple[Device, ...]
+    timeout_s: float
+    port: int  # 0: a free one
+    host: str = "127.0.0.1"
+    latency_s: float | None = None  # None: probe
+    bandwidth: float | None = None  # bytes per second; None: probe
+    external: bool = False  # workers are started by the user, with torchrun on each machine
+
+
+def local_cluster(
+    name: str,
+    devices: Sequence[LocalDevice],
+    timeout_s: float = 60.0,
+    port: int = 0,
+    latency_s: float | None = None,
+    bandwidth: float | None = None,
+    host: str = "127.0.0.1",
+    external: bool = False,
+) -> ClusterSpec:
+    """Devices of this machine, with the kind and the bytes that it really has.
+
+    With `external` the workers are started by the user, with torchrun on each machine, and meet this
+    process at `host`.
+
+    Raises:
+        ConfigError: no device, a name given twice, a size that cannot be read, or a GPU that is not there.
+    """
+    if not devices:
+        raise ConfigError("cluster.devices is empty: list at least one device.")
+    names = [device.name for device in devices]
+    repeated = sorted({entry for entry in names if names.count(entry) > 1})
+    if repeated:
+        raise ConfigError(
+            f"cluster.devices names {', '.join(repeated)} more than once: give each its own name."
+        )
+    if timeout_s <= 0:
+        raise ConfigError(f"cluster.timeout_s is {timeout_s}: give more than 0 seconds.")
+    if not 0 <= port <= LARGEST_PORT:
+        raise ConfigError(f"cluster.port is {port}: give 0 for a free one, or a number up to {LARGEST_PORT}.")
+    if (latency_s is None) != (bandwidth is None):
+        raise ConfigError(
+            "cluster.latency_s and cluster.bandwidth belong together: give both, or neither to probe."
+        )
+    if latency_s is not None and bandwidth is not None and (latency_s < 0 or bandwidth <= 0):
+        raise ConfigError(
+            f"cluster.latency_s is {latency_s} and cluster.bandwidth {bandwidth}: give 0 and more."
+        )
+    found = tuple(_device(device, f"cluster.devices[{index}]") for index, device in enumerate(devices))
+    return ClusterSpec(name, found, timeout_s, port, host, latency_s, bandwidth, external)
+
+
+def parse_bytes(size: int | str, key: str = "capacity") -> int:
+    """Bytes of 25165824, "25165824", "24MiB" or "1.5 GB"; KB is 1000, KiB is 1024.
+
+    Raises:
+        ConfigError: naming `key`, if the size cannot be read or is not above 0.
+    """
+    match = SIZE.fullmatch(str(size))
+    units = {unit.lower(): factor for unit, factor in UNITS.items()}
+    if match is None or match[2].lower() not in units:
+        raise ConfigError(f"{key} is {size!r}: give bytes, or a size such as 24MiB, 1.5GB or all.")
+    nbytes = int(float(match[1]) * units[match[2].lower()])
+    if nbytes < 1:
+        raise ConfigError(f"{key} is {size!r}: give more than 0 bytes.")
+    return nbytes
+
+
+def gpu(index: int, key: str = "torch_device") -> tuple[str, int]:
+    """Name and total bytes of the GPU that torch calls `cuda:<index>`, read through NVML.
+
+    CUDA_VISIBLE_DEVICES renumbers the GPUs for torch but not for NVML, and is followed here.
+
+    Raises:
+        ConfigError: naming `key`, if there is no driver or no such GPU.
+    """
+    import pynvml
+
+    device = f"cuda:{index}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        pynvml.nvmlInit()
+        try:
+            handle = _handle(index, visible)
+            return str(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+        finally:
+            pynvml.nvmlShutdown()
+    except (pynvml.NVMLError, IndexError) as error:
+        shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
+        raise ConfigError(
+            f"{key} is {device}, but there is no such GPU here ({error}{shown}): give cpu or another index."
+        ) from error
+
+
+def _handle(index: int, visible: str | None) -> object:
+    import pynvml
+
+    entry = (
+        str(index)
+        if visible is None
+        else [word.strip() for word in visible.split(",") if word.strip()][index]
+    )
+    if entry.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(entry))
+    return pynvml.nvmlDeviceGetHandleByUUID(entry)
+
+
+def _device(device: LocalDevice, key: str) -> Device:
+    match = TORCH_DEVICE.fullmatch(device.torch_device)
+    if match is None:
+        raise ConfigError(f"{key}.torch_device is {device.torch_device!r}: give cpu or cuda:<index>.")
+    if match[1] is None:
+        kind, total = "cpu", int(psutil.virtual_memory().total)
+    else:
+        kind, total = gpu(int(match[1]), f"{key}.torch_device")
+    everything = str(device.capacity).strip().lower() == "all"
+    capacity = total if everything else parse_bytes(device.capacity, f"{key}.capacity")
+    return Device(device.name, kind, capacity, device.torch_device)

@@ -1,0 +1,265 @@
+"""From config nodes to objects, with every key and value checked against the target's signature.
+
+A config group option names what it builds and gives its parameters::
+
+    _target_: netsplit.models.amoebanet_d
+    num_layers: 6
+
+`build` reads the signature of the target, makes a dataclass of it, and lets OmegaConf check the
+node against that, so that a parameter is declared in one place only: where it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.signature import Parameter, signature_of
+
+__all__ = ["Settings", "build", "check", "locate", "suggest"]
+
+TARGET = "_target_"
+PARTIAL = "_partial_"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The top-level keys that belong to no group."""
+
+    epochs: int
+    batch_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for key, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
+            if getattr(self, key) < least:
+                raise ConfigError(f"{key} is {getattr(self, key)}: give at least {least}.")
+
+
+def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
+    """Call the node's `_target_` with the node's parameters and `extra`, which the node must not give.
+
+    With `_partial_: true` the answer is a `functools.partial`, and parameters may be missing: the
+    caller gives them later (an optimiser's `params`). Parameters that are nodes with a `_target_`
+    of their own are built first. A ValueError of the target counts as a refusal of its values.
+
+    Raises:
+        ConfigError: an unknown or missing key, a wrong type, a target that cannot be imported, or
+            values that the target itself refuses with a ValueError.
+    """
+    config = _as_config(node)
+    target, arguments = _checked(config, extra)
+    for name in _nested(config):
+        arguments[name] = build(config[name])
+    if config.get(PARTIAL):
+        return partial(target, **arguments, **extra)
+    try:
+        return target(**arguments, **extra)
+    except NetSplitError:
+        raise
+    except ValueError as error:
+        place = _full_key(config) or config[TARGET]
+        raise ConfigError(f"{place}: {config[TARGET]} refuses these values: {error}") from error
+
+
+def check(config: DictConfig, provided: Mapping[str, Iterable[str]] | None = None) -> Settings:
+    """Check every node that has a `_target_`, at any depth, and the top-level settings; builds nothing.
+
+    Args:
+        config: the composed config.
+        provided: full key of a node -> names of the parameters that the program will give to `build`.
+
+    Raises:
+        ConfigError: the first key or value that cannot be used.
+    """
+    given = {name: config[name] for name in Settings.__annotations__ if name in config}
+    settings = _convert(signature_of(Settings, "config"), DictConfig(given), "", frozenset(), "the config")
+    _check_nodes(config, {key: frozenset(names) for key, names in (provided or {}).items()})
+    return Settings(**settings)
+
+
+def locate(name: str, key: str = TARGET) -> Callable[..., Any]:
+    """What a dotted name stands for; `key` is where it was given, for the error.
+
+    Raises:
+        ConfigError: nothing of that name can be imported, or it cannot be called.
+    """
+    first, *rest = name.split(".")
+    prefix, found = first, _import(first, name, key)
+    for part in rest:
+        if not hasattr(found, part) and isinstance(found, types.ModuleType):
+            _import(f"{prefix}.{part}", name, key, found)
+        found, prefix = getattr(found, part, None), f"{prefix}.{part}"
+        if found is None:
+            raise ConfigError(
+                f"{key} is {name}, but there is no {prefix}: give the dotted name of a callable."
+            )
+    if not callable(found):
+        raise ConfigError(
+            f"{key} is {name}, which cannot be called: give the dotted name of a class or function."
+        )
+    return typing.cast(Callable[..., Any], found)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown word: the nearest known one, and all of them."""
+    names = sorted(map(str, known))
+    if not names:
+        return "none may be given here."
+    near = difflib.get_close_matches(word, names, n=1)
+    every = f"known: {', '.join(names)}."
+    return f"did you mean {near[0]}? ({every[:-1]})" if near else every
+
+
+def _import(module: str, name: str, key: str, parent: types.ModuleType | None = None) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module or (error.name and module.startswith(f"{error.name}.")):
+            known = [] if parent is None else [entry for entry in dir(parent) if not entry.startswith("_")]
+            near = difflib.get_close_matches(module.rpartition(".")[2], known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "give the dotted name of a callable."
+            raise ConfigError(f"{key} is {name}, but there is no {module}: {hint}") from error
+        raise ConfigError(f"{key} is {name}, which needs the package '{error.name}': install it.") from error
+    except ValueError as error:  # an empty part, as in "a..b"
+        raise ConfigError(f"{key} is '{name}': give the dotted name of a callable.") from error
+
+
+def _check_nodes(node: Any, provided: Mapping[str, frozenset[str]]) -> None:
+    if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
+        if TARGET in node:
+            _checked(node, provided.get(_full_key(node), frozenset()))
+        children: Iterable[Any] = [_child(node, name) for name in node]
+    elif isinstance(node, ListConfig) and not node._is_none() and not node._is_missing():
+        children = [_child(node, index) for index in range(len(node))]
+    else:
+        return
+    for child in children:
+        _check_nodes(child, provided)
+
+
+def _child(node: DictConfig | ListConfig, key: Any) -> Any:
+    """A child, or None where it is missing or an interpolation: those are checked where they are used."""
+    if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, key):
+        return None
+    return node[key]
+
+
+def _checked(config: DictConfig, extra: Iterable[str]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The node's target and its own parameters as Python values, nested targets left out."""
+    place = _full_key(config)
+    if TARGET not in config:
+        raise ConfigError(f"{place or 'the node'} has no {TARGET}: give the dotted name of what to build.")
+    name = str(config[TARGET])
+    target = locate(name, _join(place, TARGET))
+    signature = signature_of(target, name)
+    if not isinstance(config.get(PARTIAL, False), bool):
+        raise ConfigError(f"{_join(place, PARTIAL)} is {config[PARTIAL]}: give true or false.")
+    if config.get(PARTIAL):
+        signature = {key: dataclasses.replace(value, required=False) for key, value in signature.items()}
+    return target, _convert(signature, config, place, frozenset(extra), name)
+
+
+def _convert(
+    signature: dict[str, Parameter], config: DictConfig, place: str, extra: frozenset[str], owner: str
+) -> dict[str, Any]:
+    """Keys and values of `config` checked against `signature`; only what the config gives comes back."""
+    anything = "**" in signature
+    known = {name: parameter for name, parameter in signature.items() if name not in extra and name != "**"}
+    arguments: dict[str, Any] = {}
+    for key in map(str, config):
+        if key in (TARGET, PARTIAL) or key in _nested(config):
+            continue
+        if key in extra:
+            raise ConfigError(f"{_join(place, key)} is set by the program: leave it out.")
+        if key not in known and not anything:
+            raise ConfigError(f"{_join(place, key)} is not a parameter of {owner}: {suggest(key, known)}")
+        if OmegaConf.is_missing(config, key):
+            raise ConfigError(f"{_join(place, key)} must be given: {_accepts(known, key)}.")
+        value = _resolved(config, key, place)
+        arguments[key] = _value(known[key], value, place) if key in known else _plain(value)
+    for name, parameter in known.items():
+        if parameter.required and name not in arguments and name not in _nested(config):
+            raise ConfigError(f"{_join(place, name)} must be given: {parameter.accepts}.")
+    return arguments
+
+
+def _accepts(known: Mapping[str, Parameter], key: str) -> str:
+    return known[key].accepts if key in known else "anything"
+
+
+def _value(parameter: Parameter, value: Any, place: str) -> Any:
+    """One value as the parameter's type says, converted by OmegaConf; dataclasses key by key."""
+    item = parameter.item
+    if item is not None and isinstance(value, DictConfig) and not parameter.is_list:
+        return _instance(item, value, _join(place, parameter.name))
+    if item is not None and parameter.is_list and _holds_mappings(value):
+        key = _join(place, parameter.name)
+        items = [_instance(item, entry, f"{key}[{index}]") for index, entry in enumerate(value)]
+        return tuple(items) if parameter.as_tuple else items
+    schema = OmegaConf.structured(dataclasses.make_dataclass("Schema", [(parameter.name, parameter.hint)]))
+    try:
+        merged = OmegaConf.merge(schema, {parameter.name: value})
+        plain = getattr(OmegaConf.to_object(merged), parameter.name)
+    except OmegaConfBaseException as error:
+        key = _join(place, str(error.full_key or parameter.name))
+        raise ConfigError(f"{key} is {_shown(value)}: give {parameter.accepts}.") from error
+    if parameter.choices and plain not in parameter.choices:
+        raise ConfigError(f"{_join(place, parameter.name)} is {plain!r}: give {parameter.accepts}.")
+    return tuple(plain) if parameter.as_tuple and plain is not None else plain
+
+
+def _holds_mappings(value: Any) -> bool:
+    return isinstance(value, ListConfig) and all(
+        isinstance(_child(value, index), DictConfig) for index in range(len(value))
+    )
+
+
+def _resolved(config: DictConfig, key: str, place: str) -> Any:
+    try:
+        return config[key]
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{_join(place, key)}: {str(error).splitlines()[0]}.") from error
+
+
+def _instance(kind: type, config: DictConfig, place: str) -> Any:
+    """A dataclass that is a parameter's value, or an item of its list."""
+    owner = kind.__name__
+    return kind(**_convert(signature_of(kind, owner), config, place, frozenset(), owner))
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def _nested(config: DictConfig) -> list[str]:
+    """Names of the parameters that are themselves to be built."""
+    children = ((str(key), _child(config, key)) for key in config)
+    return [key for key, child in children if isinstance(child, DictConfig) and child and TARGET in child]
+
+
+def _as_config(node: Mapping[str, Any] | DictConfig) -> DictConfig:
+    return node if isinstance(node, DictConfig) else OmegaConf.create(dict(node))
+
+
+def _full_key(config: DictConfig) -> str:
+    return str(config._get_full_key(None) or "")
+
+
+def _join(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key

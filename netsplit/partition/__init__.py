@@ -1,0 +1,18 @@
+"""Methods that decide which device runs which node, and in which order: one file per method."""
+
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.m_topo import MTopo
+from netsplit.partition.netsplit import NetSplit
+from netsplit.partition.random import Random
+from netsplit.partition.single import Single
+
+__all__ = [
+    "MTopo",
+    "NetSplit",
+    "Partitioner",
+    "Placement",
+    "Problem",
+    "Random",
+    "Single",
+    "SolverReport",
+]

@@ -1,0 +1,146 @@
+"""The parameters of a class or function as config keys, with types that OmegaConf can check."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from netsplit.errors import ConfigError
+
+__all__ = ["Parameter", "describe", "signature_of"]
+
+PRIMITIVES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a target as a config key."""
+
+    name: str
+    hint: Any  # what OmegaConf can check; Any where the signature says more than it can
+    choices: tuple[Any, ...]  # of a Literal; else empty
+    required: bool
+    as_tuple: bool
+
+    @property
+    def is_list(self) -> bool:
+        return any(get_origin(member) is list for member in members_of(self.hint))
+
+    @property
+    def item(self) -> type | None:
+        """The dataclass that the value is, or that its items are; None if neither."""
+        for member in members_of(self.hint):
+            inner = get_args(member)[0] if get_origin(member) is list else member
+            if inspect.isclass(inner) and dataclasses.is_dataclass(inner):
+                return inner
+        return None
+
+    @property
+    def accepts(self) -> str:
+        if self.choices:
+            return f"one of {', '.join('null' if value is None else str(value) for value in self.choices)}"
+        return describe(self.hint)
+
+
+def signature_of(target: Callable[..., Any], name: str) -> dict[str, Parameter]:
+    """The target's keyword parameters; an entry "**" says that it takes any."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} has no readable signature: wrap it in a function with typed parameters."
+        ) from error
+    hints = _hints(target)
+    answer = {}
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            answer["**"] = Parameter("**", Any, (), required=False, as_tuple=False)
+        elif parameter.kind not in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            required = parameter.default is parameter.empty
+            answer[parameter.name] = _parameter(parameter.name, hints.get(parameter.name, Any), required)
+    return answer
+
+
+def describe(hint: Any) -> str:
+    """A type in words: `int | None` is "an integer or null"."""
+    if dataclasses.is_dataclass(hint):
+        return f"a mapping of {', '.join(field.name for field in dataclasses.fields(hint))}"
+    origin, members = get_origin(hint), get_args(hint)
+    if _is_union(hint):
+        words = [describe(member) for member in members if member is not type(None)]
+        return " or ".join(words + ["null"] * (type(None) in members))
+    if origin is list:
+        return f"a list, each item {describe(members[0])}"
+    if origin is dict:
+        return f"a mapping, each value {describe(members[1])}"
+    return PRIMITIVES.get(hint, "anything")
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Type hints of the call; none where they name what is imported for type checking only."""
+    function = target
+    if inspect.isclass(target):
+        function = target if dataclasses.is_dataclass(target) else target.__init__
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _parameter(name: str, hint: Any, required: bool) -> Parameter:
+    inner = members_of(hint)
+    origin = get_origin(inner[0]) if len(inner) == 1 else None
+    choices = get_args(inner[0]) + (None,) * _is_union(hint) if origin is Literal else ()
+    as_tuple = origin is tuple
+    return Parameter(name, Any if choices else _checkable(hint), choices, required, as_tuple)
+
+
+def members_of(hint: Any) -> list[Any]:
+    """The types of a union without None; of anything else, itself."""
+    return [member for member in get_args(hint) if member is not type(None)] if _is_union(hint) else [hint]
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def _checkable(hint: Any) -> Any:
+    """The nearest type that OmegaConf can check: `float | Tensor` is a float, `Module` is Any."""
+    if hint in PRIMITIVES or (inspect.isclass(hint) and dataclasses.is_dataclass(hint)):
+        return hint
+    origin, members = get_origin(hint), get_args(hint)
+    if _is_union(hint):
+        return _checkable_union(members)
+    if _is_sequence(origin) and members and (origin is not tuple or members[-1] is Ellipsis):
+        return list[_checkable(members[0])]  # type: ignore[misc]
+    if _is_mapping(origin) and len(members) == 2 and members[0] is str:
+        return dict[str, _checkable(members[1])]  # type: ignore[misc]
+    return Any
+
+
+def _checkable_union(members: tuple[Any, ...]) -> Any:
+    primitives = tuple(member for member in members if member in PRIMITIVES)
+    others = [member for member in members if member not in PRIMITIVES and member is not type(None)]
+    nullable = type(None) in members
+    containers = [checked for checked in map(_checkable, others) if checked is not Any]
+    if primitives and not containers:
+        union: Any = Union[primitives]  # noqa: UP007 - built from a tuple
+    elif len(containers) == 1 and not primitives and len(others) == 1:
+        union = containers[0]
+    else:
+        return Any
+    return union | None if nullable else union
+
+
+def _is_sequence(origin: Any) -> bool:
+    return origin in (list, tuple, collections.abc.Sequence)
+
+
+def _is_mapping(origin: Any) -> bool:
+    return origin in (dict, collections.abc.Mapping)

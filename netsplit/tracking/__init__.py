@@ -1,0 +1,15 @@
+"""Records: MLflow runs, tables, pictures. Heavy imports (mlflow, matplotlib) happen on first use."""
+
+from netsplit.tracking.host import host_tags
+from netsplit.tracking.table import ComparisonRow, comparison_table, markdown
+from netsplit.tracking.tracker import Comparison, MethodRun, Tracker
+
+__all__ = [
+    "Comparison",
+    "ComparisonRow",
+    "MethodRun",
+    "Tracker",
+    "comparison_table",
+    "host_tags",
+    "markdown",
+]

@@ -1,0 +1,163 @@
+"""Opening MLflow's database: made once, whole or not at all; refused in one sentence where unusable."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from netsplit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["open_client", "open_experiment", "sqlite_path"]
+
+logger = logging.getLogger(__name__)
+
+_SQLITE = "sqlite:///"
+_DATABASES = ("postgresql", "mysql", "mssql")
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
+_CONNECT_S = 5.0  # a server that does not answer in this time is reported at once
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The absolute path of a SQLite database, or None where `uri` is another kind of address.
+
+    Raises:
+        ConfigError: an address that MLflow cannot keep runs at.
+    """
+    if uri.startswith(_SQLITE):
+        name = uri.removeprefix(_SQLITE).partition("?")[0]
+        if not name or name == ":memory:":
+            raise ConfigError(f"tracking uri '{uri}' names no file: use {_SQLITE}outputs/mlflow.db.")
+        return Path(name).absolute()
+    scheme = urlsplit(uri).scheme.partition("+")[0]
+    if scheme not in ("http", "https", *_DATABASES):
+        raise ConfigError(
+            f"tracking uri '{uri}' is not one MLflow can use: give {_SQLITE}outputs/mlflow.db, "
+            f"the http(s) address of a tracking server, or a database address ({', '.join(_DATABASES)})."
+        )
+    return None
+
+
+def open_client(uri: str) -> MlflowClient:
+    """A client for `uri`; a SQLite database that is not there yet is made, with its folder.
+
+    Raises:
+        ConfigError: the address cannot be used; says why.
+    """
+    path = sqlite_path(uri)
+    if path is not None:
+        _check_file(path)
+        if not path.exists():
+            _create(path)
+        uri = f"{_SQLITE}{path}"
+    elif uri.startswith("http"):
+        _check_server(uri)
+    return _connect(uri)
+
+
+def open_experiment(client: MlflowClient, name: str, artifacts: Path | None) -> str:
+    """The id of an experiment, made where missing with its files under `artifacts`/<name>.
+
+    Raises:
+        ConfigError: the experiment was deleted in the UI.
+    """
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        folder = None
+        if artifacts is not None:
+            folder = (artifacts / re.sub(r"[^\w\-.]+", "_", name)).as_uri()
+        try:
+            return str(client.create_experiment(name, artifact_location=folder))
+        except MlflowException:  # another process was faster
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage == "deleted":
+        raise ConfigError(
+            f"experiment '{name}' was deleted: choose another tracking.experiment, "
+            f"or run `mlflow experiments restore -x {found.experiment_id}`."
+        )
+    return str(found.experiment_id)
+
+
+def _connect(uri: str) -> MlflowClient:
+    for key, value in _QUIET.items():
+        os.environ.setdefault(key, value)
+    for noisy in ("alembic", "mlflow", "git"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    try:
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"tracking uri '{uri}' cannot be opened: {reason}") from error
+    return client
+
+
+def _create(path: Path) -> None:
+    """Make the database beside its place and then link it there, so that it is whole when it appears."""
+    logger.info("Creating the MLflow database %s (once; takes up to a quarter of a minute).", path)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        scratch = Path(folder) / "new.db"
+        _connect(f"{_SQLITE}{scratch}")
+        try:
+            os.link(scratch, path)  # unlike a rename, leaves alone what another process put there meanwhile
+        except FileExistsError:
+            return
+        except OSError:  # a file system without hard links
+            scratch.replace(path)
+
+
+def _check_file(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"folder {path.parent} for the MLflow database cannot be made: {error.strerror}."
+        ) from error
+    if path.is_dir():
+        raise ConfigError(
+            f"tracking uri names the folder {path}: name a file in it, {_SQLITE}{path}/mlflow.db."
+        )
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{path} cannot be written: change its permissions, or set another tracking.uri.")
+    if path.exists():
+        try:
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+                connection.execute("PRAGMA schema_version").fetchone()
+        except sqlite3.Error as error:
+            raise ConfigError(
+                f"{path} is not an MLflow database ({error}): set another tracking.uri."
+            ) from error
+
+
+def _check_server(uri: str) -> None:
+    parts = urlsplit(uri)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no MLflow server answers at {uri} ({error.strerror or error}): "
+            "start it, or set another tracking.uri."
+        ) from error

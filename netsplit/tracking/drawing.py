@@ -1,0 +1,57 @@
+"""What all pictures share: colours that colour-blind readers can tell apart, canvas, saving.
+
+Matplotlib is used without pyplot: no window, no global state, and imported only when something is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from netsplit.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["KIND_COLOURS", "PALETTE", "colours_of", "mib", "new_figure", "save", "tint"]
+
+# Okabe and Ito, "Color Universal Design"
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+
+KIND_COLOURS = {
+    "forward": "#0072B2",
+    "backward": "#E69F00",
+    "step": "#CC79A7",
+    "send": "#009E73",
+    "recv": "#56B4E9",
+    "wait": "#DDDDDD",
+}
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure that arranges its own margins."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_in, height_in), layout="constrained")
+
+
+def save(figure: Figure, path: str | Path, dpi: int = 120) -> None:
+    """Write the picture in the format of the suffix (``.png``, ``.svg``, ``.pdf``), whole or not at all."""
+    kind = Path(path).suffix.lstrip(".") or "png"
+    write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=dpi))
+
+
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, in the names' own order."""
+    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
+
+
+def mib(nbytes: float) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"
+
+
+def tint(colour: str, share: float = 0.25) -> str:
+    """An opaque light shade of ``#RRGGBB``: `share` of the colour on white."""
+    parts = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return "#" + "".join(f"{round(255 + share * (part - 255)):02X}" for part in parts)

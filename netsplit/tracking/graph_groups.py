@@ -1,0 +1,218 @@
+"""Fewer boxes for a picture: nodes of one device that belong together become one group.
+
+A group is only formed where it is convex (no path leaves it and comes back), so that the groups
+form an acyclic graph as the nodes do. Three steps, the last only while there are too many groups:
+nodes without any edge (a BatchNorm's counter) join their module's others; chains (one successor with one
+predecessor) become one; so do the nodes of one module, by ever shorter prefixes of its path.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import log
+
+from netsplit.graph.ir import Graph
+
+__all__ = ["Group", "GroupGraph", "group_nodes"]
+
+
+_SHORT = {
+    "adaptive_avg_pool2d": "avgpool",
+    "avg_pool2d": "avgpool",
+    "batch_norm": "bn",
+    "conv2d": "conv",
+    "cross_entropy_loss": "loss",
+    "max_pool2d": "maxpool",
+    "scaled_dot_product_attention": "attention",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes drawn as one box, in the graph's order."""
+
+    nodes: tuple[str, ...]
+    device: str
+    module: str  # longest dotted prefix that the nodes' modules share
+    kinds: tuple[str, ...]  # operator kinds in order, of the nodes that have edges
+
+    @property
+    def label(self) -> str:
+        """``relu+conv+bn``; what repeats is counted: ``(relu+conv+bn) x3``, ``conv x3 + relu x2``."""
+        kinds = [_SHORT.get(kind, kind) for kind in self.kinds]
+        for period in range(1, len(kinds) // 2 + 1):
+            if kinds == kinds[:period] * (len(kinds) // period):
+                once = "+".join(kinds[:period])
+                return f"{once if period == 1 else f'({once})'} x{len(kinds) // period}"
+        if len(kinds) <= 4:
+            return "+".join(kinds)
+        return " + ".join(f"{kind} x{n}" if n > 1 else kind for kind, n in Counter(kinds).most_common())
+
+
+@dataclass(frozen=True)
+class GroupGraph:
+    """Groups by index, in a topological order, and the edges between different groups."""
+
+    groups: tuple[Group, ...]
+    edges: tuple[tuple[int, int], ...]  # each once
+    variables: dict[tuple[int, int], tuple[str, ...]]  # edge -> the graph's variables on it
+
+    @cached_property
+    def cut_edges(self) -> tuple[tuple[int, int], ...]:
+        return tuple((a, b) for a, b in self.edges if self.groups[a].device != self.groups[b].device)
+
+
+def group_nodes(graph: Graph, device_of: Mapping[str, str], wanted: int = 150) -> GroupGraph:
+    """Group the nodes of `graph`: as few merging steps as give about `wanted` groups or fewer."""
+    merger = _Merger(graph, device_of)
+    merger.merge_lonely()
+    merger.merge_chains()
+    best, best_count = merger.result(), merger.count
+    deepest = max((node.module.count(".") + 1 for node in graph if node.module), default=0)
+    for depth in range(deepest, 0, -1):
+        if merger.count <= wanted:
+            break
+        merger.merge_modules(depth)
+        merger.merge_chains()
+        if abs(log(merger.count / wanted)) < abs(log(best_count / wanted)):
+            best, best_count = merger.result(), merger.count
+    return best
+
+
+class _Merger:
+    """The quotient graph while it shrinks: group id -> member nodes, successors, predecessors."""
+
+    def __init__(self, graph: Graph, device_of: Mapping[str, str]) -> None:
+        self.graph = graph
+        self.device_of = device_of
+        self.members = {i: [name] for i, name in enumerate(graph.nodes)}
+        place = graph.position
+        self.after = {place[u]: {place[v] for v in vs} for u, vs in graph.successors.items()}
+        self.before = {place[v]: {place[u] for u in us} for v, us in graph.predecessors.items()}
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+    def device(self, group: int) -> str:
+        return self.device_of[self.members[group][0]]
+
+    def merge_lonely(self) -> None:
+        """Nodes without edges join a node of their module and device, or else one another."""
+        lonely = [group for group in self.members if not self.after[group] and not self.before[group]]
+        host: dict[tuple[str, str], int] = {}
+        for group in self.members.keys() - set(lonely):
+            host.setdefault((self.device(group), self.module(group)), group)
+        for group in lonely:
+            device = self.device(group)
+            home = host.get((device, self.module(group)), host.setdefault((device, ""), group))
+            if home != group:
+                self._merge(home, group)
+
+    def merge_chains(self) -> None:
+        for group in list(self.members):
+            while group in self.members and len(self.after[group]) == 1:
+                (follower,) = self.after[group]
+                if len(self.before[follower]) != 1 or self.device(group) != self.device(follower):
+                    break
+                self._merge(group, follower)
+
+    def merge_modules(self, depth: int) -> None:
+        """Merge connected groups that share a device and the first `depth` parts of their module path."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for group in self.members:
+            parts = self.module(group).split(".")
+            if len(parts) >= depth:
+                found.setdefault((".".join(parts[:depth]), self.device(group)), []).append(group)
+        for together in found.values():
+            for connected in self._components(together):
+                if len(connected) > 1 and self._convex(connected):
+                    first, *rest = sorted(connected)
+                    for other in rest:
+                        self._merge(first, other)
+
+    def module(self, group: int) -> str:
+        return _common_prefix(self.graph.nodes[name].module for name in self.members[group])
+
+    def result(self) -> GroupGraph:
+        order = self._topological()
+        index = {group: i for i, group in enumerate(order)}
+        owner = {name: index[group] for group in order for name in self.members[group]}
+        variables: dict[tuple[int, int], list[str]] = {}
+        for u, v, variable in self.graph.edges:
+            if owner[u] != owner[v]:
+                variables.setdefault((owner[u], owner[v]), []).append(variable)
+        once = {edge: tuple(dict.fromkeys(names)) for edge, names in variables.items()}
+        return GroupGraph(tuple(self._group(group) for group in order), tuple(once), once)
+
+    def _group(self, group: int) -> Group:
+        names = sorted(self.members[group], key=self.graph.position.__getitem__)
+        linked = [n for n in names if self.graph.predecessors[n] or self.graph.successors[n]]
+        kinds = tuple(self.graph.nodes[name].kind.strip("_") for name in linked or names)
+        return Group(tuple(names), self.device(group), self.module(group), kinds)
+
+    def _merge(self, into: int, other: int) -> None:
+        self.members[into] += self.members.pop(other)
+        for links, back in ((self.after, self.before), (self.before, self.after)):
+            for neighbour in links.pop(other):
+                back[neighbour].discard(other)
+                if neighbour != into:
+                    back[neighbour].add(into)
+                    links[into].add(neighbour)
+            links[into].discard(other)
+
+    def _components(self, groups: Iterable[int]) -> list[set[int]]:
+        left = set(groups)
+        found = []
+        while left:
+            start = left.pop()
+            component, stack = {start}, [start]
+            while stack:
+                group = stack.pop()
+                near = (self.after[group] | self.before[group]) & left
+                left -= near
+                component |= near
+                stack += near
+            found.append(component)
+        return found
+
+    def _convex(self, groups: set[int]) -> bool:
+        outside = {g for group in groups for g in self.after[group]} - groups
+        seen, stack = set(outside), list(outside)
+        while stack:
+            for follower in self.after[stack.pop()]:
+                if follower in groups:
+                    return False
+                if follower not in seen:
+                    seen.add(follower)
+                    stack.append(follower)
+        return True
+
+    def _topological(self) -> list[int]:
+        waiting = {group: len(before) for group, before in self.before.items()}
+        ready = sorted(group for group, count in waiting.items() if count == 0)
+        order = []
+        while ready:
+            group = ready.pop(0)
+            order.append(group)
+            for follower in sorted(self.after[group]):
+                waiting[follower] -= 1
+                if waiting[follower] == 0:
+                    ready.append(follower)
+        assert len(order) == len(self.members), "merging made a cycle"
+        return order
+
+
+def _common_prefix(paths: Iterable[str]) -> str:
+    common: list[str] | None = None
+    for path in paths:
+        parts = path.split(".")
+        if common is None:
+            common = parts
+        else:
+            same = [a == b for a, b in zip(common, parts, strict=False)] + [False]
+            common = common[: same.index(False)]
+    return ".".join(common or [])

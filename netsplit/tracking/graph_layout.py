@@ -1,0 +1,232 @@
+"""A layered layout (Sugiyama): longest-path layers, barycentre order, wrapped into columns.
+
+    1. layer    every box one below its lowest predecessor; sources pulled down to their first reader
+    2. bends    an edge over several layers gets a small invisible box in each layer between
+    3. order    sweeps down and up sort each layer by the mean place of its neighbours
+    4. wrap     the tall strip is broken into columns where the fewest edges cross
+    5. x        each box moves to the mean of its neighbours in its column, as far as its layer has room
+
+An edge from one column to the next is not drawn across the picture: it ends in a `Jump`, a lettered
+connector at the column's foot, and goes on from the connector of the same letter at the next one's head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+__all__ = ["Jump", "Layout", "lay_out"]
+
+_SWEEPS = 12
+_BEND_WIDTH = 0.12  # of a box
+_GAP = 0.35  # between columns
+_HEAD = 0.5  # layers above a column, and below it, for connectors
+
+
+Point = tuple[float, float]
+Piece = tuple[Point, ...]  # one unbroken line, downwards
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A connector pair; it carries the output of the box `source` to the boxes `targets`."""
+
+    source: int
+    targets: tuple[int, ...]
+    foot: Point
+    head: Point
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Centres in units of one box width and one layer, y downwards; and the pieces of each edge."""
+
+    boxes: tuple[Point, ...]
+    paths: dict[tuple[int, int], tuple[Piece, ...]]
+    jumps: tuple[Jump, ...]
+    width: float
+    height: float
+
+
+def lay_out(count: int, edges: Sequence[tuple[int, int]], columns: int = 1) -> Layout:
+    """Place boxes 0..count-1, which are in a topological order of `edges`."""
+    chains, layer = _bends(edges, _layers(count, edges))
+    total = len(layer)
+    before: list[list[int]] = [[] for _ in range(total)]
+    after: list[list[int]] = [[] for _ in range(total)]
+    for a, b in {pair for chain in chains.values() for pair in pairwise(chain)}:
+        after[a].append(b)
+        before[b].append(a)
+    layers: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
+    for box in range(total):
+        layers[layer[box]].append(box)
+    _order(layers, before, after)
+    widths = [1.0 if box < count else _BEND_WIDTH for box in range(total)]
+    points: list[Point] = [(0.0, 0.0)] * total
+    column_of = [0] * total
+    starts = _breaks(layers, columns)
+    left = 0.0
+    for column, (start, end) in enumerate(pairwise([*starts, len(layers)])):
+        left += _place_column(layers[start:end], before, after, widths, left, points) + _GAP
+        for box in (box for row in layers[start:end] for box in row):
+            column_of[box] = column
+    height = max((y for _, y in points), default=0.0) + 0.5 + _HEAD
+    feet = [end - start + 1.3 * _HEAD for start, end in pairwise([*starts, len(layers)])]
+    paths, jumps = _paths(chains, points, column_of, feet)
+    return Layout(tuple(points[:count]), paths, jumps, max(left - _GAP, 1.0), height)
+
+
+def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    before: list[list[int]] = [[] for _ in range(count)]
+    after: list[list[int]] = [[] for _ in range(count)]
+    for a, b in edges:
+        before[b].append(a)
+        after[a].append(b)
+    layer = [0] * count
+    for box in range(count):
+        layer[box] = max((layer[a] + 1 for a in before[box]), default=0)
+    for box in reversed(range(count)):
+        if after[box] and len(before[box]) < len(after[box]):
+            layer[box] = min(layer[b] for b in after[box]) - 1
+    return layer
+
+
+def _bends(
+    edges: Sequence[tuple[int, int]], layer: Sequence[int]
+) -> tuple[dict[tuple[int, int], list[int]], list[int]]:
+    """Edge -> its boxes from layer to layer, bends included; and the layers, of bends too.
+
+    Edges that leave one box share their bends: one line, which forks only where it must.
+    """
+    layers = list(layer)
+    chains: dict[tuple[int, int], list[int]] = {}
+    bend_of: dict[tuple[int, int], int] = {}
+    for a, b in edges:
+        chain = [a]
+        for between in range(layer[a] + 1, layer[b]):
+            if (a, between) not in bend_of:
+                bend_of[a, between] = len(layers)
+                layers.append(between)
+            chain.append(bend_of[a, between])
+        chains[a, b] = [*chain, b]
+    return chains, layers
+
+
+def _order(layers: list[list[int]], before: list[list[int]], after: list[list[int]]) -> None:
+    """Sort every layer in place; keeps the sweep with the fewest crossings."""
+    best = [list(row) for row in layers]
+    fewest = _crossings(layers, after)
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        place = {box: i for row in layers for i, box in enumerate(row)}
+        neighbours = before if down else after
+        for row in layers if down else reversed(layers):
+            key = {
+                box: sum(place[n] for n in neighbours[box]) / len(neighbours[box])
+                if neighbours[box]
+                else place[box]
+                for box in row
+            }
+            row.sort(key=key.__getitem__)
+            place |= {box: i for i, box in enumerate(row)}
+        crossings = _crossings(layers, after)
+        if crossings < fewest:
+            fewest, best = crossings, [list(row) for row in layers]
+    layers[:] = best
+
+
+def _crossings(layers: list[list[int]], after: list[list[int]]) -> int:
+    total = 0
+    for upper, lower in pairwise(layers):
+        place = {box: i for i, box in enumerate(lower)}
+        ends = [sorted(place[b] for b in set(after[a])) for a in upper]
+        for i, left in enumerate(ends):
+            for right in ends[i + 1 :]:
+                total += sum(1 for a in left for b in right if a > b)
+    return total
+
+
+def _place_column(
+    layers: list[list[int]],
+    before: list[list[int]],
+    after: list[list[int]],
+    widths: Sequence[float],
+    left: float,
+    points: list[Point],
+) -> float:
+    """Set the points of one column whose left edge is at `left`; returns its width."""
+    inside = {box for row in layers for box in row}
+    x = dict.fromkeys(inside, 0.0)
+    for sweep in range(2 * _SWEEPS + 1):
+        for row in layers if sweep % 2 == 0 else reversed(layers):
+            wanted = []
+            for box in row:
+                near = [x[n] for n in (*before[box], *after[box]) if n in inside]
+                wanted.append(sum(near) / len(near) if near else x[box])
+            _spread(row, wanted, widths, x)
+    low = min((x[box] - widths[box] / 2 for box in inside), default=0.0)
+    high = max((x[box] + widths[box] / 2 for box in inside), default=1.0)
+    for depth, row in enumerate(layers):
+        for box in row:
+            points[box] = (x[box] - low + left, depth + 0.5 + _HEAD)
+    return high - low
+
+
+def _spread(
+    row: Sequence[int], wanted: Sequence[float], widths: Sequence[float], x: dict[int, float]
+) -> None:
+    """Set x of a layer: as near to `wanted` as possible in least squares, in order and without overlap.
+
+    With the widths taken off, "without overlap" is "not decreasing": pool adjacent violators.
+    """
+    offsets = []
+    right = 0.0
+    for box in row:
+        offsets.append(right + widths[box] / 2)
+        right += widths[box]
+    pools: list[tuple[float, int]] = []  # mean, size
+    for want, offset in zip(wanted, offsets, strict=True):
+        mean, size = want - offset, 1
+        while pools and pools[-1][0] > mean:
+            other, others = pools.pop()
+            mean, size = (mean * size + other * others) / (size + others), size + others
+        pools.append((mean, size))
+    means = [mean for mean, size in pools for _ in range(size)]
+    for box, mean, offset in zip(row, means, offsets, strict=True):
+        x[box] = mean + offset
+
+
+def _paths(
+    chains: dict[tuple[int, int], list[int]],
+    points: Sequence[Point],
+    column_of: Sequence[int],
+    feet: Sequence[float],
+) -> tuple[dict[tuple[int, int], tuple[Piece, ...]], tuple[Jump, ...]]:
+    """Edges as pieces within one column each, and the connectors between columns."""
+    paths: dict[tuple[int, int], tuple[Piece, ...]] = {}
+    jumps: dict[tuple[int, int], Jump] = {}  # by the boxes or bends at the break
+    for edge, chain in chains.items():
+        pieces: list[list[Point]] = [[points[chain[0]]]]
+        for a, b in pairwise(chain):
+            if column_of[a] != column_of[b]:
+                targets = jumps[a, b].targets if (a, b) in jumps else ()
+                foot, head = (points[a][0], feet[column_of[a]]), (points[b][0], _HEAD / 2)
+                jump = jumps[a, b] = Jump(edge[0], (*targets, edge[1]), foot, head)
+                pieces[-1].append(jump.foot)
+                pieces.append([jump.head])
+            pieces[-1].append(points[b])
+        paths[edge] = tuple(tuple(piece) for piece in pieces)
+    return paths, tuple(jumps.values())
+
+
+def _breaks(layers: list[list[int]], columns: int) -> list[int]:
+    """First layer of each column: near even heights, and where a layer is narrow."""
+    even = len(layers) / max(columns, 1)
+    starts = [0]
+    for column in range(1, columns):
+        around = range(int((column - 0.15) * even), int((column + 0.15) * even) + 1)
+        candidates = [depth for depth in around if starts[-1] < depth < len(layers)]
+        if candidates:
+            starts.append(min(candidates, key=lambda d: (len(layers[d - 1]), abs(d - column * even))))
+    return starts

@@ -1,0 +1,125 @@
+"""What a result depends on besides its configuration: commit, versions, machine. All values are tags."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import netsplit
+
+__all__ = ["gpu_names", "host_tags"]
+
+_PACKAGES = {
+    "netsplit": "netsplit",
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "mlflow": "mlflow",
+    "picos": "PICOS",
+    "gurobi": "gurobipy",
+    "highs": "highspy",
+    "ortools": "ortools",
+    "scip": "PySCIPOpt",
+}
+
+
+def host_tags() -> dict[str, str]:
+    """Tags ``git.*``, ``version.*`` and ``host.*``; a fact that cannot be found is left out."""
+    return dict(_host_tags())
+
+
+@cache
+def _host_tags() -> dict[str, str]:
+    return _git() | _versions() | _machine()
+
+
+def _git() -> dict[str, str]:
+    folder = Path(netsplit.__file__).parent
+    commit = _run("git", "-C", str(folder), "rev-parse", "HEAD")
+    if not commit:
+        return {}
+    dirty = bool(_run("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"))
+    branch = _run("git", "-C", str(folder), "rev-parse", "--abbrev-ref", "HEAD") or ""
+    return {
+        "git.commit": commit,
+        "git.dirty": str(dirty).lower(),
+        "git.branch": branch,
+        "mlflow.source.git.commit": commit,  # the key which the MLflow UI shows as the run's version
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"version.python": platform.python_version()}
+    for tag, package in _PACKAGES.items():
+        try:
+            found[f"version.{tag}"] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _machine() -> dict[str, str]:
+    found = {
+        "host.name": platform.node(),
+        "host.os": platform.platform(),
+        "host.cpu": _cpu_model(),
+        "host.cores": str(_cores()),
+        "host.memory_bytes": str(_memory_bytes()),
+    }
+    gpus = gpu_names()
+    if gpus:
+        found["host.gpus"] = ", ".join(gpus)
+    return {key: value for key, value in found.items() if value}
+
+
+def gpu_names() -> list[str]:
+    """Names of the GPUs that NVML sees, in its order; empty where there is no driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(p) for p in range(pynvml.nvmlDeviceGetCount())]
+        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _cores() -> int:
+    """Cores this process may use, which a container can make fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_bytes() -> str:
+    try:
+        return str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return ""
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _run(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,69 @@
+"""The names of metrics: what people select in MLflow's compare view, so they stay as they are.
+
+per iteration  loss, iteration_s, throughput (samples/s)
+per epoch      train_loss, test_accuracy, epoch_s
+per run        predicted_iteration_s, measured_iteration_s, prediction_error, mean_throughput,
+               predicted_peak_bytes.<device>, measured_peak_bytes.<device>,
+               solver_seconds, solver_objective_s, solver_bound_s, solver_gap
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netsplit.partition.base import SolverReport
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["epoch_metrics", "iteration_metrics", "prediction_error", "solver_summary", "timeline_summary"]
+
+
+def iteration_metrics(step: int, loss: float, seconds: float, samples: int) -> list[tuple[str, float, int]]:
+    """Metrics of one iteration; `step` counts over all epochs."""
+    throughput = samples / seconds if seconds > 0 else 0.0
+    return [("loss", loss, step), ("iteration_s", seconds, step), ("throughput", throughput, step)]
+
+
+def epoch_metrics(
+    epoch: int, *, train_loss: float, test_accuracy: float | None, seconds: float
+) -> list[tuple[str, float, int]]:
+    """Metrics of one epoch; accuracy is a fraction, None where nothing was evaluated."""
+    found = [("train_loss", train_loss, epoch), ("epoch_s", seconds, epoch)]
+    if test_accuracy is not None:
+        found.append(("test_accuracy", test_accuracy, epoch))
+    return found
+
+
+def prediction_error(predicted_s: float | None, measured_s: float | None) -> float | None:
+    """(predicted - measured) / measured: negative where the prediction was too fast."""
+    if predicted_s is None or not measured_s:
+        return None
+    return (predicted_s - measured_s) / measured_s
+
+
+def timeline_summary(
+    predicted: Timeline | None, measured: Timeline | None, samples: int | None = None
+) -> dict[str, Any]:
+    """Iteration seconds and peak bytes of both timelines, for `MethodRun.summary`; None where unknown."""
+    predicted_s = None if predicted is None else predicted.iteration_s
+    measured_s = None if measured is None else measured.iteration_s
+    return {
+        "predicted_iteration_s": predicted_s,
+        "measured_iteration_s": measured_s,
+        "prediction_error": prediction_error(predicted_s, measured_s),
+        "mean_throughput": samples / measured_s if samples and measured_s else None,
+        "predicted_peak_bytes": None if predicted is None else predicted.peak_bytes,
+        "measured_peak_bytes": None if measured is None else measured.peak_bytes,
+    }
+
+
+def solver_summary(report: SolverReport) -> dict[str, Any]:
+    """A solver's report, for `MethodRun.summary`; status and engine become tags, notes their own kind."""
+    return {
+        "solver_status": report.status,
+        "solver_engine": report.engine or None,
+        "solver_seconds": report.seconds,
+        "solver_objective_s": report.objective,
+        "solver_bound_s": report.bound,
+        "solver_gap": report.gap,
+        "solver_notes": report.notes or None,
+    }

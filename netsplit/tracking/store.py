@@ -1,0 +1,162 @@
+"""Where runs are written: `Store` is what a tracker needs, `MlflowStore` and `NullStore` are its two kinds.
+
+The MLflow client is used rather than MLflow's "active run", so that no environment variable
+(``MLFLOW_RUN_ID``, ``MLFLOW_EXPERIMENT_NAME``) can redirect what is written.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from netsplit.errors import NetSplitError
+from netsplit.tracking.values import chunks, plain_key, shortened
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["MlflowStore", "NullStore", "Point", "RunStatus", "Store", "StoreError"]
+
+RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+
+MAX_METRICS = 1000  # MLflow's limits for one call of log_batch
+MAX_PARAMS = 100
+MAX_VALUE = 6000  # characters of a parameter
+MAX_TAG = 8000  # characters of a tag
+
+
+class StoreError(NetSplitError):
+    """What was to be recorded could not be written."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of one metric; `timestamp_ms` since 1970."""
+
+    key: str
+    value: float
+    step: int
+    timestamp_ms: int
+
+
+class Store(Protocol):
+    """Runs by id. Every call writes before it returns, or raises `StoreError`."""
+
+    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str: ...
+
+    def log(
+        self,
+        run_id: str,
+        *,
+        points: Sequence[Point] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None: ...
+
+    def log_file(self, run_id: str, path: Path, folder: str | None) -> None: ...
+
+    def log_text(self, run_id: str, text: str, file: str) -> None: ...
+
+    def end_run(self, run_id: str, status: RunStatus) -> None: ...
+
+
+class NullStore:
+    """Writes nothing: tracking switched off."""
+
+    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str:
+        return ""
+
+    def log(
+        self,
+        run_id: str,
+        *,
+        points: Sequence[Point] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None: ...
+
+    def log_file(self, run_id: str, path: Path, folder: str | None) -> None: ...
+
+    def log_text(self, run_id: str, text: str, file: str) -> None: ...
+
+    def end_run(self, run_id: str, status: RunStatus) -> None: ...
+
+
+class MlflowStore:
+    """Writes to one experiment of an MLflow tracking server or database, within MLflow's limits a call."""
+
+    def __init__(self, client: MlflowClient, experiment_id: str) -> None:
+        self.client = client
+        self.experiment_id = experiment_id
+
+    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str:
+        given = {
+            "mlflow.user": _user(),
+            "mlflow.source.name": Path(sys.argv[0]).name,
+            "mlflow.source.type": "LOCAL",
+        }
+        if parent_run_id is not None:
+            given["mlflow.parentRunId"] = parent_run_id
+        with _writing(f"run '{name}'"):
+            run = self.client.create_run(self.experiment_id, run_name=name, tags=given)
+        run_id = str(run.info.run_id)
+        self.log(run_id, tags=tags)
+        return run_id
+
+    def log(
+        self,
+        run_id: str,
+        *,
+        points: Sequence[Point] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(plain_key(p.key), p.value, p.timestamp_ms, p.step) for p in points]
+        entries = {plain_key(key): shortened(value, MAX_VALUE) for key, value in (params or {}).items()}
+        labels = {plain_key(key): shortened(value, MAX_TAG) for key, value in (tags or {}).items()}
+        with _writing("metrics, parameters or tags"):
+            for some_metrics in chunks(metrics, MAX_METRICS):
+                self.client.log_batch(run_id, metrics=some_metrics)
+            for some_params in chunks([Param(key, value) for key, value in entries.items()], MAX_PARAMS):
+                self.client.log_batch(run_id, params=some_params)
+            for some_tags in chunks([RunTag(key, value) for key, value in labels.items()], MAX_PARAMS):
+                self.client.log_batch(run_id, tags=some_tags)
+
+    def log_file(self, run_id: str, path: Path, folder: str | None) -> None:
+        with _writing(f"artifact {path}"):
+            if path.is_dir():
+                self.client.log_artifacts(run_id, str(path), folder)
+            else:
+                self.client.log_artifact(run_id, str(path), folder)
+
+    def log_text(self, run_id: str, text: str, file: str) -> None:
+        with _writing(f"artifact {file}"):
+            self.client.log_text(run_id, text, file)
+
+    def end_run(self, run_id: str, status: RunStatus) -> None:
+        with _writing(f"status {status}"):
+            self.client.set_terminated(run_id, status=status)
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    """Turn whatever MLflow passes on from its database driver, disk or network into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise StoreError(f"MLflow could not record {what}: {reason}") from error
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "unknown"

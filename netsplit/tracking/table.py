@@ -1,0 +1,164 @@
+"""The comparison as a table: for the terminal (100 to 120 columns) and as Markdown.
+
+A method has a line for each of its devices. Its solver's status and gap, objective and seconds stand
+below one another; why a method failed stands below the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from netsplit.tracking.metrics import prediction_error
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["ComparisonRow", "comparison_table", "markdown"]
+
+_NONE = "-"
+_FIGURES = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss", "Acc.\n%")
+_DEVICE_FIGURES = ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One method's results. Seconds and bytes; None where there is nothing to report."""
+
+    method: str
+    status: str  # the solver's: "optimal", "feasible", "heuristic", ...
+    objective_s: float | None = None
+    gap: float | None = None  # fraction
+    solve_s: float | None = None
+    predicted_s: float | None = None  # one iteration
+    measured_s: float | None = None
+    throughput: float | None = None  # samples per second
+    accuracy: float | None = None  # fraction
+    predicted_peak: dict[str, int] = field(default_factory=dict)  # device -> bytes
+    measured_peak: dict[str, int] = field(default_factory=dict)
+    capacity: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
+    loss: float | None = None
+    error: str | None = None  # why the method failed
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    @property
+    def prediction_error(self) -> float | None:
+        """(predicted - measured) / measured."""
+        return prediction_error(self.predicted_s, self.measured_s)
+
+    @property
+    def devices(self) -> list[str]:
+        """Every device that any of the row's figures names, each once."""
+        return list(dict.fromkeys([*self.capacity, *self.nodes, *self.predicted_peak, *self.measured_peak]))
+
+
+def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> Table:
+    """A table for the terminal, 100 to 110 columns wide."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    failures = "\n".join(f"{row.method} failed: {row.error}" for row in rows if row.failed)
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        caption=Text(failures, style="red") if failures else None,
+        caption_justify="left",
+    )
+    table.add_column("Method", overflow="fold")
+    table.add_column("Solver", no_wrap=True)
+    for heading in _FIGURES:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("Device", overflow="fold")
+    for heading in _DEVICE_FIGURES:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        by_device = [_device_figures(row, device) for device in row.devices]
+        per_device = ["\n".join(column) for column in zip(*by_device, strict=True)] or [""] * 5
+        cells = [row.method, "\n".join(_solver_lines(row)), *_figures(row), *per_device]
+        table.add_row(*(Text(cell, style="red" if row.failed else "") for cell in cells))
+        table.add_row()
+    return table
+
+
+def markdown(rows: Sequence[ComparisonRow]) -> str:
+    """The same as a GitHub table, every figure in a column of its own but the devices' in one."""
+    headings = [
+        "Method", "Status", "Objective ms", "Gap %", "Solve s", "Predicted ms", "Measured ms", "Error %",
+        "Samples/s", "Loss", "Accuracy %", "Devices: nodes, MiB predicted / measured / limit",
+    ]  # fmt: skip
+    lines = [_line(headings), _line(["---", "---", *["---:"] * 9, "---"])]
+    for row in rows:
+        last = f"**failed:** {row.error}" if row.error is not None else "; ".join(_device_sentences(row))
+        solver = [_ms(row.objective_s), _percent(row.gap), _number(row.solve_s, 2)]
+        lines.append(_line([row.method, _status(row), *solver, *_figures(row), last]))
+    return "\n".join(lines) + "\n"
+
+
+def _figures(row: ComparisonRow) -> list[str]:
+    return [
+        _ms(row.predicted_s),
+        _ms(row.measured_s),
+        _percent(row.prediction_error, sign="+"),
+        _number(row.throughput, 1),
+        _number(row.loss, 4),
+        _percent(row.accuracy),
+    ]
+
+
+def _status(row: ComparisonRow) -> str:
+    return "failed" if row.failed else row.status
+
+
+def _solver_lines(row: ComparisonRow) -> list[str]:
+    lines = [_status(row)]
+    if row.objective_s is not None:
+        lines.append(f"obj {_ms(row.objective_s)}ms")
+    if row.gap is not None:
+        lines.append(f"gap {_percent(row.gap)}%")
+    if row.solve_s is not None:
+        lines.append(f"in {_number(row.solve_s, 2)}s")
+    return lines
+
+
+def _device_figures(row: ComparisonRow, device: str) -> list[str]:
+    """Name, nodes, predicted, measured and allowed MiB of one device."""
+    peaks = (row.predicted_peak, row.measured_peak, row.capacity)
+    return [device, str(row.nodes.get(device, _NONE)), *(_mib(figures.get(device)) for figures in peaks)]
+
+
+def _device_sentences(row: ComparisonRow) -> list[str]:
+    found = [_device_figures(row, device) for device in row.devices]
+    return [f"{device}: {nodes}, {' / '.join(peaks)}" for device, nodes, *peaks in found]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+
+def _number(value: float | None, digits: int, sign: str = "") -> str:
+    if value is None or math.isnan(value):
+        return _NONE
+    return f"{value:{sign}.{digits}f}"
+
+
+def _ms(seconds: float | None) -> str:
+    return _number(None if seconds is None else 1e3 * seconds, 1)
+
+
+def _percent(fraction: float | None, sign: str = "") -> str:
+    return _number(None if fraction is None else 100 * fraction, 1, sign)
+
+
+def _mib(nbytes: int | None) -> str:
+    return _number(None if nbytes is None else nbytes / 2**20, 1)

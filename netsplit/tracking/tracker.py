@@ -1,0 +1,223 @@
+"""Runs in MLflow: one for a comparison and one under it for each method; metrics written in batches.
+
+    tracker = Tracker("sqlite:///outputs/mlflow.db", "netsplit")
+    with tracker.comparison("digits", config) as comparison:
+        with comparison.method("netsplit", config) as run:
+            run.metrics([("loss", 2.3, 0), ("iteration_s", 0.4, 0)])
+            run.summary({"measured_iteration_s": 0.41})
+
+A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
+KILLED on Ctrl-C, and its comparison with it. Whatever happens, what was logged is written first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from netsplit.tracking.host import host_tags
+from netsplit.tracking.store import MAX_METRICS, MlflowStore, NullStore, Point, RunStatus, Store, StoreError
+from netsplit.tracking.values import as_yaml, flatten, numbers, plain
+
+__all__ = ["Comparison", "MethodRun", "Tracker"]
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_S = 10.0  # buffered metrics are written at least this often while new ones arrive
+
+
+class MethodRun:
+    """One open run: metrics are buffered, everything else is written at once."""
+
+    def __init__(self, store: Store, name: str, run_id: str) -> None:
+        self.name = name
+        self.run_id = run_id
+        self._store = store
+        self._points: list[Point] = []
+        self._flushed = time.monotonic()
+
+    def metrics(self, values: Sequence[tuple[str, float, int]]) -> None:
+        """Log (key, value, step) triples, time-stamped now."""
+        now = int(1000 * time.time())
+        self._points += [Point(key, float(value), int(step), now) for key, value, step in values]
+        if len(self._points) >= MAX_METRICS or time.monotonic() - self._flushed > _FLUSH_S:
+            self.flush()
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """Log values of the whole run: numbers as metrics, the rest as tags; nested keys dotted, no None."""
+        metrics, tags = numbers(values)
+        self.metrics([(key, value, 0) for key, value in metrics.items()])
+        self.tags(tags)
+
+    def tags(self, values: Mapping[str, Any]) -> None:
+        if values:
+            self._store.log(self.run_id, tags={key: str(value) for key, value in values.items()})
+
+    def params(self, values: Any, file: str = "config.yaml") -> None:
+        """Log a nested config as dotted parameters, and whole as a YAML artifact `file`."""
+        if values:
+            self._store.log_text(self.run_id, as_yaml(values), file)
+            self._store.log(self.run_id, params=flatten(values))
+
+    def artifact(self, path: str | Path, folder: str | None = None) -> None:
+        """Copy a file, or the contents of a folder, into the run's artifacts.
+
+        Raises:
+            FileNotFoundError: there is nothing at `path`.
+        """
+        if not Path(path).exists():
+            raise FileNotFoundError(f"artifact {path} of run '{self.name}' does not exist.")
+        self._store.log_file(self.run_id, Path(path), folder)
+
+    def text(self, text: str, file: str) -> None:
+        """Write `text` as the artifact `file`, a path inside the run."""
+        self._store.log_text(self.run_id, text, file)
+
+    def dict(self, values: Any, file: str) -> None:
+        """Write `values` as JSON (``.json``) or YAML (else) into the artifact `file`."""
+        is_json = file.endswith(".json")
+        self.text(json.dumps(plain(values), indent=2) if is_json else as_yaml(values), file)
+
+    def flush(self) -> None:
+        """Write the buffered metrics; they are kept, with a warning, when the database refuses them."""
+        self._flushed = time.monotonic()
+        try:
+            while self._points:
+                self._store.log(self.run_id, points=self._points[:MAX_METRICS])
+                del self._points[:MAX_METRICS]
+        except StoreError as error:  # a locked database or a full disk must not end a training
+            logger.warning("%d metrics of run '%s' not written yet: %s", len(self._points), self.name, error)
+
+    def note(self, tags: Mapping[str, Any]) -> None:
+        """Set tags while another error is on its way, which a failing database must not hide."""
+        try:
+            self.tags(tags)
+        except StoreError as error:
+            logger.warning("tags of run '%s' are lost: %s", self.name, error)
+
+    def close(self, status: RunStatus, reason: str = "") -> None:
+        """Write what is buffered and end the run; `reason` becomes the tag ``error``. Raises nothing."""
+        try:
+            self.flush()
+            if self._points:
+                logger.error("%d metrics of run '%s' are lost.", len(self._points), self.name)
+            self.note({"error": reason} if reason else {})
+        finally:
+            try:
+                self._store.end_run(self.run_id, status)
+            except StoreError as error:
+                logger.error("run '%s' stays open in MLflow: %s", self.name, error)
+
+
+class Comparison(MethodRun):
+    """The parent run; each `method` is a child of it."""
+
+    def __init__(self, store: Store, name: str, run_id: str) -> None:
+        super().__init__(store, name, run_id)
+        self.killed = False
+        self.failed: list[str] = []
+
+    @contextmanager
+    def method(
+        self, name: str, params: Any = None, tags: Mapping[str, Any] | None = None
+    ) -> Iterator[MethodRun]:
+        """A child run for one method. An exception marks it FAILED and is passed on: catch it outside."""
+        run = MethodRun(
+            self._store, name, self._store.create_run(name, _tags("method", name, tags), self.run_id)
+        )
+        try:
+            with _ended(run):
+                run.params(params)
+                yield run
+        except KeyboardInterrupt:
+            self.killed = True
+            raise
+        except BaseException:
+            self.failed.append(name)
+            self.note({"failed_methods": ", ".join(self.failed)})
+            raise
+
+
+class Tracker:
+    """The place where comparisons are recorded; opened when the first one begins.
+
+    Args:
+        uri: ``sqlite:///path`` (relative to the working folder), or a tracking server or database.
+        experiment: name of the MLflow experiment, made where missing.
+        enabled: False records nothing and never imports MLflow.
+
+    Raises:
+        ConfigError: `uri` is of no usable kind; at the first comparison, it cannot be opened.
+    """
+
+    def __init__(self, uri: str, experiment: str, enabled: bool = True) -> None:
+        self.uri = uri
+        self.experiment = experiment
+        self.enabled = enabled
+        self._store: Store | None = None if enabled else NullStore()
+        self._path: Path | None = None
+        if enabled:
+            from netsplit.tracking.database import sqlite_path
+
+            self._path = sqlite_path(uri)
+            self.uri = uri if self._path is None else f"sqlite:///{self._path}"
+
+    def open(self) -> Store:
+        """Connect now, rather than at the first comparison."""
+        if self._store is None:
+            from netsplit.tracking.database import open_client, open_experiment
+
+            client = open_client(self.uri)
+            artifacts = None if self._path is None else self._path.parent / "mlartifacts"
+            self._store = MlflowStore(client, open_experiment(client, self.experiment, artifacts))
+        return self._store
+
+    @contextmanager
+    def comparison(
+        self,
+        name: str,
+        params: Any = None,
+        tags: Mapping[str, Any] | None = None,
+        parent_run_id: str | None = None,
+    ) -> Iterator[Comparison]:
+        """A parent run; tagged with commit, versions and host."""
+        store = self.open()
+        run_id = store.create_run(name, _tags("comparison", name, tags), parent_run_id)
+        run = Comparison(store, name, run_id)
+        with _ended(run):
+            run.params(params)
+            yield run
+
+
+def _tags(role: str, name: str, tags: Mapping[str, Any] | None) -> dict[str, str]:
+    given = {key: str(value) for key, value in (tags or {}).items()}
+    return host_tags() | {"role": role, role: name} | given
+
+
+@contextmanager
+def _ended(run: MethodRun) -> Iterator[None]:
+    """End `run` with the status that fits how the block ended."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.close("KILLED", "interrupted (Ctrl-C)")
+        raise
+    except BaseException as error:
+        run.close("FAILED", _sentence(error))
+        raise
+    run.close("KILLED" if getattr(run, "killed", False) else "FINISHED")
+
+
+def _sentence(error: BaseException) -> str:
+    """An exception in one line; the type's name only where the message does not stand alone."""
+    from netsplit.errors import NetSplitError
+
+    message = " ".join(str(error).split())
+    if isinstance(error, NetSplitError) and message:
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,0 +1,84 @@
+"""From nested Python values to the flat strings and numbers which MLflow accepts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+__all__ = ["as_yaml", "chunks", "flatten", "numbers", "plain", "plain_key", "shortened"]
+
+T = TypeVar("T")
+
+_MAX_KEY = 250
+_NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
+
+
+def plain(value: Any) -> Any:
+    """A copy made of dict, list, str, int, float, bool and None only; configs are resolved."""
+    from omegaconf import OmegaConf
+
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value, resolve=True)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
+        return value.item()
+    return value.as_posix() if isinstance(value, Path) else str(value)
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, str]:
+    """Nested mappings as dotted keys; a list of plain values is one value, other lists get indices."""
+    return {key: str(item) for key, item in _leaves(plain(value), prefix)}
+
+
+def numbers(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
+    """Split flattened values into numbers (metrics) and the rest (tags); None is left out."""
+    metrics: dict[str, float] = {}
+    tags: dict[str, str] = {}
+    for key, item in _leaves(plain(values), ""):
+        if isinstance(item, (int, float)) and not isinstance(item, bool):
+            metrics[key] = float(item)
+        elif item is not None:
+            tags[key] = str(item)
+    return metrics, tags
+
+
+def as_yaml(value: Any) -> str:
+    """The value as YAML, keys in their given order."""
+    import yaml
+
+    return str(yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True, width=100))
+
+
+def plain_key(key: str) -> str:
+    """A name that MLflow accepts for a metric, parameter or tag; ``cpu:0`` stays as it is."""
+    return _NOT_IN_A_KEY.sub("_", key)[:_MAX_KEY]
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text`, or its beginning and an ellipsis: at most `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    """Consecutive pieces of at most `size` items."""
+    for start in range(0, len(items), size):
+        yield list(items[start : start + size])
+
+
+def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    nested = isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value)
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
+    elif nested:
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{prefix}.{index}" if prefix else str(index))
+    else:
+        yield prefix, value

@@ -1,0 +1,170 @@
+"""How a runner script becomes a command: Hydra in front, one clear sentence for a user's mistake.
+
+::
+
+    @entry(config_name="config")
+    def main(cfg: DictConfig) -> None: ...
+
+    if __name__ == "__main__":
+        main()
+
+Exit codes: 0 done, 1 a bug (with its traceback), 2 a mistake that the user can mend, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError
+
+from netsplit.config import suggest
+from netsplit.errors import NetSplitError
+
+__all__ = ["entry", "sentence"]
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
+EXIT_BUG, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
+FULL_ERROR = "HYDRA_FULL_ERROR"
+
+Job = Callable[[DictConfig], None]
+
+log = logging.getLogger(__name__)
+
+
+class JobEnd(BaseException):
+    """Carries a single job's failure past Hydra, which would print a line of its own about it."""
+
+
+def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
+    """Make a command of `job`, with the configs of `conf/`; a failed job of a multirun stops no other."""
+
+    def decorate(job: Job) -> Callable[[], None]:
+        @functools.wraps(job)
+        def command() -> None:
+            failures: list[Exception] = []
+            start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
+            _run(start(_logged(job, failures)), failures)
+
+        return command
+
+    return decorate
+
+
+def sentence(error: BaseException) -> str:
+    """What is wrong, where, and what may be given instead, in one line."""
+    if isinstance(error, MissingConfigException):
+        return _missing_option(error)
+    cause = error.__cause__
+    if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
+        error = cause if isinstance(cause, OmegaConfBaseException) else error
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key or error.key} must be given: add {error.full_key or error.key}=<value>."
+    if isinstance(error, OmegaConfBaseException):
+        return _config_sentence(error)
+    return " ".join(str(error).split())
+
+
+def _run(start: Callable[[], None], failures: list[Exception]) -> None:
+    wants_traceback = bool(os.environ.get(FULL_ERROR))
+    os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
+    try:
+        start()
+    except KeyboardInterrupt:
+        _leave("interrupted: stopped before the end.", EXIT_INTERRUPTED)
+    except JobEnd as end:
+        _finish(end.__cause__ or end, wants_traceback)
+    except Exception as error:
+        if len(failures) > 1:
+            sys.stderr.write(
+                f"{len(failures)} jobs failed; each has its error in its own log; the first was:\n"
+            )
+        _finish(error, wants_traceback)
+    finally:
+        if not wants_traceback:
+            os.environ.pop(FULL_ERROR, None)
+
+
+def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
+    if isinstance(error, USER_MISTAKES) and not wants_traceback:
+        _leave(f"error: {sentence(error)}", EXIT_MISTAKE)
+    raise error
+
+
+def _leave(message: str, code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.write(f"{message}\n")
+    sys.exit(code)
+
+
+def _logged(job: Job, failures: list[Exception]) -> Job:
+    """The job, with its failure written to its own log: of a multirun, Hydra shows only the first."""
+
+    @functools.wraps(job)
+    def run(cfg: DictConfig) -> None:
+        try:
+            job(cfg)
+        except Exception as error:
+            failures.append(error)
+            single = HydraConfig.get().mode == RunMode.RUN
+            _record(error, on_console=not single)
+            if single:
+                raise JobEnd from error
+            raise
+
+    return run
+
+
+def _record(error: Exception, on_console: bool) -> None:
+    """A mistake as a sentence, anything else with its traceback; to the job's file, or the console too."""
+    root = logging.getLogger()
+    quiet = (
+        [] if on_console else [entry for entry in root.handlers if not isinstance(entry, logging.FileHandler)]
+    )
+    for handler in quiet:
+        root.removeHandler(handler)
+    try:
+        if isinstance(error, NetSplitError):
+            log.error("error: %s", sentence(error))
+        else:
+            log.exception("the job failed")
+    finally:
+        for handler in quiet:
+            root.addHandler(handler)
+
+
+def _missing_option(error: MissingConfigException) -> str:
+    """A group option or a config file that does not exist."""
+    name = str(error.missing_cfg_file or "")
+    group, _, option = name.rpartition("/")
+    options = error.options if error.options is not None else _options(group)
+    if not group or not options:
+        return " ".join(str(error).splitlines()[0].split())
+    return f"{group}={option} is not an option: {suggest(option, options)}"
+
+
+def _config_sentence(error: OmegaConfBaseException) -> str:
+    key = str(error.full_key or error.key or "")
+    parent = error.parent_node
+    names = [str(name) for name in parent] if isinstance(parent, DictConfig) and not parent._is_none() else []
+    if names and str(error.key) not in names:
+        return f"{key} is not a config key: {suggest(str(error.key), names)}"
+    first = str(error).splitlines()[0].strip().rstrip(".")
+    return f"{key}: {first}." if key and key not in first else f"{first}."
+
+
+def _options(group: str) -> list[str]:
+    """Options of a group, which Hydra does not give where several may be chosen at once."""
+    return [path.stem for path in (CONF / group).glob("*.yaml")] if group else []

@@ -1,0 +1,81 @@
+"""Compare partitioning methods: plan, train and record each. `python -m runners.compare --help`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from netsplit.config import build, check
+from netsplit.errors import NetSplitError
+from runners._entry import entry
+
+__all__ = ["job", "main"]
+
+log = logging.getLogger(__name__)
+
+
+def job(cfg: DictConfig) -> None:
+    """Everything from the composed config to the table; used by `runners.train` too."""
+    settings = check(cfg, provided={"optimizer": ["params"]})
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    tracker = build(cfg.tracking)
+    spec = build(cfg.cluster)
+    partitioners = {name: build(node) for name, node in cfg.partitioner.items()}
+    schedule = build(cfg.schedule)
+    schedule.microbatch_size(settings.batch_size)
+
+    import torch
+
+    from netsplit.comparison import Experiment, compare
+    from netsplit.session import Session
+    from netsplit.tracking import comparison_table
+    from runners._progress import ConsoleProgress
+
+    torch.manual_seed(settings.seed)
+    experiment = Experiment(
+        name=_name(cfg),
+        model=build(cfg.model),
+        loss=build(cfg.loss),
+        data=build(cfg.dataset),
+        partitioners=partitioners,
+        schedule=schedule,
+        optimizer=build(cfg.optimizer),
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        config=OmegaConf.to_container(cfg, resolve=True),
+    )
+    log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
+    console = Console()
+    with Session(spec, folder / "workers") as session, ConsoleProgress(console) as progress:
+        found = compare(experiment, session, tracker, folder, progress)
+    console.print(comparison_table(found.rows, title=experiment.name))
+    console.print(f"Written to {folder}; 'make ui' shows the runs, 'comparison.md' there is this table.")
+    if found.failed:
+        reasons = "; ".join(f"{row.method}: {row.error}" for row in found.failed)
+        raise NetSplitError(f"{len(found.failed)} of {len(found.rows)} methods failed: {reasons}")
+
+
+@entry(config_name="config")
+def main(cfg: DictConfig) -> None:
+    job(cfg)
+
+
+def _name(cfg: DictConfig) -> str:
+    choices = HydraConfig.get().runtime.choices
+    return ", ".join(str(choices[group]) for group in ("model", "dataset", "cluster", "schedule", "optimizer"))
+
+
+def _size(model: object) -> int:
+    import torch
+
+    assert isinstance(model, torch.nn.Module)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""Train with one method, `partitioner=...`, and record it. `python -m runners.train --help`."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from runners._entry import entry
+from runners.compare import job
+
+__all__ = ["main"]
+
+
+@entry(config_name="train")
+def main(cfg: DictConfig) -> None:
+    job(cfg)
+
+
+if __name__ == "__main__":
+    main()

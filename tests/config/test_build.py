@@ -1,0 +1,167 @@
+"""`netsplit.config`: what is built, and the sentence for what cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from netsplit.config import Settings, build, check
+from netsplit.errors import ConfigError
+from tests.config.targets import Box, Item
+
+TARGETS = "tests.config.targets"
+
+
+def node(**parameters: Any) -> DictConfig:
+    """A Box's node at the key `box` of a config."""
+    config = OmegaConf.create({"seed": 3, "box": {"_target_": f"{TARGETS}.Box", "width": 1, **parameters}})
+    return config.box
+
+
+def test_importing_config_does_not_import_torch() -> None:
+    code = "import netsplit.config, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_values_have_the_types_of_the_signature() -> None:
+    box = build(node(ratio=2, label="x", mode="slow", sizes=[1, 2], rate=1))
+    assert box == Box(width=1, ratio=2.0, label="x", mode="slow", sizes=(1, 2), rate=1.0)
+    assert isinstance(box.ratio, float)
+    assert isinstance(box.sizes, tuple)
+
+
+def test_a_plain_dict_builds_too() -> None:
+    assert build({"_target_": f"{TARGETS}.Box", "width": 2}) == Box(width=2)
+
+
+def test_a_list_of_dataclasses_is_built_item_by_item() -> None:
+    box = build(node(items=[{"name": "a", "size": "3MiB"}, {"name": "b"}]))
+    assert box.items == [Item("a", "3MiB"), Item("b", 1)]
+
+
+def test_interpolations_are_resolved_against_the_whole_config() -> None:
+    assert build(node(ratio="${seed}")).ratio == 3.0
+
+
+def test_extra_parameters_need_not_be_in_the_node() -> None:
+    assert build({"_target_": f"{TARGETS}.Box"}, width=4) == Box(width=4)
+
+
+def test_a_nested_target_is_built_first() -> None:
+    assert build(node(inner={"_target_": f"{TARGETS}.Item", "name": "a"})).inner == Item("a")
+
+
+def test_a_partial_node_gives_a_partial_and_may_lack_parameters() -> None:
+    made = build({"_target_": f"{TARGETS}.Box", "_partial_": True, "ratio": 1})
+    assert isinstance(made, partial)
+    assert (made.func, made.keywords) == (Box, {"ratio": 1.0})
+    assert made(width=1) == Box(1, 1.0)
+
+
+def test_a_target_with_keyword_arguments_takes_any_key() -> None:
+    made = build({"_target_": f"{TARGETS}.takes_anything", "a": [1], "b": {"c": None}})
+    assert made == {"a": [1], "b": {"c": None}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"widht": 1}, ["box.widht is not a parameter", "did you mean width?", "ratio"]),
+        ({"width": "x"}, ["box.width is 'x'", "give an integer"]),
+        ({"width": 1.5}, ["box.width is 1.5", "give an integer"]),
+        ({"width": None}, ["box.width is null", "give an integer"]),
+        ({"width": "???"}, ["box.width must be given", "an integer"]),
+        ({"closed": "perhaps"}, ["box.closed is 'perhaps'", "true or false"]),
+        ({"mode": "medium"}, ["box.mode is 'medium'", "one of fast, slow"]),
+        ({"sizes": ["a"]}, ["box.sizes[0] is", "each item an integer"]),
+        ({"sizes": 3}, ["box.sizes is 3", "give a list"]),
+        ({"items": [{"name": "a", "sise": 1}]}, ["box.items[0].sise", "did you mean size?"]),
+        ({"items": [{"size": 1}]}, ["box.items[0].name must be given: text"]),
+        ({"items": [{"name": "a"}, {"name": "b", "size": []}]}, ["box.items[1].size"]),
+        ({"items": [3]}, ["box.items", "a mapping of name, size"]),
+        ({"inner": {"_target_": f"{TARGETS}.Item", "nam": 1}}, ["box.inner.nam", "did you mean name?"]),
+        ({"_partial_": "often"}, ["box._partial_ is often", "true or false"]),
+        ({"ratio": "${nowhere}"}, ["box.ratio", "nowhere"]),
+    ],
+)
+def test_a_bad_node_gives_one_sentence_with_the_full_key(
+    parameters: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(node(**parameters))
+    message = str(caught.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (f"{TARGETS}.Bxo", ["there is no tests.config.targets.Bxo", "did you mean Box?"]),
+        ("no_such_package.thing", ["box._target_", "there is no no_such_package"]),
+        ("a..b", ["box._target_"]),
+        (f"{TARGETS}.NOT_CALLABLE", ["cannot be called"]),
+        (f"{TARGETS}.Box.nothing", ["there is no tests.config.targets.Box.nothing"]),
+    ],
+)
+def test_a_target_that_cannot_be_imported_is_named(target: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(node(_target_=target))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_missing_target_key_is_named() -> None:
+    with pytest.raises(ConfigError, match="box has no _target_"):
+        build(OmegaConf.create({"box": {"width": 1}}).box)
+
+
+def test_a_parameter_set_by_the_program_must_not_be_in_the_node() -> None:
+    with pytest.raises(ConfigError, match=r"box\.width is set by the program"):
+        build(node(), width=2)
+
+
+def test_a_value_error_of_the_target_names_the_node() -> None:
+    config = OmegaConf.create({"box": {"_target_": f"{TARGETS}.refuses", "value": 1}})
+    with pytest.raises(ConfigError, match=r"^box: .*refuses these values: 1 is odd"):
+        build(config.box)
+
+
+def whole(**keys: Any) -> DictConfig:
+    return OmegaConf.create({"epochs": 1, "batch_size": 8, "seed": 0, **keys})
+
+
+def test_check_returns_the_top_level_settings() -> None:
+    assert check(whole(other="x")) == Settings(epochs=1, batch_size=8, seed=0)
+
+
+def test_check_finds_a_mistake_at_any_depth() -> None:
+    target = {"_target_": f"{TARGETS}.Item", "nam": "a"}
+    for deep in ({"method": {"one": target}}, {"methods": [target]}):
+        with pytest.raises(ConfigError, match=r"nam is not a parameter"):
+            check(whole(**deep))
+
+
+def test_check_expects_no_parameter_that_the_program_provides() -> None:
+    config = whole(box={"_target_": f"{TARGETS}.Box"})
+    with pytest.raises(ConfigError, match=r"box\.width must be given"):
+        check(config)
+    check(config, provided={"box": ["width"]})
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"epochs": "many"}, "epochs is 'many': give an integer"),
+        ({"epochs": 0}, "epochs is 0: give at least 1"),
+        ({"batch_size": "???"}, "batch_size must be given"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_check_refuses_bad_settings(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check(whole(**keys))

@@ -1,0 +1,62 @@
+"""Every option file under `conf/` fits the signature of what it builds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from netsplit.config import build, check
+from netsplit.data import Data
+from netsplit.errors import ConfigError
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "tracking")
+OPTIONS = [
+    f"{group}={path.stem}"
+    for group in (*GROUPS, "experiment", "partitioner")
+    for path in sorted((CONF / group).glob("*.yaml"))
+]
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+def test_the_default_config_chooses_every_group() -> None:
+    config = composed()
+    assert set(GROUPS) < set(config)
+    assert list(config.partitioner) == ["netsplit", "m_topo", "single"]
+    assert check(config).epochs == 3
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_fits_its_target(option: str) -> None:
+    group, name = option.split("=")
+    override = f"{group}=[{name}]" if group == "partitioner" else option
+    check(composed(override, *(["dataset.root=/nowhere"] if name == "imagefolder" else [])))
+
+
+def test_the_quick_experiment_is_short() -> None:
+    config = composed("experiment=quick")
+    assert config.epochs == 1
+    data = build(config.dataset)
+    assert isinstance(data, Data)
+    assert len(data.train) == config.dataset.limit
+
+
+def test_the_image_folder_must_be_given() -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.root must be given"):
+        check(composed("dataset=imagefolder"))
+
+
+def test_an_optimizer_is_built_without_its_parameters() -> None:
+    assert build(composed("optimizer=momentum").optimizer).keywords["momentum"] == 0.9
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_file_says_what_it_is_in_its_first_words(path: Path) -> None:
+    assert path.read_text().startswith("# ")

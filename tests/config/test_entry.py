@@ -1,0 +1,126 @@
+"""`runners._entry`: exit codes, and one sentence for each of a user's mistakes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from netsplit.config import check
+from netsplit.errors import NetSplitError
+from runners._entry import entry
+
+Run = Callable[..., tuple[int, str]]
+
+
+def job(cfg: DictConfig) -> None:
+    """Fails as its seed says."""
+    check(cfg)
+    if cfg.seed == 2:
+        raise NetSplitError("the job found a mistake.")
+    if cfg.seed == 3:
+        raise KeyboardInterrupt
+    if cfg.seed == 4:
+        raise RuntimeError("a bug")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `job` as a command in an empty folder; answers its exit code and what it wrote to stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["job", *arguments])
+        try:
+            entry()(job)()
+        except SystemExit as end:
+            return int(end.code or 0), capfd.readouterr().err
+        return 0, capfd.readouterr().err
+
+    return call
+
+
+def logs(folder: Path) -> dict[str, str]:
+    return {path.parent.name: path.read_text() for path in folder.rglob("*.log")}
+
+
+def test_a_job_that_ends_well_exits_with_0(run: Run) -> None:
+    assert run() == (0, "")
+
+
+def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Path) -> None:
+    run()
+    assert Path.cwd() == tmp_path
+    assert len(list(tmp_path.glob("outputs/*/runs/*/.hydra/config.yaml"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["model=none"], ["model=none is not an option", "amoebanet_d_small"]),
+        (["partitioner=[single,none]"], ["partitioner=none is not an option", "m_topo"]),
+        (["experiment=quik"], ["experiment=quik is not an option", "did you mean quick?"]),
+        (["modle=digits"], ["modle is not a config key", "did you mean model?"]),
+        (["model.num_layer=3"], ["model.num_layer is not a config key", "did you mean num_layers?"]),
+        (["+model.extra=3"], ["model.extra is not a parameter of netsplit.models.amoebanet_d"]),
+        (["model.num_layers=x"], ["model.num_layers is 'x'", "give an integer"]),
+        (["epochs=x"], ["epochs is 'x'"]),
+        (["dataset=imagefolder"], ["dataset.root must be given"]),
+        (["model=["], ["["]),
+        (["seed=2"], ["the job found a mistake."]),
+    ],
+)
+def test_a_mistake_gives_one_sentence_and_exit_code_2(
+    run: Run, arguments: list[str], words: list[str]
+) -> None:
+    code, stderr = run(*arguments)
+    assert code == 2
+    assert stderr.startswith("error: ")
+    assert stderr.count("\n") == 1
+    assert all(word in stderr for word in words), stderr
+
+
+def test_an_interrupt_exits_with_130(run: Run) -> None:
+    code, stderr = run("seed=3")
+    assert (code, stderr.count("\n")) == (130, 1)
+    assert "interrupted" in stderr
+
+
+def test_a_bug_keeps_its_traceback_and_is_in_the_log(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="a bug"):
+        run("seed=4")
+    (log,) = logs(tmp_path).values()
+    assert "RuntimeError: a bug" in log
+    assert "Traceback" in log
+
+
+def test_a_mistake_keeps_its_traceback_when_hydra_is_told_so(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(NetSplitError):
+        run("seed=2")
+
+
+def test_the_environment_is_left_as_it_was(run: Run) -> None:
+    run("seed=2")
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_a_failed_job_of_a_multirun_stops_no_other_and_has_its_own_log(run: Run, tmp_path: Path) -> None:
+    code, stderr = run("--multirun", "seed=2,0,2,1")
+    assert code == 2
+    assert stderr.endswith("the first was:\nerror: the job found a mistake.\n")
+    assert "2 jobs failed" in stderr
+    found = logs(tmp_path)
+    assert {name for name, text in found.items() if "the job found a mistake" in text} == {"0", "2"}
+    assert set(found) == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"]])
+def test_hydras_own_options_work(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments)[0] == 0

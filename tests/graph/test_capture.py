@@ -1,0 +1,143 @@
+"""Capture: what the graph of a training step holds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+import pytest
+
+from netsplit.errors import CaptureError
+from netsplit.graph import Graph, capture, capture_inference
+from tests.nets import CASES
+
+
+def graph_of(name: str) -> Graph:
+    case = CASES[name]
+    return capture(case.fresh(), case.loss, case.batch(4))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nodes_are_in_topological_order_and_edges_agree_from_both_ends(name: str) -> None:
+    graph = graph_of(name)
+    for node in graph:
+        assert all(graph.position[u] < graph.position[node.name] for u in graph.predecessors[node.name])
+        for k in node.inputs:
+            assert node.name in graph.variables[k].consumers
+        for k in node.outputs:
+            assert not k or graph.variables[k].producer == node.name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_and_buffers_keep_the_names_of_the_state_dict(name: str) -> None:
+    graph = graph_of(name)
+    keys = {k for init in graph.initializers.values() for k in (init.name, *init.aliases)}
+    assert keys == set(CASES[name].fresh().state_dict())
+
+
+def test_the_loss_is_a_node_and_the_targets_are_an_input() -> None:
+    graph = graph_of("chain")
+    (output,) = graph.output_variables
+    producer = graph.nodes[graph.variables[output].producer or ""]
+    assert producer.op == "aten.cross_entropy_loss.default"
+    assert set(producer.inputs) & set(graph.input_variables)
+
+
+def test_an_in_place_operator_is_in_one_unit_with_what_it_overwrites() -> None:
+    graph = graph_of("chain")
+    relus = [node.name for node in graph if node.op == "aten.relu_.default"]
+    assert len(relus) == 2
+    for relu in relus:
+        (unit,) = [unit for unit in graph.units if relu in unit]
+        assert any(graph.nodes[name].op == "aten.batch_norm.default" for name in unit)
+
+
+def test_a_view_is_colocated_with_the_tensor_it_aliases() -> None:
+    graph = graph_of("chain")
+    (view,) = [node for node in graph if node.op == "aten.view.default"]
+    (group,) = [group for group in graph.colocated if view.name in group]
+    assert graph.variables[view.inputs[0]].producer in group
+
+
+def test_users_of_a_tied_parameter_are_colocated() -> None:
+    graph = graph_of("tied")
+    users = [node.name for node in graph if "inward.weight" in node.initializers]
+    assert len(users) == 2
+    assert any(set(users) <= set(group) for group in graph.colocated)
+    assert graph.initializers["inward.weight"].aliases == ("outward.weight",)
+
+
+def test_a_buffer_counter_stays_with_its_module() -> None:
+    graph = graph_of("chain")
+    (group,) = [g for g in graph.colocated if any("norm1.weight" in graph.nodes[n].initializers for n in g)]
+    assert any("norm1.num_batches_tracked" in graph.nodes[n].initializers for n in group)
+
+
+def test_a_reader_before_an_in_place_write_is_in_the_unit() -> None:
+    class ReadsFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made = self.layer(x)
+            before = made + 1.0
+            made.mul_(2.0)
+            return made + before
+
+    graph = capture(ReadsFirst(), nn.MSELoss(), (torch.randn(2, 4), torch.randn(2, 4)))
+    ops = {graph.nodes[name].kind for unit in graph.units for name in unit}
+    assert ops == {"linear", "add", "mul_"}
+
+
+def test_gradients_flow_only_where_autograd_has_them() -> None:
+    graph = graph_of("two_inputs")
+    assert not any(graph.variables[k].requires_grad for k in graph.input_variables)
+    assert all(v.dtype.startswith("float") for v in graph.variables.values() if v.requires_grad)
+
+
+def test_saved_tensors_are_known_without_running_the_model() -> None:
+    graph = graph_of("chain")
+    (first, _) = [node for node in graph if node.kind == "conv2d"]
+    assert first.saved == (graph.input_variables[0],)
+    norm = next(node for node in graph if node.kind == "batch_norm")
+    assert norm.inputs[0] in norm.saved and norm.saved_bytes == 2 * 6 * 8
+
+
+def test_sources_are_lines_of_the_model() -> None:
+    graph = graph_of("chain")
+    assert all("nets.py:" in node.source for node in graph if node.kind in ("conv2d", "view", "linear"))
+
+
+def test_a_model_that_branches_on_values_is_refused_with_its_line() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.sum() > 0:  # the line to be named
+                return x
+            return -x
+
+    with pytest.raises(CaptureError, match=r"Branches cannot be captured at .*test_capture.py:\d+ \('if x.sum\(\) > 0") as e:
+        capture(Branches(), nn.MSELoss(), (torch.randn(2, 2), torch.randn(2, 2)))
+    assert "\n" not in str(e.value)
+
+
+def test_a_loss_that_is_not_a_trainable_scalar_is_refused() -> None:
+    with pytest.raises(CaptureError, match="one scalar"):
+        capture(nn.Linear(2, 2), nn.MSELoss(reduction="none"), (torch.randn(2, 2), torch.randn(2, 2)))
+
+
+def test_capture_leaves_the_model_as_it_was() -> None:
+    case = CASES["chain"]
+    model = case.fresh().eval()
+    before = {k: t.clone() for k, t in model.state_dict().items()}
+    capture(model, case.loss, case.batch(4))
+    capture_inference(model, case.inputs)
+    assert not model.training
+    assert all(torch.equal(before[k], t) for k, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_inference_graph_has_no_training_mode() -> None:
+    case = CASES["chain"]
+    graph = capture_inference(case.fresh(), case.inputs)
+    norms = [node for node in graph if node.kind == "batch_norm"]
+    assert norms and all(node.args[5] is False for node in norms)

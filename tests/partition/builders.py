@@ -1,0 +1,150 @@
+"""Small problems for the partitioners' tests: by hand, drawn by hypothesis, or large and seeded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.partition import Problem
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.memory import memory_of
+
+Tensors = Sequence[tuple[str, int, Sequence[str]]]  # (producer, bytes, consumers)
+
+
+def graph_of(
+    names: Sequence[str],
+    tensors: Tensors,
+    weights: Mapping[str, int] | None = None,
+    colocated: Sequence[Sequence[str]] = (),
+    units: Sequence[Sequence[str]] = (),
+) -> Graph:
+    """A graph with nodes in the given order; a tensor of producer "" is an input of the graph."""
+    weights = weights or {}
+    variables = {
+        f"t{i}": Variable(f"t{i}", "uint8", (nbytes,), producer or None, tuple(consumers))
+        for i, (producer, nbytes, consumers) in enumerate(tensors)
+    }
+    nodes = {
+        name: Node(
+            name,
+            "aten.relu.default",
+            inputs=tuple(k for k, v in variables.items() if name in v.consumers),
+            outputs=tuple(k for k, v in variables.items() if v.producer == name),
+            initializers=(f"w_{name}",) if name in weights else (),
+        )
+        for name in names
+    }
+    return Graph(
+        nodes=nodes,
+        variables=variables,
+        input_variables=tuple(k for k, v in variables.items() if v.producer is None),
+        output_variables=tuple(k for k, v in variables.items() if not v.consumers),
+        initializers={
+            f"w_{name}": Initializer(f"w_{name}", "uint8", (n,), True, True) for name, n in weights.items()
+        },
+        units=tuple(tuple(unit) for unit in units),
+        colocated=tuple(tuple(group) for group in colocated),
+    )
+
+
+def cluster_of(
+    capacities: Sequence[int],
+    latency_s: float = 0.0,
+    seconds_per_byte: float = 0.01,
+    kinds: Sequence[str] | None = None,
+) -> Cluster:
+    """Devices "d0", "d1", ... with the same link between any two."""
+    kinds = kinds or ["cpu"] * len(capacities)
+    devices = tuple(
+        Device(f"d{p}", kind, c) for p, (c, kind) in enumerate(zip(capacities, kinds, strict=True))
+    )
+    pairs = [(a.name, b.name) for a in devices for b in devices if a is not b]
+    return Cluster("test", devices, dict.fromkeys(pairs, Link(latency_s, seconds_per_byte)))
+
+
+def costs_of(
+    graph: Graph,
+    forward_s: float = 1.0,
+    backward_s: float = 2.0,
+    alpha: int = 2,
+    kinds: Sequence[str] = ("cpu",),
+) -> Costs:
+    each = dict.fromkeys(graph.nodes, NodeSeconds(forward_s, backward_s))
+    return Costs(dict.fromkeys(kinds, each), alpha)
+
+
+def chain(nbytes: Sequence[int], weights: Mapping[str, int] | None = None, **others: object) -> Graph:
+    """n0 -> n1 -> ... with tensors of these bytes between them."""
+    names = [f"n{i}" for i in range(len(nbytes) + 1)]
+    tensors = [(names[i], size, [names[i + 1]]) for i, size in enumerate(nbytes)]
+    return graph_of(names, tensors, weights, **others)  # type: ignore[arg-type]
+
+
+def required_bytes(problem: Problem) -> int:
+    graph = problem.graph
+    return memory_of(graph, graph.nodes, problem.costs.alpha, problem.in_flight)
+
+
+def with_capacities(problem: Problem, capacities: Sequence[int]) -> Problem:
+    devices = tuple(
+        replace(d, capacity_bytes=c) for d, c in zip(problem.cluster.devices, capacities, strict=True)
+    )
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn, max_nodes: int = 8, max_devices: int = 3, roomy: bool = False, colocate: bool = True
+) -> Problem:
+    """Random DAGs with inputs, fan-out, weights, colocated sets, two device kinds, uneven links."""
+    n = draw(st.integers(1, max_nodes))
+    names = [f"n{i}" for i in range(n)]
+    tensors: list[tuple[str, int, list[str]]] = [("", draw(st.integers(0, 20)), [names[0]])]
+    for i, name in enumerate(names):
+        later = names[i + 1 :]
+        readers = draw(st.lists(st.sampled_from(later), max_size=3, unique=True)) if later else []
+        tensors.append((name, draw(st.integers(0, 50)), sorted(readers, key=names.index)))
+    weighted = {name: draw(st.integers(0, 60)) for name in names if draw(st.booleans())}
+    pair = draw(st.lists(st.sampled_from(names), min_size=2, max_size=3, unique=True)) if n > 2 else []
+    colocated = [sorted(pair, key=names.index)] if colocate and pair and draw(st.booleans()) else []
+    graph = graph_of(names, tensors, weighted, colocated)
+
+    seconds = st.floats(0.0, 2.0)
+    kinds = ("cpu", "gpu")
+    costs = Costs(
+        {kind: {name: NodeSeconds(draw(seconds), draw(seconds)) for name in names} for kind in kinds},
+        alpha=draw(st.integers(2, 4)),
+    )
+    m = draw(st.integers(1, max_devices))
+    cluster = cluster_of([0] * m, kinds=[draw(st.sampled_from(kinds)) for _ in range(m)])
+    link = st.builds(Link, st.floats(0.0, 0.5), st.floats(0.0, 0.05))
+    cluster = cluster.with_links({ends: draw(link) for ends in cluster.links})
+    problem = Problem(
+        graph, costs, cluster, in_flight=draw(st.integers(1, 2)), seed=draw(st.integers(0, 2**40))
+    )
+    total = required_bytes(problem)
+    share = st.just(1.0) if roomy else st.floats(0.3, 1.3)
+    return with_capacities(problem, [round(total * draw(share)) for _ in range(m)])
+
+
+def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0) -> Problem:
+    """A network-like DAG with about two edges a node; all devices together have `room` x the need."""
+    draw = random.Random(seed)
+    names = [f"n{i}" for i in range(nodes)]
+    readers: dict[str, list[str]] = {name: [] for name in names}
+    for i in range(1, nodes):
+        for back in {1, draw.randint(2, 6)} if i > 6 else {1}:
+            readers[names[i - back]].append(names[i])
+    tensors = [("", 1 << 20, [names[0]])]
+    tensors += [(name, draw.randint(1 << 10, 1 << 24), found) for name, found in readers.items()]
+    weights = {name: draw.randint(1 << 10, 1 << 22) for name in names[::3]}
+    graph = graph_of(names, tensors, weights)
+    each = {name: NodeSeconds(draw.uniform(1e-4, 1e-3), draw.uniform(2e-4, 2e-3)) for name in names}
+    problem = Problem(graph, Costs({"cpu": each}, 4), cluster_of([0] * devices, 1e-4, 1e-10))
+    return with_capacities(problem, [int(required_bytes(problem) * room / devices)] * devices)

@@ -1,0 +1,65 @@
+"""The sentence of an infeasible problem."""
+
+import pytest
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition import MTopo, NetSplit, Problem
+from netsplit.partition.capacity import MemoryModel, read_bytes
+from netsplit.profile.memory import memory_of
+from tests.partition.builders import cluster_of, costs_of, graph_of, large_problem
+
+heeding = pytest.mark.parametrize("method", [NetSplit(engine="highs"), MTopo()], ids=lambda m: m.name)
+
+
+def message(method, weights, capacities, colocated=()) -> str:
+    """Nodes without tensors: each needs twice its weight (alpha = 2)."""
+    graph = graph_of(list(weights), [], weights, colocated)
+    with pytest.raises(InfeasibleError) as caught:
+        method.partition(Problem(graph, costs_of(graph), cluster_of(capacities)))
+    return str(caught.value)
+
+
+@heeding
+def test_more_than_all_devices_have_is_missing_in_total(method):
+    text = message(method, {"a": 10, "b": 10, "c": 10}, [20, 20])
+    assert text.startswith(f"{method.name} finds no placement that fits on cluster 'test', as")
+    assert (
+        "needs at least 60 bytes and all devices together have 40 bytes: 20 bytes are missing in total"
+        in text
+    )
+    assert "a capacity of 40 bytes on each device is enough" in text
+
+
+@heeding
+def test_a_colocated_set_above_the_largest_device_is_named_with_what_it_lacks(method):
+    text = message(method, {"a": 10, "b": 10}, [30, 35], colocated=["ab"])
+    assert "the nodes 'a', 'b' that must share a device need 40 bytes" in text
+    assert "5 bytes are missing on the largest, 'd1'; 5 bytes more on each device is enough" in text
+
+
+@heeding
+def test_one_node_above_the_largest_device_is_named(method):
+    text = message(method, {"a": 20}, [30, 30])
+    assert "the node 'a' needs 40 bytes on one device: 10 bytes are missing on the largest, 'd0'" in text
+
+
+@heeding
+def test_a_total_that_fits_but_cannot_be_packed_is_missing_on_a_device(method):
+    text = message(method, {"a": 3, "b": 3, "c": 3}, [10, 10])
+    assert "holds 12 bytes on device 'd0' of 10 bytes: 2 bytes are missing there" in text
+    assert "a capacity of 12 bytes on each device is enough" in text
+
+
+def test_bytes_are_printed_for_people_and_exactly():
+    assert read_bytes(1023) == "1023 bytes"
+    assert read_bytes(1536) == "1.5 KiB (1536 bytes)"
+    assert read_bytes(3 << 30) == "3 GiB (3221225472 bytes)"
+
+
+def test_loads_of_sets_and_their_unions_are_the_bytes_of_the_static_model():
+    problem = large_problem(60)
+    memory, names = MemoryModel(problem), list(problem.graph.nodes)
+    a, b = names[:25], names[20:45]
+    both = memory.union(memory.load(names[:20]), memory.load(b))
+    for load, nodes in ((memory.load(a), a), (memory.load(b), b), (both, names[:45])):
+        assert load.nbytes == memory_of(problem.graph, nodes, problem.costs.alpha)

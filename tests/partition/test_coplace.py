@@ -1,0 +1,61 @@
+"""Algorithm 3 of the thesis."""
+
+from hypothesis import given, settings
+
+from netsplit.partition import Problem
+from netsplit.partition.atoms import atoms_of
+from netsplit.partition.coplace import coplace
+from netsplit.profile.memory import memory_of
+from tests.partition.builders import chain, cluster_of, costs_of, graph_of, problems
+
+
+def grouped(graph, least, capacities=(10_000, 10_000)):
+    groups = coplace(Problem(graph, costs_of(graph), cluster_of(capacities)), least)
+    return [" ".join(group) for group in groups]
+
+
+def test_edges_merge_from_the_largest_down_to_the_floor():
+    graph = chain([30, 10, 40, 20])
+    assert grouped(graph, 5) == ["n0", "n1", "n2", "n3", "n4"]
+    assert grouped(graph, 4) == ["n0", "n1", "n2 n3", "n4"]
+    assert grouped(graph, 3) == ["n0 n1", "n2 n3", "n4"]
+    assert grouped(graph, 2) == ["n0 n1", "n2 n3 n4"]
+    assert grouped(graph, 1) == ["n0 n1 n2 n3 n4"]
+
+
+def test_edges_of_equal_bytes_merge_in_topological_order():
+    assert grouped(chain([8, 8, 8]), 3) == ["n0 n1", "n2", "n3"]
+
+
+def test_variables_of_one_pair_of_nodes_count_together():
+    graph = graph_of("abc", [("a", 30, "b"), ("b", 20, "c"), ("b", 20, "c")])
+    assert grouped(graph, 2) == ["a", "b c"]
+
+
+def test_a_union_above_the_smallest_capacity_is_skipped_and_the_next_edge_tried():
+    """n0 and n1 need 2 * 80 of state and 2 * 30 + 2 * 10 of variables: 240 bytes, of 239."""
+    graph = chain([30, 10], weights={"n0": 40, "n1": 40, "n2": 1})
+    assert grouped(graph, 1, (240, 10_000)) == ["n0 n1", "n2"]
+    assert grouped(graph, 1, (239, 10_000)) == ["n0", "n1 n2"]
+
+
+def test_colocated_nodes_start_merged_even_without_an_edge_or_room():
+    graph = chain([8, 8, 8], colocated=[("n0", "n2")])
+    assert grouped(graph, 3) == ["n0 n2", "n1", "n3"]
+    assert grouped(graph, 1, (1, 1)) == ["n0 n2", "n1", "n3"]
+
+
+def test_nodes_without_edges_stay_alone():
+    assert grouped(graph_of("abc", []), 1) == ["a", "b", "c"]
+
+
+@settings(deadline=None)
+@given(problem=problems(max_nodes=12))
+def test_groups_partition_the_nodes_and_merged_ones_fit_the_smallest_device(problem):
+    graph = problem.graph
+    groups, atoms = coplace(problem, 2), atoms_of(graph)
+    assert sorted(name for group in groups for name in group) == sorted(graph.nodes)
+    limit = min(device.capacity_bytes for device in problem.cluster.devices)
+    for group in groups:
+        need = memory_of(graph, group, problem.costs.alpha, problem.in_flight)
+        assert group in atoms or need <= limit

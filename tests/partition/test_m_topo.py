@@ -1,0 +1,66 @@
+"""Baechi's m-TOPO on examples worked out by hand."""
+
+import pytest
+
+from netsplit.partition import MTopo, Problem
+from netsplit.partition.m_topo import even_level, footprints
+from tests.partition.builders import chain, cluster_of, costs_of, graph_of
+
+
+def devices(graph, capacities) -> str:
+    """The device numbers of the nodes, in order."""
+    placement = MTopo().partition(Problem(graph, costs_of(graph), cluster_of(capacities)))
+    return "".join(placement.device_of[name][1:] for name in graph.nodes)
+
+
+def test_a_footprint_is_the_state_and_twice_the_outputs_and_inputs_count_at_their_first_consumer():
+    graph = graph_of("abc", [("", 7, "bc"), ("a", 10, "bc"), ("b", 4, "c")], {"a": 5, "c": 1})
+    problem = Problem(graph, costs_of(graph, alpha=3), cluster_of([1000]), in_flight=2)
+    assert footprints(problem) == {"a": 15 + 40, "b": 28 + 16, "c": 3}
+
+
+def test_a_chain_is_cut_where_the_cap_is_exceeded():
+    """Footprints 30, 20, 40, 30: the cap is 120 // 2 + 40 = 100, and 30 + 20 + 40 <= 100 < 120."""
+    graph = chain([10, 10, 10], weights={"n0": 5, "n2": 10, "n3": 15})
+    assert devices(graph, [1000, 1000]) == "0001"
+
+
+@pytest.mark.parametrize(
+    ("colocated", "answer"),
+    [
+        ((), "0001"),  # 40 + 40 + 40 <= 120: a single node may reach the cap
+        (["bc"], "0111"),  # 40 + 80 < 120 fails: a colocated set may not
+        (["bd"], "0111"),  # b brings d along, and c is refused the device that was left
+    ],
+)
+def test_a_node_may_reach_the_cap_and_a_colocated_set_may_not(colocated, answer):
+    """Four nodes of 40 bytes on two devices: the cap is 160 // 2 + 40 = 120."""
+    graph = graph_of("abcd", [], dict.fromkeys("abcd", 20), colocated)
+    assert devices(graph, [1000, 1000]) == answer
+
+
+def test_a_small_device_is_filled_and_the_others_share_the_rest_evenly():
+    graph = graph_of("abcdef", [], dict.fromkeys("abcdef", 20))
+    assert devices(graph, [40, 1000, 1000]) == "011122"  # level 100, cap 140
+
+
+def test_copies_of_received_variables_count_against_the_capacity():
+    """Footprints of 20, cap 80 // 3 + 20 = 46: c and d fit d1 with 40, and with the copy of b's output 60."""
+    graph = graph_of("abcd", [("a", 10, "b"), ("b", 10, "c"), ("c", 10, "d"), ("d", 10, "")])
+    assert devices(graph, [100, 60, 100]) == "0011"
+    assert devices(graph, [100, 59, 100]) == "0012"
+
+
+def test_where_the_cap_leaves_atoms_over_only_the_capacity_is_tested():
+    """The cap is 200 // 2 + 80 = 180, the set needs 200."""
+    graph = graph_of("abc", [], {"a": 40, "b": 40, "c": 20}, ["abc"])
+    placement = MTopo().partition(Problem(graph, costs_of(graph), cluster_of([200, 200])))
+    assert set(placement.device_of.values()) == {"d0"}
+    assert placement.report.notes == {"cap": "capacity"}
+
+
+def test_the_level_shares_evenly_but_no_more_than_a_capacity():
+    assert even_level(100, [1000, 1000, 1000]) == 33
+    assert even_level(240, [40, 1000, 1000]) == 100
+    assert even_level(240, [1000, 40, 60]) == 140
+    assert even_level(240, [10, 20]) == 20

@@ -1,0 +1,218 @@
+"""The thesis's optimisation: optimal against brute force, the same on both engines, honest reports."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition import NetSplit, Problem
+from netsplit.partition import netsplit as netsplit_module
+from netsplit.partition.atoms import atoms_of
+from netsplit.partition.coplace import coplace
+from netsplit.partition.engines import Outcome
+from netsplit.profile.memory import static_bytes
+from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
+
+EXACT = {"gap": 0.0, "groups": 1000}
+examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def makespan(problem, device_of):
+    """(5-12)..(5-16), raising every start from zero until all rows hold."""
+    graph, cluster = problem.graph, problem.cluster
+    seconds = {n: problem.costs.seconds[cluster.device(device_of[n]).kind][n] for n in graph.nodes}
+    sent = {(u, v): 0 for u, v, _ in graph.edges}
+    for u, v, k in graph.edges:
+        sent[u, v] += graph.variables[k].nbytes
+    fp, bp = dict.fromkeys(graph.nodes, 0.0), dict.fromkeys(graph.nodes, 0.0)
+    changed = True
+    while changed:
+        before = dict(fp), dict(bp)
+        for (u, v), nbytes in sent.items():
+            a, b = device_of[u], device_of[v]
+            there = 0.0 if a == b else cluster.links[a, b].seconds(nbytes)
+            back = 0.0 if a == b else cluster.links[b, a].seconds(nbytes)
+            fp[v] = max(fp[v], fp[u] + seconds[u].forward_s + there)
+            bp[u] = max(bp[u], bp[v] + seconds[v].backward_s + back)
+        for n in graph.exit_nodes:
+            bp[n] = fp[n] + seconds[n].forward_s
+        changed = before != (fp, bp)
+    return max(bp[n] + seconds[n].backward_s for n in graph.nodes)
+
+
+def best_of_all(problem, groups):
+    """The least makespan of all placements of groups that fit, or None."""
+    found = []
+    for chosen in itertools.product(problem.cluster.devices, repeat=len(groups)):
+        device_of = {n: d.name for group, d in zip(groups, chosen, strict=True) for n in group}
+        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.in_flight)
+        if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
+            found.append(makespan(problem, device_of))
+    return min(found, default=None)
+
+
+@examples
+@given(problem=problems(max_nodes=6))
+def test_without_coplacement_the_objective_is_that_of_the_best_of_all_placements(problem):
+    best = best_of_all(problem, atoms_of(problem.graph))
+    try:
+        placement = NetSplit(engine="highs", **EXACT).partition(problem)
+    except InfeasibleError:
+        assert best is None
+        return
+    report = placement.report
+    assert report.status == "optimal"
+    assert report.objective == pytest.approx(makespan(problem, placement.device_of), rel=1e-9, abs=1e-12)
+    assert report.objective == pytest.approx(best, rel=1e-6, abs=1e-6)
+    assert report.bound <= report.objective
+    assert report.bound == pytest.approx(report.objective, rel=1e-5, abs=1e-6)
+
+
+@examples
+@given(problem=problems(max_nodes=8, max_devices=2))
+def test_with_coplacement_the_objective_is_that_of_the_best_placement_of_its_groups(problem):
+    best = best_of_all(problem, coplace(problem, 2))
+    if best is not None:
+        report = NetSplit(engine="highs", gap=0.0, groups=2).partition(problem).report
+        assert report.objective == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
+@examples
+@given(problem=problems(max_nodes=6))
+def test_gurobi_and_highs_agree(problem):
+    pytest.importorskip("gurobipy")
+    found = []
+    for engine in ("gurobi", "highs"):
+        try:
+            report = NetSplit(engine=engine, **EXACT).partition(problem).report
+        except InfeasibleError as error:
+            found.append(str(error))
+        else:
+            assert report.engine.startswith(engine)
+            found.append(pytest.approx(report.objective, rel=1e-6, abs=1e-6))
+    assert found[0] == found[1]
+
+
+@examples
+@given(problem=problems(max_nodes=8))
+def test_a_report_is_complete_and_its_bound_is_no_more_than_its_objective(problem):
+    try:
+        report = NetSplit().partition(problem).report
+    except InfeasibleError:
+        return
+    assert report.status == "optimal"
+    assert 0 <= report.bound <= report.objective
+    assert 0 <= report.gap <= 1e-4 + 1e-9
+    assert report.engine.split()[0] in ("gurobi", "highs")
+    assert {"groups", "variables", "constraints"} <= report.notes.keys()
+
+
+def test_branches_go_to_two_devices_only_if_the_link_is_worth_it():
+    """The model lets the nodes of one device overlap, so a split pays only where devices differ."""
+    graph = graph_of("abcd", [("a", 1, "bc"), ("b", 1, "d"), ("c", 1, "d")])
+    costs = costs_of(graph, kinds=("cpu", "gpu"))
+    slow = {name: costs.seconds["cpu"][name] for name in graph.nodes}
+    costs.seconds["gpu"] = {**slow, "b": type(slow["b"])(0.1, 0.2), "c": type(slow["c"])(0.1, 0.2)}
+    costs.seconds["cpu"] = slow
+    both = {}
+    for price in (0.01, 100.0):
+        cluster = cluster_of([1000, 1000], seconds_per_byte=price, kinds=["cpu", "gpu"])
+        both[price] = NetSplit(engine="highs", **EXACT).partition(Problem(graph, costs, cluster))
+    assert {both[100.0].device_of[n] for n in "abcd"} == {"d1"}
+    assert both[0.01].report.objective <= both[100.0].report.objective
+
+
+def test_a_chain_that_needs_two_devices_is_cut_at_its_thinnest_edge():
+    graph = chain([50, 40, 10, 50], weights=dict.fromkeys(["n0", "n1", "n2", "n3", "n4"], 1000))
+    problem = Problem(graph, costs_of(graph), cluster_of([7000, 7000], latency_s=0.5, seconds_per_byte=0.01))
+    placement = NetSplit(engine="highs", **EXACT).partition(problem)
+    first, second = placement.device_of["n0"], placement.device_of["n4"]
+    assert list(placement.device_of.values()) == [first, first, first, second, second]
+    assert placement.report.objective == pytest.approx(5 * 3 + 2 * (0.5 + 10 * 0.01))
+
+
+def test_groups_default_to_twice_the_devices():
+    report = NetSplit(engine="highs").partition(large_problem(60)).report
+    assert report.notes["groups"] == 6
+
+
+def test_groups_that_cannot_be_packed_are_made_finer():
+    """Co-placement makes 8, 8 and 4 of 6+2, 4+4 and 4; two devices of 10 hold only 6+4 and 2+4+4."""
+    weights = dict(zip(["n0", "n1", "n2", "n3", "n4"], [6000, 2000, 4000, 4000, 4000], strict=True))
+    graph = chain([20, 10, 20, 10], weights=weights)
+    problem = Problem(graph, costs_of(graph), cluster_of([20_200, 20_200]))
+    placement = NetSplit(engine="highs", groups=1).partition(problem)
+    assert placement.report.notes["groups_without_packing"] == [3]
+    assert placement.report.notes["groups"] == 5
+    assert placement.report.status == "optimal"
+    beside_n0 = {name for name, device in placement.device_of.items() if device == placement.device_of["n0"]}
+    assert len(beside_n0) == 2 and "n1" not in beside_n0
+
+
+def test_priority_follows_the_forward_start_times():
+    graph = graph_of("abcd", [("a", 1, "b"), ("b", 1, "d"), ("c", 1, "d")])
+    placement = NetSplit(engine="highs").partition(Problem(graph, costs_of(graph), cluster_of([999])))
+    assert sorted(placement.priority, key=placement.priority.__getitem__) == ["a", "c", "b", "d"]
+
+
+def test_a_limit_without_a_solution_answers_with_the_fill_of_the_devices(monkeypatch):
+    monkeypatch.setattr(netsplit_module, "solve", lambda *_, **__: Outcome("none 0", "limit"))
+    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
+    placement = NetSplit().partition(Problem(graph, costs_of(graph), cluster_of([260, 260])))
+    assert placement.report.status == "limit"
+    assert placement.report.bound is None
+    assert list(placement.device_of.values()) == ["d0", "d0", "d1"]
+
+
+def test_gurobi_without_a_licence_for_the_size_falls_back_unless_it_was_asked_for():
+    pytest.importorskip("gurobipy")
+    problem = large_problem(1000)
+    report = NetSplit().partition(problem).report
+    if report.engine.startswith("gurobi"):
+        pytest.skip("this licence takes the size")
+    assert "size-limited" in report.notes["gurobi_not_used"]
+    with pytest.raises(ConfigError, match=r"engine 'gurobi' cannot be used: .* use 'highs'"):
+        NetSplit(engine="gurobi").partition(problem)
+
+
+def test_auto_uses_highs_where_gurobi_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gurobipy", None)
+    report = NetSplit().partition(large_problem(30)).report
+    assert report.engine.startswith("highs")
+    assert report.notes["gurobi_not_used"] == "gurobipy is not installed"
+
+
+def test_a_process_without_gurobi_writes_and_solves_the_model():
+    """PICOS looks for engines when it is imported, so this needs a process of its own."""
+    script = (
+        "import sys; sys.modules['gurobipy'] = None\n"
+        "from tests.partition.builders import large_problem\n"
+        "from netsplit.partition import NetSplit\n"
+        "print(NetSplit().partition(large_problem(30)).report.status)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("optimal\n", "")
+
+
+@pytest.mark.parametrize("engine", ["auto", "highs"])
+def test_engines_are_silent(engine, capfd):
+    NetSplit(engine=engine).partition(large_problem(60))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"time_limit_s": 0}, r"netsplit\.time_limit_s is 0: give more than 0 seconds"),
+        ({"time_limit_s": float("nan")}, r"netsplit\.time_limit_s is nan"),
+        ({"gap": 1.5}, r"netsplit\.gap is 1\.5: give a fraction"),
+        ({"groups": 0}, r"netsplit\.groups is 0: give 1 or more"),
+        ({"engine": "cplex"}, r"engine 'cplex' is not known: use one of auto, gurobi, highs"),
+    ],
+)
+def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        NetSplit(**parameters)

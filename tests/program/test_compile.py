@@ -1,0 +1,164 @@
+"""Programs: segments, transfers, order, and the refusal of those that cannot complete."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import ConfigError, DeadlockError
+from netsplit.graph import Graph, capture, capture_inference, initial_values, rebuild
+from netsplit.graph.ir import TRANSFER
+from netsplit.program import Backward, Forward, GPipe, Program, Recv, Send, SingleBatch, Step, check_progress, compile_program
+from netsplit.program.inference import inference_placement
+from netsplit.program.transfers import insert_transfers
+from tests.nets import CASES, cluster_of, placements
+
+GRAPHS = {name: capture(case.fresh(), case.loss, case.batch(2)) for name, case in CASES.items()}
+
+
+def halves(graph: Graph) -> dict[str, str]:
+    device_of = {name: f"cpu:{int(2 * i >= len(graph))}" for i, name in enumerate(graph.nodes)}
+    for group in graph.colocated:
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    return device_of
+
+
+def program_of(graph: Graph, microbatches: int = 2) -> Program:
+    return compile_program(graph, halves(graph), graph.position, cluster_of(2), GPipe(microbatches))
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_segments_are_a_partition_that_never_waits_in_a_circle(name: str, data: st.DataObject) -> None:
+    graph = GRAPHS[name]
+    device_of, priority = data.draw(placements(graph, 3))
+    program = compile_program(graph, device_of, priority, cluster_of(3), GPipe(3))
+    nodes = [n for segment in program.segments for n in segment.nodes]
+    assert sorted(nodes) == sorted(graph.nodes)
+    assert all(device_of[n] == segment.device for segment in program.segments for n in segment.nodes)
+    maker = {k: s.index for s in program.segments for n in s.nodes for k in program.graph.nodes[n].outputs}
+    for segment in program.segments:
+        for k in segment.inputs:
+            source = program.graph.nodes[k].inputs[0] if k in program.graph.nodes and "@" in k else k
+            assert maker.get(source, -1) < segment.index
+    for unit in graph.units:
+        assert len({s.index for s in program.segments for n in s.nodes if n in unit}) == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_variable_goes_once_to_a_device_and_every_send_has_its_receive(name: str, data: st.DataObject) -> None:
+    graph = GRAPHS[name]
+    device_of, priority = data.draw(placements(graph, 3))
+    program = compile_program(graph, device_of, priority, cluster_of(3), GPipe(2))
+    sends = [(d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Send)]
+    receives = {ins.tag: (d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Recv)}
+    values = [(ins.source, ins.peer, ins.microbatch) for _, ins in sends if not ins.gradient]
+    assert len(values) == len(set(values))
+    assert len(receives) == len(sends)
+    for device, send in sends:
+        home, recv = receives[send.tag]
+        assert (home, recv.peer, recv.variable) == (send.peer, device, send.variable)
+    for each in program.instructions.values():
+        tags = [ins.tag for ins in each if isinstance(ins, Send | Recv)]
+        assert tags == sorted(tags), "each device's transfers follow the one global order"
+
+
+def test_transfer_nodes_stand_on_cut_edges_only_and_once_per_destination() -> None:
+    graph = GRAPHS["cells"]
+    device_of = halves(graph)
+    placed, devices = insert_transfers(graph, device_of)
+    cut = {(k, device_of[v]) for u, v, k in graph.edges if device_of[u] != device_of[v]}
+    transfers = [node for node in placed if node.op == TRANSFER]
+    assert {(node.inputs[0], devices[node.name]) for node in transfers} == cut
+    assert len(transfers) == len(cut)
+
+
+def test_a_graph_with_transfer_nodes_rebuilds_to_the_same_loss() -> None:
+    case = CASES["cells"]
+    model = case.fresh()
+    graph = capture(model, case.loss, (case.inputs, case.targets))
+    placed, _ = insert_transfers(graph, halves(graph))
+    loss = rebuild(placed, initial_values(model, graph), devices={"cpu:0": "cpu", "cpu:1": "cpu"})(*case.inputs, case.targets)
+    assert torch.equal(loss, case.loss(case.fresh()(*case.inputs), case.targets))
+
+
+def test_gpipe_runs_all_forwards_then_all_backwards_and_steps_once() -> None:
+    program = program_of(GRAPHS["chain"], 2)
+    for each in program.instructions.values():
+        kinds = [type(ins) for ins in each]
+        last = max(i for i, kind in enumerate(kinds) if kind is Forward)
+        assert last < min(i for i, kind in enumerate(kinds) if kind is Backward)
+        assert kinds.count(Step) == 1 and kinds[-1] is Step
+
+
+def test_backwards_of_a_segment_go_through_the_micro_batches_in_order() -> None:
+    program = program_of(GRAPHS["cells"], 2)
+    for each in program.instructions.values():
+        seen: dict[int, list[int]] = {}
+        for ins in each:
+            if isinstance(ins, Backward):
+                seen.setdefault(ins.segment, []).append(ins.microbatch)
+        assert all(order == [0, 1] for order in seen.values())
+
+
+def test_a_program_that_waits_in_a_circle_is_refused_with_the_circle() -> None:
+    program = program_of(GRAPHS["chain"], 1)
+    (first, *_) = [ins for ins in program.instructions["cpu:0"] if isinstance(ins, Send)]
+    instructions = {
+        # cpu:0 wants the gradient before it has sent the activation it is the gradient of
+        "cpu:0": tuple(ins for ins in program.instructions["cpu:0"] if ins != first) + (first,),
+        "cpu:1": program.instructions["cpu:1"],
+    }
+    with pytest.raises(DeadlockError) as e:
+        check_progress(replace(program, instructions=instructions))
+    message = str(e.value)
+    assert "cpu:0 at its backward of segment 0, micro-batch 0 waits for the gradient of variable" in message
+    assert "cpu:1 at its forward of segment 1, micro-batch 0 waits for variable" in message
+
+
+def test_a_send_without_its_receive_is_refused() -> None:
+    program = program_of(GRAPHS["chain"], 1)
+    instructions = {d: tuple(i for i in each if not isinstance(i, Recv)) for d, each in program.instructions.items()}
+    with pytest.raises(DeadlockError, match="without its recv"):
+        check_progress(replace(program, instructions=instructions))
+
+
+def test_a_forward_that_reads_what_nobody_sends_is_refused() -> None:
+    program = program_of(GRAPHS["chain"], 1)
+    kept = {d: tuple(i for i in each if not isinstance(i, Send | Recv)) for d, each in program.instructions.items()}
+    with pytest.raises(DeadlockError, match="nobody sends"):
+        check_progress(replace(program, instructions=kept))
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(ConfigError, match="batch_size 10 does not divide into 4 micro-batches"):
+        GPipe(4).microbatch_size(10)
+    with pytest.raises(ConfigError, match="at least 1"):
+        GPipe(0)
+    assert SingleBatch().microbatch_size(10) == 10
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inference_operators_are_beside_the_parameters_they_use(name: str) -> None:
+    case, graph = CASES[name], GRAPHS[name]
+    device_of = halves(graph)
+    home = {k: device_of[node.name] for node in graph for k in node.initializers}
+    inference = capture_inference(case.fresh(), case.inputs)
+    placed = inference_placement(graph, inference, device_of)
+    assert set(placed) == set(inference.nodes)
+    assert all(placed[node.name] == home[k] for node in inference for k in node.initializers)
+    assert all(len({placed[n] for n in group}) == 1 for group in inference.colocated)
+
+
+def test_the_program_is_readable() -> None:
+    text = program_of(GRAPHS["chain"], 2).show()
+    assert "segment 0 on cpu:0" in text
+    assert "forward of segment 1, micro-batch 1" in text
+    assert "send of variable" in text and "optimiser step" in text

@@ -1,0 +1,80 @@
+"""An unusable tracking uri is refused in one sentence; a database appears whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from netsplit.errors import ConfigError
+from netsplit.tracking import Tracker, database
+from netsplit.tracking.database import open_client, open_experiment, sqlite_path
+
+
+@pytest.mark.parametrize(
+    "uri", ["outputs/mlruns", "file:///tmp/mlruns", "sqlite://", "sqlite:///", "ftp://host/x"]
+)
+def test_unknown_kinds_of_uri_are_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match="tracking uri"):
+        Tracker(uri, "any")
+
+
+def test_a_relative_path_is_fixed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Tracker("sqlite:///outputs/mlflow.db", "any").uri == f"sqlite:///{tmp_path}/outputs/mlflow.db"
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"names the folder .*mlflow\.db"):
+        open_client(f"sqlite:///{tmp_path}")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("not a database, and long enough to be read as one " * 20)
+    with pytest.raises(ConfigError, match="is not an MLflow database"):
+        open_client(f"sqlite:///{tmp_path}/notes.db")
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made"):
+        open_client(f"sqlite:///{tmp_path}/file/mlflow.db")
+
+
+def test_a_silent_server_is_reported() -> None:
+    with pytest.raises(ConfigError, match="no MLflow server answers at http"):
+        open_client("http://127.0.0.1:9")
+
+
+def test_creation_is_announced_and_leaves_no_scratch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database, "_connect", lambda uri: Path(uri.removeprefix("sqlite:///")).touch())
+    with caplog.at_level(logging.INFO):
+        open_client(f"sqlite:///{tmp_path}/a/m.db")
+    assert "Creating the MLflow database" in caplog.text
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["m.db"]
+
+
+def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(uri: str) -> None:
+        Path(uri.removeprefix("sqlite:///")).touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(database, "_connect", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        open_client(f"sqlite:///{tmp_path}/m.db")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_deleted_experiment_is_refused_with_the_cure(database: str) -> None:
+    client = open_client(database)
+    client.delete_experiment(open_experiment(client, "gone", None))
+    with pytest.raises(ConfigError, match="mlflow experiments restore"):
+        open_experiment(client, "gone", None)
+
+
+def test_servers_have_no_path() -> None:
+    assert sqlite_path("https://mlflow.example.org") is None
+    assert sqlite_path("postgresql+psycopg2://user@host/base") is None

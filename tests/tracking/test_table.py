@@ -1,0 +1,50 @@
+"""Both tables show every method, its figures in the stated units, and why it failed."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from netsplit.tracking import comparison_table, markdown
+from tests.tracking.samples import rows
+
+
+def printed(width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(comparison_table(rows()))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [120, 110, 100])
+def test_terminal_table_fits_and_cuts_nothing(width: int) -> None:
+    text = printed(width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    words = " ".join(text.split())
+    assert "netsplit optimal 200.0 250.0 -20.0 128.0 0.1234 93.8 cpu:0 203 38.0 39.0 48.0" in words
+    assert "obj 123.4ms cpu:1 219 40.0 41.0 48.0 gap 0.0% in 12.35s" in words
+    assert "m_topo heuristic 310.0 300.0 +3.3" in words
+    assert "single heuristic - 450.0 - 71.0" in words
+
+
+def test_terminal_table_gives_the_reason_of_a_failure() -> None:
+    words = " ".join(printed(120).split())
+    assert "m_sct failed: cpu:1 lacks 12,345,678 bytes; raise [cluster] capacity_bytes." in words
+
+
+def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
+    lines = markdown(rows()).splitlines()
+    assert len(lines) == 2 + len(rows())
+    assert len({line.count("|") for line in lines}) == 1
+    assert "| netsplit | optimal | 123.4 | 0.0 | 12.35 | 200.0 | 250.0 | -20.0 | 128.0 |" in lines[2]
+    assert "**failed:** cpu:1 lacks" in lines[4]
+
+
+def test_a_pipe_in_a_reason_does_not_break_markdown() -> None:
+    from netsplit.tracking import ComparisonRow
+
+    text = markdown([ComparisonRow("a", "failed", error="x | y\nz")])
+    assert "x \\| y z" in text

@@ -1,0 +1,191 @@
+"""Runs end with the right status and hold everything that was logged."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from netsplit.errors import InfeasibleError
+from netsplit.tracking import Comparison, Tracker
+from netsplit.tracking.store import MlflowStore, StoreError
+
+
+@pytest.fixture
+def tracker(database: str, request: pytest.FixtureRequest) -> Tracker:
+    return Tracker(database, request.node.name)
+
+
+def fetched(tracker: Tracker) -> dict[str, Any]:
+    """Run name -> MLflow run, of the tracker's experiment."""
+    store = tracker.open()
+    assert isinstance(store, MlflowStore)
+    return {run.info.run_name: run for run in store.client.search_runs([store.experiment_id])}
+
+
+def artifacts(tracker: Tracker, run: Any) -> Path:
+    assert run.info.artifact_uri.startswith("file:///")
+    return Path(run.info.artifact_uri.removeprefix("file://"))
+
+
+def spy_on_batches(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    store = tracker.open()
+    assert isinstance(store, MlflowStore)
+    calls: list[dict[str, int]] = []
+    original = store.client.log_batch
+
+    def spy(run_id: str, **lists: Any) -> Any:
+        calls.append({key: len(values) for key, values in lists.items()})
+        return original(run_id, **lists)
+
+    monkeypatch.setattr(store.client, "log_batch", spy)
+    return calls
+
+
+def run_and_raise(comparison: Comparison, name: str, error: BaseException) -> None:
+    with comparison.method(name) as run:
+        run.metrics([("loss", 3.0, 0)])
+        raise error
+
+
+def test_methods_are_nested_finished_runs(tracker: Tracker) -> None:
+    with tracker.comparison("all", {"seed": 1}, {"purpose": "test"}) as comparison:
+        for name in ("netsplit", "m_topo"):
+            with comparison.method(name, {"partitioner": {"name": name}}) as run:
+                run.metrics([("loss", 2.5, 0), ("loss", 2.0, 1)])
+                run.summary({"solver_gap": 0.5, "solver_status": "optimal", "peak": {"cpu:0": 7}, "no": None})
+    runs = fetched(tracker)
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    assert runs["netsplit"].data.tags["mlflow.parentRunId"] == runs["all"].info.run_id
+    assert runs["netsplit"].data.metrics == {"loss": 2.0, "solver_gap": 0.5, "peak.cpu:0": 7.0}
+    assert runs["netsplit"].data.tags["solver_status"] == "optimal"
+    assert runs["m_topo"].data.params == {"partitioner.name": "m_topo"}
+    assert runs["all"].data.tags["purpose"] == "test"
+    assert "version.torch" in runs["all"].data.tags
+
+
+def test_metric_steps_are_kept(tracker: Tracker) -> None:
+    with tracker.comparison("steps") as comparison:
+        comparison.metrics([("loss", 1.0 / (step + 1), step) for step in range(5)])
+    store = tracker.open()
+    assert isinstance(store, MlflowStore)
+    history = store.client.get_metric_history(fetched(tracker)["steps"].info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(s, 1.0 / (s + 1)) for s in range(5)]
+    assert all(point.timestamp > 0 for point in history)
+
+
+def test_a_failed_method_does_not_lose_the_others(tracker: Tracker) -> None:
+    with tracker.comparison("some") as comparison:
+        with pytest.raises(InfeasibleError):
+            run_and_raise(comparison, "bad", InfeasibleError("cpu:1 lacks 5 bytes."))
+        with comparison.method("good"):
+            pass
+    runs = fetched(tracker)
+    assert {name: run.info.status for name, run in runs.items()} == {
+        "some": "FINISHED",
+        "bad": "FAILED",
+        "good": "FINISHED",
+    }
+    assert runs["bad"].data.tags["error"] == "cpu:1 lacks 5 bytes."
+    assert runs["bad"].data.metrics == {"loss": 3.0}
+    assert runs["some"].data.tags["failed_methods"] == "bad"
+
+
+def test_an_unexpected_error_is_named_with_its_type(tracker: Tracker) -> None:
+    with pytest.raises(ZeroDivisionError), tracker.comparison("broken"):
+        _ = 1 / 0
+    run = fetched(tracker)["broken"]
+    assert (run.info.status, run.data.tags["error"]) == ("FAILED", "ZeroDivisionError: division by zero")
+
+
+def test_ctrl_c_marks_method_and_comparison_killed(tracker: Tracker) -> None:
+    with pytest.raises(KeyboardInterrupt), tracker.comparison("stopped") as comparison:
+        run_and_raise(comparison, "netsplit", KeyboardInterrupt())
+    runs = fetched(tracker)
+    assert {run.info.status for run in runs.values()} == {"KILLED"}
+    assert runs["netsplit"].data.metrics == {"loss": 3.0}
+
+
+def test_ctrl_c_that_the_caller_handles_still_marks_the_comparison(tracker: Tracker) -> None:
+    with tracker.comparison("handled") as comparison, suppress(KeyboardInterrupt):
+        run_and_raise(comparison, "netsplit", KeyboardInterrupt())
+    assert fetched(tracker)["handled"].info.status == "KILLED"
+
+
+def test_metrics_are_written_in_batches(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tracker.comparison("many") as comparison:
+        calls = spy_on_batches(tracker, monkeypatch)
+        for step in range(1250):
+            comparison.metrics([("loss", 0.1, step), ("iteration_s", 0.2, step)])
+    sizes = [call["metrics"] for call in calls if "metrics" in call]
+    assert sum(sizes) == 2500
+    assert max(sizes) <= 1000
+    assert len(sizes) <= 5
+
+
+def test_more_than_a_hundred_params_and_long_values(tracker: Tracker) -> None:
+    config = {"group": {f"key{i}": i for i in range(250)}, "long": "x" * 7000}
+    with tracker.comparison("wide", config):
+        pass
+    run = fetched(tracker)["wide"]
+    assert len(run.data.params) == 251
+    assert run.data.params["group.key249"] == "249"
+    assert len(run.data.params["long"]) == 6000
+    assert yaml.safe_load((artifacts(tracker, run) / "config.yaml").read_text()) == config
+
+
+def test_artifacts_lie_beside_the_database(tracker: Tracker, database: str, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("hello")
+    with tracker.comparison("files") as comparison:
+        comparison.artifact(tmp_path / "note.txt", "notes")
+        comparison.text("a b", "table.md")
+        comparison.dict({"x": [1, 2]}, "data/x.json")
+        with pytest.raises(FileNotFoundError, match="absent"):
+            comparison.artifact(tmp_path / "absent")
+    folder = artifacts(tracker, fetched(tracker)["files"])
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert found == {"notes/note.txt", "table.md", "data/x.json"}
+    assert folder.is_relative_to(Path(database.removeprefix("sqlite:///")).parent)
+
+
+def test_run_id_in_the_environment_is_ignored(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0123456789abcdef0123456789abcdef")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with tracker.comparison("own") as comparison, comparison.method("netsplit"):
+        pass
+    assert set(fetched(tracker)) == {"own", "netsplit"}
+
+
+def test_a_refused_batch_is_written_later(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tracker.comparison("locked") as comparison:
+        with monkeypatch.context() as locked:
+
+            def refuse(*args: Any, **kwargs: Any) -> None:
+                raise StoreError("database is locked")
+
+            locked.setattr(tracker.open(), "log", refuse)
+            comparison.metrics([("loss", 1.0, 0)])
+            comparison.flush()
+        assert "database is locked" in caplog.text
+    assert fetched(tracker)["locked"].data.metrics == {"loss": 1.0}
+
+
+def test_nan_is_recorded_as_nan(tracker: Tracker) -> None:
+    with tracker.comparison("nan") as comparison:
+        comparison.metrics([("loss", math.nan, 0)])
+    assert math.isnan(fetched(tracker)["nan"].data.metrics["loss"])
+
+
+def test_switched_off_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tracker = Tracker("sqlite:///outputs/mlflow.db", "none", enabled=False)
+    with tracker.comparison("off", {"a": 1}) as comparison, comparison.method("netsplit") as run:
+        run.metrics([("loss", 1.0, 0)])
+        run.text("x", "x.txt")
+    assert not list(tmp_path.iterdir())
