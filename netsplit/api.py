@@ -21,6 +21,7 @@ from netsplit.session import Session
 
 __all__ = ["SCHEDULES", "cpu_cluster", "parallelize"]
 
+MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 SCHEDULES: dict[str, Callable[[], Schedule]] = {"single_batch": SingleBatch, "gpipe": GPipe}
 
 
@@ -45,7 +46,7 @@ def parallelize(
     cluster: ClusterSpec | int = 2,
     partitioner: Partitioner | str = "netsplit",
     schedule: Schedule | str = "gpipe",
-    optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+    optimizer: OptimizerFactory = MOMENTUM,
     seed: int = 0,
     folder: str | Path | None = None,
 ) -> ParallelModel:

@@ -1,6 +1,6 @@
 """Methods compared on one model, data and cluster: planned, trained from the same start, recorded.
 
-    study once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
+study once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The rooms strung together: workers, capture, costs, links, decision, program, runtime.
 
-    Session(cluster) ──study──► Study ──plan──► Plan ──deploy──► ParallelModel
-     workers, links             graph, costs    placement,       trains, evaluates,
-                                                program,         saves
-                                                prediction
+Session(cluster) ──study──► Study ──plan──► Plan ──deploy──► ParallelModel
+ workers, links             graph, costs    placement,       trains, evaluates,
+                                            program,         saves
+                                            prediction
 """
 
 from __future__ import annotations
@@ -106,24 +106,29 @@ class Plan:
     def static_bytes(self) -> dict[str, int]:
         """Device -> bytes as the partitioners count them (5-18)."""
         study = self.study
-        return static_bytes(study.graph, self.placement.device_of, study.costs.alpha, study.schedule.in_flight)
+        return static_bytes(
+            study.graph, self.placement.device_of, study.costs.alpha, study.schedule.in_flight
+        )
 
     def summary(self) -> str:
         """The decision in words: per device operators, seconds and bytes; cut edges; what is predicted."""
         study, program = self.study, self.program
+        seconds = f"{1e3 * self.predicted.iteration_s:.1f} ms an iteration"
+        size = study.graph.batch_size
         lines = [
             f"{self.placement.method}: {self.placement.report.summary()}",
-            f"{study.schedule.name}, {program.microbatches} micro-batches of {study.graph.batch_size} samples: "
-            f"{1e3 * self.predicted.iteration_s:.1f} ms an iteration predicted, {program.transfers} transfers",
+            f"{study.schedule.name} with {program.microbatches} micro-batches of {size} samples",
+            f"predicted: {seconds}, {program.transfers} transfers",
         ]
         held = Counter(self.placement.device_of.values())
         for device in study.cluster.devices:
             busy = self.predicted.busy_s(device.name)
-            peak = self.predicted.peak_bytes.get(device.name, 0)
+            peak, static = (
+                each.get(device.name, 0) for each in (self.predicted.peak_bytes, self.static_bytes)
+            )
             lines.append(
-                f"  {device.name}: {held[device.name]} operators, {1e3 * busy:.1f} ms busy, "
-                f"{peak / 2**20:.1f} MiB peak predicted, {self.static_bytes.get(device.name, 0) / 2**20:.1f} MiB "
-                f"static, of {device.capacity_bytes / 2**20:.1f} MiB"
+                f"  {device.name}: {held[device.name]} operators, {1e3 * busy:.1f} ms busy, peak "
+                f"{peak / 2**20:.1f} MiB (static {static / 2**20:.1f}) of {device.capacity_bytes / 2**20:.1f}"
             )
         return "\n".join(lines)
 

@@ -113,7 +113,9 @@ def fit(
     return history
 
 
-def _iterate(model: ParallelModel, history: History, epoch: int, inputs: object, targets: object) -> Iteration:
+def _iterate(
+    model: ParallelModel, history: History, epoch: int, inputs: object, targets: object
+) -> Iteration:
     step = len(history.iterations)
     start = time.perf_counter()
     if step == _METERED:

@@ -67,7 +67,9 @@ def main(cfg: DictConfig) -> None:
 
 def _name(cfg: DictConfig) -> str:
     choices = HydraConfig.get().runtime.choices
-    return ", ".join(str(choices[group]) for group in ("model", "dataset", "cluster", "schedule", "optimizer"))
+    return ", ".join(
+        str(choices[group]) for group in ("model", "dataset", "cluster", "schedule", "optimizer")
+    )
 
 
 def _size(model: object) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -106,7 +106,7 @@ class Case:
     build: Callable[[], nn.Module]
     inputs: tuple[Tensor, ...]
     targets: Tensor
-    loss: nn.Module = nn.CrossEntropyLoss()
+    loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
 
     def fresh(self) -> nn.Module:
         torch.manual_seed(7)

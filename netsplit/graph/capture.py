@@ -1,7 +1,7 @@
 """Capture a model and its loss as one `Graph`, through ``torch.export``.
 
-    nn.Module + loss ──► TrainingStep ──► torch.export ──► read ──► analyse ──► Graph
-                         (x, t) -> loss    ATen operators   nodes    shapes, aliases, saved tensors
+nn.Module + loss ──► TrainingStep ──► torch.export ──► read ──► analyse ──► Graph
+                     (x, t) -> loss    ATen operators   nodes    shapes, aliases, saved tensors
 """
 
 from __future__ import annotations

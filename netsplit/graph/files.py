@@ -77,7 +77,7 @@ def load(path: str | Path) -> Graph:
     file = Path(path)
     if not file.is_file():
         raise NetSplitError(f"graph file '{file}' is not there.")
-    return loads(file.read_text(), str(file))
+    return loads(file.read_text(encoding="utf-8"), str(file))
 
 
 def _made(kind: Any, item: dict[str, Any]) -> Any:
@@ -91,4 +91,5 @@ class _Keep:
 
     @classmethod
     def node(cls, item: dict[str, Any]) -> Node:
-        return Node(**{key: tuple(value) if key in cls._TUPLES else value for key, value in item.items()})
+        kept: dict[str, Any] = {k: tuple(v) if k in cls._TUPLES else v for k, v in item.items()}
+        return Node(**kept)

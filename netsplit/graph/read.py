@@ -139,7 +139,8 @@ def _dtype(tensor: torch.Tensor) -> str:
 def _outputs(fx_node: fx.Node) -> tuple[str, ...]:
     if isinstance(fx_node.meta.get("val"), torch.Tensor):
         return (fx_node.name,)
-    items = {user.args[1]: user.name for user in fx_node.users if user.target is operator.getitem}
+    gets = [user for user in fx_node.users if user.target is operator.getitem]
+    items = {user.args[1]: user.name for user in gets if isinstance(user.args[1], int)}
     return tuple(items.get(i, "") for i in range(max(items, default=-1) + 1))
 
 
@@ -175,7 +176,7 @@ def _source(fx_node: fx.Node) -> str:
 
 
 def _unsupported(fx_node: fx.Node) -> str:
-    """A block with a mode of its own (``torch.no_grad``) is a submodule: its line is that of its first call."""
+    """A block such as ``torch.no_grad`` is a submodule: its line is that of its first call."""
     inside = getattr(fx_node.graph.owning_module, str(fx_node.target), None)
     calls = list(inside.graph.nodes) if isinstance(inside, fx.GraphModule) else []
     where = next(filter(None, map(_source, (fx_node, *calls))), "an unknown line")

@@ -62,7 +62,9 @@ def rebuild(
                 if ("init", name) not in known:
                     known["init", name] = fx_graph.get_attr(root.add(name))
             if node.op == TRANSFER:
-                copy = fx_graph.call_method("to", (known["var", node.inputs[0]], (devices or {})[node.args[1]]))
+                copy = fx_graph.call_method(
+                    "to", (known["var", node.inputs[0]], (devices or {})[node.args[1]])
+                )
                 known["var", node.outputs[0]] = copy
             else:
                 _emit(fx_graph, node, known, device)

@@ -41,7 +41,7 @@ class SolverReport:
     notes: dict[str, Any] = field(default_factory=dict)  # numbers worth recording: groups, variables
 
     def summary(self) -> str:
-        parts = [self.status]
+        parts: list[str] = [self.status]
         if self.engine:
             parts.append(f"by {self.engine}")
         if self.objective is not None:

@@ -21,8 +21,8 @@ How the two non-linear parts are made linear, both exactly:
 
 Where devices differ in kind, seconds(i) is ``sum_p place(g,p) * seconds(i, kind of p)``. Activations
 take the link from i's device to j's, gradients (as many bytes) the link back. Times are scaled so
-that the best single device takes 1000, capacities to 1000 each, so that the tolerances of the
-engines mean the same for every problem.
+that the best single device takes 1000 (less where another device or a link is over a thousand times
+slower), capacities to 1000 each, so that the tolerances of the engines mean the same for every problem.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class Formulation:
         self.nbytes = edge_bytes(problem.graph)
         crossing = {self._pair(u, v) for u, v in self.nbytes} - {(g, g) for g in range(len(groups))}
         self.pairs = {pair: n for n, pair in enumerate(sorted(crossing))}
-        alone = (thesis_times(problem, dict.fromkeys(self.index, d.name)).makespan for d in self.devices)
-        self.unit_s = min(alone) / _SCALE or 1.0
+        self.unit_s = self._time_unit()
 
     def build(self) -> picos.Problem:
         """The model; `place` is its only integer part."""
@@ -181,6 +180,14 @@ class Formulation:
 
     def _capacity(self, p: int) -> int:
         return self.devices[p].capacity_bytes - self.margin.get(self.devices[p].name, 0)
+
+    def _time_unit(self) -> float:
+        """Seconds of one unit of model time; no coefficient is above a million units."""
+        cluster, names = self.problem.cluster, self.index
+        alone = [thesis_times(self.problem, dict.fromkeys(names, d.name)).makespan for d in self.devices]
+        most = max(self.nbytes.values(), default=0)
+        slowest = max((link.seconds(most) for link in cluster.links.values()), default=0.0)
+        return max(min(alone) / _SCALE, max(*alone, slowest) / _SCALE**2) or 1.0
 
     def _pair(self, u: str, v: str) -> tuple[int, int]:
         a, b = self.group_of[u], self.group_of[v]

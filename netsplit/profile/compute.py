@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import resolve
@@ -126,12 +127,18 @@ class _Clock:
 
 
 def _backward(
-    clock: _Clock, outputs: list[Tensor], leaves: list[Tensor], seeds: list[Tensor], parts: list[Tensor | None]
+    clock: _Clock,
+    outputs: list[Tensor],
+    leaves: list[Tensor],
+    seeds: list[Tensor],
+    parts: list[Tensor | None],
 ) -> tuple[Lap, list[Tensor | None]]:
     """One timed backward: the gradients of `leaves`, each added to its `parts` from later readers."""
     start = clock.now()
     found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
-    sums = [g if part is None else part if g is None else part + g for g, part in zip(found, parts, strict=True)]
+    sums = [
+        g if part is None else part if g is None else part + g for g, part in zip(found, parts, strict=True)
+    ]
     end = clock.now()
     return (start, end), sums
 
@@ -154,7 +161,8 @@ class _EngineProbe:
 
     def seconds(self) -> float:
         short, long = (
-            median(self.clock.seconds([self._lap(length) for _ in range(40)])[10:]) for length in (1, 1 + CHAIN)
+            median(self.clock.seconds([self._lap(length) for _ in range(40)])[10:])
+            for length in (1, 1 + CHAIN)
         )
         return max(median(self.clock.seconds(self.laps)) - (long - short) / CHAIN, 0.0)
 
@@ -162,7 +170,8 @@ class _EngineProbe:
         output = self.leaf
         for _ in range(length):
             output = output.view(1)
-        return _backward(self.clock, [output], [self.leaf], [self.one], [None])[0]
+        ends = [get_gradient_edge(output)], [get_gradient_edge(self.leaf)]
+        return _backward(self.clock, *ends, [self.one], [None])[0]
 
 
 class _Frontier:
@@ -207,12 +216,20 @@ class _Frontier:
                 self.tensors.pop(reference, None)
 
 
+class _Source(torch.autograd.Function):
+    """A value as some earlier node's output: what reads it keeps it alive only if its backward needs it."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, value: Tensor) -> Tensor:
+        return value.view_as(value)
+
+
 @dataclass
 class _Context:
-    """What a node's forward leaves for its backward."""
+    """What a node's forward leaves for its backward: where to start, and where to collect gradients."""
 
-    leaves: dict[Reference, Tensor]
-    outputs: dict[str, Tensor]
+    outputs: dict[str, GradientEdge]
+    inputs: dict[Reference, GradientEdge]
 
 
 @dataclass
@@ -228,14 +245,16 @@ class _Bench:
     backward: list[Lap] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.read = _read_by(self.node)
         self.written = _written(self.node)
         self.look_up = [attrgetter(name) for name in self.node.initializers]
         self.operator = attrgetter(f"ops.{self.node.op}")
+        self.anchor = torch.ones(1, requires_grad=True)
 
     def run_forward(self, frontier: _Frontier) -> _Context:
-        """The operator on leaves, as a segment's inputs are; on a copy where it writes one, as it must not."""
-        leaves = {reference: self._leaf(reference, frontier) for reference in _read_by(self.node)}
-        given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
+        """The operator on its own inputs; on a copy of what it writes, where autograd would not allow it."""
+        inputs = {reference: self._input(reference, frontier) for reference in self.read}
+        given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in inputs.items()}
         args, kwargs = _arguments(self.node, given.__getitem__, self.clock.device)
         with torch.enable_grad():
             start = self.clock.now()
@@ -245,25 +264,35 @@ class _Bench:
             end = self.clock.now()
         self.forward.append((start, end))
         outputs = dict(zip(self.node.outputs, _as_tuple(result), strict=False))
-        frontier.adopt(self.node, outputs if all(given[r] is leaves[r] for r in leaves) else None)
-        return _Context(leaves, outputs)
+        frontier.adopt(self.node, outputs if all(given[r] is inputs[r] for r in inputs) else None)
+        if not self.needs_backward:
+            return _Context({}, {})
+        return _Context(_edges(outputs), _edges(inputs))
 
     def run_backward(self, context: _Context, gradients: dict[str, Tensor]) -> None:
         """Pass `gradients` of the node's outputs back to its inputs; random ones where none has come."""
-        outputs = {k: t for k, t in context.outputs.items() if t.requires_grad}
-        leaves = {r: t for r, t in context.leaves.items() if t.requires_grad}
-        if not self.needs_backward or not outputs:
+        if not context.outputs:
             return
-        seeds = [gradients.pop(k) if k in gradients else _random_like(t) for k, t in outputs.items()]
-        parts = [gradients.get(name) if tag == "var" else None for tag, name in leaves]
-        lap, sums = _backward(self.clock, list(outputs.values()), list(leaves.values()), seeds, parts)
+        seeds = [gradients.pop(k) if k in gradients else self._random_gradient(k) for k in context.outputs]
+        parts = [gradients.get(name) if tag == "var" else None for tag, name in context.inputs]
+        ends = list(context.outputs.values()), list(context.inputs.values())
+        lap, sums = _backward(self.clock, *ends, seeds, parts)
         self.backward.append(lap)
-        gradients.update({r[1]: g for r, g in zip(leaves, sums, strict=True) if r[0] == "var" and g is not None})
+        for (tag, name), gradient in zip(context.inputs, sums, strict=True):
+            if tag == "var" and gradient is not None:
+                gradients[name] = gradient
 
-    def _leaf(self, reference: Reference, frontier: _Frontier) -> Tensor:
+    def _input(self, reference: Reference, frontier: _Frontier) -> Tensor:
         tag, name = reference
-        known = self.graph.variables[name] if tag == "var" else self.graph.initializers[name]
-        return frontier[reference].detach().requires_grad_(known.requires_grad)
+        value = frontier[reference].detach()
+        if tag == "init":
+            return value.requires_grad_(self.graph.initializers[name].requires_grad)
+        return _Source.apply(self.anchor, value) if self.graph.variables[name].requires_grad else value
+
+    def _random_gradient(self, k: str) -> Tensor:
+        variable = self.graph.variables[k]
+        gradient = torch.empty(variable.shape, dtype=getattr(torch, variable.dtype), device=self.clock.device)
+        return gradient.uniform_(-1.0, 1.0)
 
     def seconds(self, timed: list[int], engine_s: float) -> NodeSeconds:
         forward, backward = self.clock.seconds(self.forward), self.clock.seconds(self.backward)
@@ -341,5 +370,5 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
     return (result,) if isinstance(result, Tensor) else tuple(result or ())
 
 
-def _random_like(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor).uniform_(-1.0, 1.0)
+def _edges(tensors: Mapping[Any, Tensor]) -> dict[Any, GradientEdge]:
+    return {key: get_gradient_edge(t) for key, t in tensors.items() if t is not None and t.requires_grad}

@@ -33,9 +33,7 @@ def memory_of(graph: Graph, nodes: Iterable[str], alpha: int, in_flight: int = 1
     """
     chosen = set(nodes)
     weights = node_weight_bytes(graph)
-    variables = sum(
-        v.nbytes for v in graph.variables.values() if any(n in chosen for n in related_nodes(v))
-    )
+    variables = sum(v.nbytes for v in graph.variables.values() if any(n in chosen for n in related_nodes(v)))
     return alpha * sum(weights[n] for n in chosen) + 2 * in_flight * variables
 
 

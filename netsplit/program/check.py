@@ -21,7 +21,9 @@ def needs(program: Program, instruction: Instruction) -> list[tuple[str, int, bo
         return [(k, instruction.microbatch, False) for k in segment.inputs if _is_copy(program, k)]
     if isinstance(instruction, Backward):
         segment = program.segments[instruction.segment]
-        copies = [v for k in segment.outputs for v in program.graph.variables[k].consumers if _is_copy(program, v)]
+        copies = [
+            v for k in segment.outputs for v in program.graph.variables[k].consumers if _is_copy(program, v)
+        ]
         return [(copy, instruction.microbatch, True) for copy in copies]
     return []
 
@@ -53,7 +55,9 @@ def check_progress(program: Program) -> None:
                 if isinstance(instruction, Send):
                     sent.add(instruction.tag)
                 elif isinstance(instruction, Recv):
-                    received[name][instruction.variable, instruction.microbatch, instruction.gradient] = instruction.tag
+                    received[name][instruction.variable, instruction.microbatch, instruction.gradient] = (
+                        instruction.tag
+                    )
                 at[name] += 1
                 moved = True
     _check_partners(program, sent)
@@ -101,7 +105,9 @@ def _circle(
     name = start
     while name not in seen:
         seen.append(name)
-        instruction = program.instructions[name][at[name]] if at[name] < len(program.instructions[name]) else None
+        instruction = (
+            program.instructions[name][at[name]] if at[name] < len(program.instructions[name]) else None
+        )
         wanted = _wanted(program, instruction, planned) if instruction is not None else []
         missing = [key for key in wanted if received[name].get(key) not in sent]
         if missing and missing[0] not in sender:

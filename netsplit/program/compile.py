@@ -61,7 +61,11 @@ def compile_program(
 
 class _Walk:
     def __init__(
-        self, graph: Graph, device_of: Mapping[str, str], segments: tuple[Segment, ...], names: tuple[str, ...]
+        self,
+        graph: Graph,
+        device_of: Mapping[str, str],
+        segments: tuple[Segment, ...],
+        names: tuple[str, ...],
     ) -> None:
         self.graph = graph
         self.device_of = device_of
@@ -71,7 +75,9 @@ class _Walk:
         self.order: list[str] = []
         self.tag = 0
         self.maker = {k: s.index for s in segments for k in s.outputs}
-        self.feeders = [sorted({self.maker[k] for k in map(self._source, s.inputs) if k in self.maker}) for s in segments]
+        self.feeders = [
+            sorted({self.maker[k] for k in map(self._source, s.inputs) if k in self.maker}) for s in segments
+        ]
         self.trained = self._trained_segments()
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
 

@@ -12,9 +12,7 @@ __all__ = ["inference_placement"]
 _Key = tuple[str, str, int]  # module, operator, how many times before
 
 
-def inference_placement(
-    training: Graph, inference: Graph, device_of: Mapping[str, str]
-) -> dict[str, str]:
+def inference_placement(training: Graph, inference: Graph, device_of: Mapping[str, str]) -> dict[str, str]:
     """Device of every node of `inference`, beside the tensors it uses.
 
     A node goes where the training graph's node of the same module, operator and occurrence is; where

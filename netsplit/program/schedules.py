@@ -7,7 +7,7 @@ its share of it and puts the transfers in between.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
@@ -92,7 +92,7 @@ class GPipe(Schedule):
         return self.microbatches
 
     def forwards(self, feeders: Sequence[Sequence[int]]) -> list[Compute]:
-        depth = _depths({s: feeds for s, feeds in enumerate(feeders)}, range(len(feeders)))
+        depth = _depths(dict(enumerate(feeders)), range(len(feeders)))
         return [("forward", s, i) for s, i in self._by_tick(depth)]
 
     def backwards(self, feeders: Sequence[Sequence[int]]) -> list[Compute]:
@@ -108,7 +108,7 @@ class GPipe(Schedule):
         return sorted(pairs, key=lambda pair: (depth[pair[0]] + pair[1], depth[pair[0]], pair[0]))
 
 
-def _depths(before: Mapping[int, Sequence[int]], order: Sequence[int] | range | reversed[int]) -> dict[int, int]:
+def _depths(before: Mapping[int, Sequence[int]], order: Iterable[int]) -> dict[int, int]:
     """Longest path to each segment; `order` has every segment after those in `before` it."""
     depth: dict[int, int] = {}
     for s in order:

@@ -18,7 +18,9 @@ from netsplit.program.instructions import Segment
 __all__ = ["cut_segments"]
 
 
-def cut_segments(graph: Graph, device_of: Mapping[str, str], priority: Mapping[str, int]) -> tuple[Segment, ...]:
+def cut_segments(
+    graph: Graph, device_of: Mapping[str, str], priority: Mapping[str, int]
+) -> tuple[Segment, ...]:
     """Segments of a graph with transfer nodes, in an order in which they may run.
 
     Args:
@@ -57,7 +59,9 @@ class _Runs:
         for feeder in remote:
             self._close(feeder)
         run = self.open.get(device)
-        if run is not None and any(feeder.closed is not None and feeder.closed > run.opened for feeder in remote):
+        if run is not None and any(
+            feeder.closed is not None and feeder.closed > run.opened for feeder in remote
+        ):
             self._close(run)
             run = None
         if run is None:
@@ -132,6 +136,8 @@ def _segment(graph: Graph, index: int, run: _Run, run_of: Mapping[str, _Run]) ->
         node = graph.nodes[name]
         inputs.update(dict.fromkeys(k for k in node.inputs if graph.variables[k].producer not in inside))
         for k in node.outputs:
-            if k and (k in graph.output_variables or any(v not in inside for v in graph.variables[k].consumers)):
+            if k and (
+                k in graph.output_variables or any(v not in inside for v in graph.variables[k].consumers)
+            ):
                 outputs[k] = None
     return Segment(index, run.device, tuple(nodes), tuple(inputs), tuple(outputs))

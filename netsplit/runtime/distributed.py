@@ -40,7 +40,9 @@ class DistributedRuntime:
         self.inference = inference
         self.pool = pool
         homes = program.initializer_device
-        own = [{k: values[k].detach() for k, home in homes.items() if home == name} for name in program.devices]
+        own = [
+            {k: values[k].detach() for k, home in homes.items() if home == name} for name in program.devices
+        ]
         pool.describe = self._describe
         pool.call_each(_load, [(program, inference, mine, optimizer) for mine in own])
 
@@ -49,7 +51,10 @@ class DistributedRuntime:
         return self._loss(self._iterate(inputs, targets, "plain"))
 
     def measure(
-        self, inputs: Tensor | tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...], bytes_too: bool = False
+        self,
+        inputs: Tensor | tuple[Tensor, ...],
+        targets: Tensor | tuple[Tensor, ...],
+        bytes_too: bool = False,
     ) -> tuple[float, Timeline]:
         """One iteration like `train_batch`, and its measured timeline.
 
@@ -78,7 +83,9 @@ class DistributedRuntime:
         return self._call(_train, self.program, split_batch(self.program, inputs, targets), mode)
 
     def _call(self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any) -> list[Any]:
-        own = [[{k: feed[k].clone() for k in program.feeds[name]} for feed in feeds] for name in program.devices]
+        own = [
+            [{k: feed[k].clone() for k in program.feeds[name]} for feed in feeds] for name in program.devices
+        ]
         return self.pool.call_each(function, [(mine, *args) for mine in own])
 
     def _loss(self, results: list[_Iteration]) -> float:
@@ -126,7 +133,9 @@ def _load(
     transport = ProcessTransport(worker.rank_of, worker.torch_device)
     for phase, each in (("train", program), ("predict", inference)):
         if each is not None:
-            executor = Executor(each, worker.device.name, share, transport, worker.torch_device, worker.timeout_s)
+            executor = Executor(
+                each, worker.device.name, share, transport, worker.torch_device, worker.timeout_s
+            )
             executor.recorder.on_instruction = worker.board.at
             worker.memory[phase] = executor
     worker.memory["share"] = share

@@ -53,7 +53,6 @@ class Share:
         parameters = [tensor for tensor in tensors.values() if isinstance(tensor, torch.nn.Parameter)]
         return cls(tensors, optimizer(parameters) if optimizer is not None and parameters else None)
 
-
     def all_tensors(self) -> list[Tensor]:
         """The tensors, their gradients and the optimiser's moments."""
         found = list(self.tensors.values())
@@ -79,7 +78,7 @@ class _State:
     feeds: list[dict[str, Tensor]]
     values: dict[Key, Tensor] = field(default_factory=dict)
     readers: dict[Key, int] = field(default_factory=dict)  # forwards and sends still to come
-    arriving: dict[tuple[str, int, bool], Handle] = field(default_factory=dict)
+    arriving: dict[tuple[str, int, bool], tuple[Recv, Handle]] = field(default_factory=dict)
     contexts: dict[tuple[int, int], _Context] = field(default_factory=dict)
     grads: dict[Key, list[tuple[int, Tensor]]] = field(default_factory=dict)
     sending: list[tuple[Send, Handle]] = field(default_factory=list)
@@ -127,9 +126,11 @@ class Executor:
         return self.finish()
 
     def begin(self, feeds: list[dict[str, Tensor]]) -> None:
-        """Start an iteration; `feeds[i]` holds the input variables of micro-batch i that this device reads."""
+        """Start an iteration; `feeds[i]` holds the input variables of micro-batch i read here."""
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
-        self.state = _State(moved, readers={(k, i): n for k, n in self.readers.items() for i in range(len(feeds))})
+        self.state = _State(
+            moved, readers={(k, i): n for k, n in self.readers.items() for i in range(len(feeds))}
+        )
         self.recorder.begin()
 
     def execute(self, index: int) -> None:
@@ -180,7 +181,7 @@ class Executor:
         if k in self.state.feeds[i]:
             return self.state.feeds[i][k]
         if (k, i, False) in self.state.arriving:
-            recv, handle = self._pop_arriving(k, i, gradient=False)
+            recv, handle = self.state.arriving.pop((k, i, False))
             self.state.values[k, i] = self._wait(ins, recv, handle)
         return self._use(k, i)
 
@@ -217,7 +218,7 @@ class Executor:
         for k in segment.outputs:
             for copy in self.copies[k]:
                 if (copy, i, True) in self.state.arriving:
-                    recv, handle = self._pop_arriving(copy, i, gradient=True)
+                    recv, handle = self.state.arriving.pop((copy, i, True))
                     self._add_gradient(k, i, self._last_place(copy), self._wait(ins, recv, handle))
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
@@ -257,12 +258,7 @@ class Executor:
     def _receive(self, ins: Recv) -> None:
         variable = self.program.graph.variables[ins.source]
         handle = self.transport.receive(variable.shape, getattr(torch, variable.dtype), ins.peer, ins.tag)
-        self.state.arriving[ins.variable, ins.microbatch, ins.gradient] = _Arriving(ins, handle)
-
-    def _pop_arriving(self, k: str, i: int, *, gradient: bool) -> tuple[Recv, Handle]:
-        arriving = self.state.arriving.pop((k, i, gradient))
-        assert isinstance(arriving, _Arriving)
-        return arriving.recv, arriving.handle
+        self.state.arriving[ins.variable, ins.microbatch, ins.gradient] = (ins, handle)
 
     def _wait(self, ins: Instruction, transfer: Send | Recv, handle: Handle) -> Tensor:
         with self.recorder.wait(transfer):
@@ -331,9 +327,3 @@ class Executor:
             for segment in self.segments.values()
             for k in segment.outputs
         }
-
-
-@dataclass
-class _Arriving:
-    recv: Recv
-    handle: Handle

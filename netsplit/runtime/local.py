@@ -37,7 +37,11 @@ class LocalRuntime:
                 {k: values[k] for k, home in program.initializer_device.items() if home == name},
                 self.torch_device[name],
                 optimizer,
-                [k for k, init in program.graph.initializers.items() if init.is_parameter and init.requires_grad],
+                [
+                    k
+                    for k, init in program.graph.initializers.items()
+                    if init.is_parameter and init.requires_grad
+                ],
             )
             for name in program.devices
         }
@@ -75,7 +79,9 @@ class LocalRuntime:
 
     def state(self) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU."""
-        return {k: t.detach().cpu().clone() for share in self.shares.values() for k, t in share.tensors.items()}
+        return {
+            k: t.detach().cpu().clone() for share in self.shares.values() for k, t in share.tensors.items()
+        }
 
     def _executors(self, program: Program) -> dict[str, Executor]:
         transport = LocalTransport(self.torch_device)

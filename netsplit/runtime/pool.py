@@ -109,7 +109,9 @@ class WorkerPool:
         spec = self.spec
         key = os.environ.get(KEY_VARIABLE) if spec.external else secrets.token_hex(16)
         if key is None:
-            raise WorkerError(f"cluster.external needs the environment variable {KEY_VARIABLE}, the same on all machines.")
+            raise WorkerError(
+                f"cluster.external needs the environment variable {KEY_VARIABLE}, the same on all machines."
+            )
         if not spec.external:
             _check_free(spec.host, spec.port)
         control_port = spec.port + 1 if spec.external and spec.port else 0
@@ -206,7 +208,7 @@ class WorkerPool:
                 if time.monotonic() - failed_at > _GRACE_S:
                     break
             elif watch.expired():
-                dead.update({rank: "hangs" for rank in watch.stuck(ranks, replies)})
+                dead.update(dict.fromkeys(watch.stuck(ranks, replies), "hangs"))
         if dead or any(reply.error for reply in replies.values()):
             raise self._failure(dead, replies)
         return [replies[rank].value for rank in ranks]
@@ -279,7 +281,7 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise WorkerError(
-                f"port {port} on {host} is in use: choose another with cluster.port=..., or 0 for any free one."
+                f"port {port} on {host} is in use: choose another with cluster.port=..., or 0 for a free one."
             ) from error
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
-import pytest
 
 from netsplit.errors import CaptureError
 from netsplit.graph import Graph, capture, capture_inference
@@ -100,7 +100,8 @@ def test_saved_tensors_are_known_without_running_the_model() -> None:
     (first, _) = [node for node in graph if node.kind == "conv2d"]
     assert first.saved == (graph.input_variables[0],)
     norm = next(node for node in graph if node.kind == "batch_norm")
-    assert norm.inputs[0] in norm.saved and norm.saved_bytes == 2 * 6 * 8
+    assert norm.inputs[0] in norm.saved
+    assert norm.saved_bytes == 2 * 6 * 8
 
 
 def test_sources_are_lines_of_the_model() -> None:
@@ -115,7 +116,9 @@ def test_a_model_that_branches_on_values_is_refused_with_its_line() -> None:
                 return x
             return -x
 
-    with pytest.raises(CaptureError, match=r"Branches cannot be captured at .*test_capture.py:\d+ \('if x.sum\(\) > 0") as e:
+    with pytest.raises(
+        CaptureError, match=r"Branches cannot be captured at .*test_capture.py:\d+ \('if x.sum\(\) > 0"
+    ) as e:
         capture(Branches(), nn.MSELoss(), (torch.randn(2, 2), torch.randn(2, 2)))
     assert "\n" not in str(e.value)
 
@@ -140,4 +143,5 @@ def test_the_inference_graph_has_no_training_mode() -> None:
     case = CASES["chain"]
     graph = capture_inference(case.fresh(), case.inputs)
     norms = [node for node in graph if node.kind == "batch_norm"]
-    assert norms and all(node.args[5] is False for node in norms)
+    assert norms
+    assert all(node.args[5] is False for node in norms)

@@ -15,7 +15,9 @@ from tests.nets import CASES
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_loss_and_gradients_of_the_rebuilt_module_are_the_models_bit_for_bit(name: str, dtype: torch.dtype) -> None:
+def test_loss_and_gradients_of_the_rebuilt_module_are_the_models_bit_for_bit(
+    name: str, dtype: torch.dtype
+) -> None:
     case = CASES[name]
     model, twin = case.fresh().to(dtype), case.fresh().to(dtype)
     inputs = tuple(t.to(dtype) if t.is_floating_point() else t for t in case.inputs)
@@ -51,7 +53,11 @@ def test_a_graph_file_gives_the_same_graph_back(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("{", "line 1: not JSON"), ("{}", "not a netsplit-graph file"), ('{"format": "netsplit-graph", "version": 1}', "missing")],
+    [
+        ("{", "line 1: not JSON"),
+        ("{}", "not a netsplit-graph file"),
+        ('{"format": "netsplit-graph", "version": 1}', "missing"),
+    ],
 )
 def test_a_bad_graph_file_is_refused_by_name(text: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(text)

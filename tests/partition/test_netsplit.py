@@ -134,6 +134,17 @@ def test_a_chain_that_needs_two_devices_is_cut_at_its_thinnest_edge():
     assert placement.report.objective == pytest.approx(5 * 3 + 2 * (0.5 + 10 * 0.01))
 
 
+@pytest.mark.parametrize("tiny", [1e-88, 1e-12, 5e-324])
+def test_devices_of_absurdly_unequal_speed_are_told_apart(tiny):
+    """Scaled by the fast device alone, the slow one's coefficients were more than engines can read."""
+    graph = chain([5, 5])
+    costs = costs_of(graph, tiny, tiny, kinds=("gpu",))
+    costs.seconds["cpu"] = costs_of(graph).seconds["cpu"]
+    cluster = cluster_of([1000, 1000], latency_s=1.0, kinds=["cpu", "gpu"])
+    placement = NetSplit(engine="highs", **EXACT).partition(Problem(graph, costs, cluster))
+    assert set(placement.device_of.values()) == {"d1"}
+
+
 def test_groups_default_to_twice_the_devices():
     report = NetSplit(engine="highs").partition(large_problem(60)).report
     assert report.notes["groups"] == 6

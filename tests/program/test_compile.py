@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from netsplit.errors import ConfigError, DeadlockError
 from netsplit.graph import Graph, capture, capture_inference, initial_values, rebuild
 from netsplit.graph.ir import TRANSFER
-from netsplit.program import Backward, Forward, GPipe, Program, Recv, Send, SingleBatch, Step, check_progress, compile_program
+from netsplit.program import (
+    Backward,
+    Forward,
+    GPipe,
+    Program,
+    Recv,
+    Send,
+    SingleBatch,
+    Step,
+    check_progress,
+    compile_program,
+)
 from netsplit.program.inference import inference_placement
 from netsplit.program.transfers import insert_transfers
 from tests.nets import CASES, cluster_of, placements
@@ -53,12 +64,16 @@ def test_segments_are_a_partition_that_never_waits_in_a_circle(name: str, data: 
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_variable_goes_once_to_a_device_and_every_send_has_its_receive(name: str, data: st.DataObject) -> None:
+def test_a_variable_goes_once_to_a_device_and_every_send_has_its_receive(
+    name: str, data: st.DataObject
+) -> None:
     graph = GRAPHS[name]
     device_of, priority = data.draw(placements(graph, 3))
     program = compile_program(graph, device_of, priority, cluster_of(3), GPipe(2))
     sends = [(d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Send)]
-    receives = {ins.tag: (d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Recv)}
+    receives = {
+        ins.tag: (d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Recv)
+    }
     values = [(ins.source, ins.peer, ins.microbatch) for _, ins in sends if not ins.gradient]
     assert len(values) == len(set(values))
     assert len(receives) == len(sends)
@@ -85,7 +100,9 @@ def test_a_graph_with_transfer_nodes_rebuilds_to_the_same_loss() -> None:
     model = case.fresh()
     graph = capture(model, case.loss, (case.inputs, case.targets))
     placed, _ = insert_transfers(graph, halves(graph))
-    loss = rebuild(placed, initial_values(model, graph), devices={"cpu:0": "cpu", "cpu:1": "cpu"})(*case.inputs, case.targets)
+    loss = rebuild(placed, initial_values(model, graph), devices={"cpu:0": "cpu", "cpu:1": "cpu"})(
+        *case.inputs, case.targets
+    )
     assert torch.equal(loss, case.loss(case.fresh()(*case.inputs), case.targets))
 
 
@@ -95,7 +112,8 @@ def test_gpipe_runs_all_forwards_then_all_backwards_and_steps_once() -> None:
         kinds = [type(ins) for ins in each]
         last = max(i for i, kind in enumerate(kinds) if kind is Forward)
         assert last < min(i for i, kind in enumerate(kinds) if kind is Backward)
-        assert kinds.count(Step) == 1 and kinds[-1] is Step
+        assert kinds.count(Step) == 1
+        assert kinds[-1] is Step
 
 
 def test_backwards_of_a_segment_go_through_the_micro_batches_in_order() -> None:
@@ -113,7 +131,7 @@ def test_a_program_that_waits_in_a_circle_is_refused_with_the_circle() -> None:
     (first, *_) = [ins for ins in program.instructions["cpu:0"] if isinstance(ins, Send)]
     instructions = {
         # cpu:0 wants the gradient before it has sent the activation it is the gradient of
-        "cpu:0": tuple(ins for ins in program.instructions["cpu:0"] if ins != first) + (first,),
+        "cpu:0": (*tuple(ins for ins in program.instructions["cpu:0"] if ins != first), first),
         "cpu:1": program.instructions["cpu:1"],
     }
     with pytest.raises(DeadlockError) as e:
@@ -125,14 +143,19 @@ def test_a_program_that_waits_in_a_circle_is_refused_with_the_circle() -> None:
 
 def test_a_send_without_its_receive_is_refused() -> None:
     program = program_of(GRAPHS["chain"], 1)
-    instructions = {d: tuple(i for i in each if not isinstance(i, Recv)) for d, each in program.instructions.items()}
+    instructions = {
+        d: tuple(i for i in each if not isinstance(i, Recv)) for d, each in program.instructions.items()
+    }
     with pytest.raises(DeadlockError, match="without its recv"):
         check_progress(replace(program, instructions=instructions))
 
 
 def test_a_forward_that_reads_what_nobody_sends_is_refused() -> None:
     program = program_of(GRAPHS["chain"], 1)
-    kept = {d: tuple(i for i in each if not isinstance(i, Send | Recv)) for d, each in program.instructions.items()}
+    kept = {
+        d: tuple(i for i in each if not isinstance(i, Send | Recv))
+        for d, each in program.instructions.items()
+    }
     with pytest.raises(DeadlockError, match="nobody sends"):
         check_progress(replace(program, instructions=kept))
 
@@ -161,4 +184,5 @@ def test_the_program_is_readable() -> None:
     text = program_of(GRAPHS["chain"], 2).show()
     assert "segment 0 on cpu:0" in text
     assert "forward of segment 1, micro-batch 1" in text
-    assert "send of variable" in text and "optimiser step" in text
+    assert "send of variable" in text
+    assert "optimiser step" in text

@@ -23,7 +23,11 @@ from netsplit.runtime.pool import WorkerPool
 from tests.nets import CASES, SGD, TOLERANCE, Case, cluster_of, placements, plain_training
 
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4)}
-METHODS: dict[str, Partitioner] = {"single": Single(), "m_topo": MTopo(), "netsplit": NetSplit(time_limit_s=20)}
+METHODS: dict[str, Partitioner] = {
+    "single": Single(),
+    "m_topo": MTopo(),
+    "netsplit": NetSplit(time_limit_s=20),
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,9 @@ def _single_bytes(graph: Graph, costs: Costs, schedule: Schedule) -> int:
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_placement_in_one_process_trains_as_plain_pytorch(name: str, schedule: str, data: st.DataObject) -> None:
+def test_any_placement_in_one_process_trains_as_plain_pytorch(
+    name: str, schedule: str, data: st.DataObject
+) -> None:
     case, order = CASES[name], SCHEDULES[schedule]
     graph = graph_of(case, order)
     device_of, priority = data.draw(placements(graph, 3))
@@ -137,7 +143,9 @@ def test_one_device_trains_bit_for_bit_as_plain_pytorch(name: str, schedule: str
 
 @pytest.mark.parametrize("cut", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_cut_chain_trains_bit_for_bit_on_worker_processes(pool: WorkerPool, schedule: str, cut: float) -> None:
+def test_a_cut_chain_trains_bit_for_bit_on_worker_processes(
+    pool: WorkerPool, schedule: str, cut: float
+) -> None:
     """On a chain no gradient is a sum over devices, so even rounding is the same."""
     case, order = CASES["chain"], SCHEDULES[schedule]
     graph = graph_of(case, order)
@@ -160,5 +168,7 @@ def test_a_device_holds_only_its_own_parameters() -> None:
     program = compile_program(graph, device_of, graph.position, cluster_of(2), order)
     runtime = LocalRuntime(program, cluster_of(2), initial_values(case.fresh(), graph), SGD)
     held = [set(share.tensors) for share in runtime.shares.values()]
-    assert held[0] and held[1] and not held[0] & held[1]
+    assert held[0]
+    assert held[1]
+    assert not held[0] & held[1]
     assert held[0] | held[1] == set(graph.initializers)

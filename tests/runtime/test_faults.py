@@ -66,9 +66,11 @@ def test_a_hung_worker_is_named_within_the_timeout_with_variable_and_instruction
         runtime.train_batch(CASE.inputs, CASE.targets)
     message = str(e.value)
     assert time.monotonic() - start < 5 * TIMEOUT_S
-    assert "worker cpu:1" in message and "does not answer" in message
+    assert "worker cpu:1" in message
+    assert "does not answer" in message
     assert f"device cpu:0 waited {TIMEOUT_S:g} s at the" in message
-    assert "the gradient of variable" in message and "from cpu:1" in message
+    assert "the gradient of variable" in message
+    assert "from cpu:1" in message
 
 
 def _stall(worker: Worker, seconds: float) -> None:
@@ -84,7 +86,8 @@ def test_an_operator_that_never_returns_is_found_at_its_instruction(pool: Worker
     with pytest.raises(WorkerError) as e:
         runtime.train_batch(CASE.inputs, CASE.targets)
     message = str(e.value)
-    assert "worker cpu:1" in message and "at its forward of segment 1, micro-batch 0" in message
+    assert "worker cpu:1" in message
+    assert "at its forward of segment 1, micro-batch 0" in message
     assert "device cpu:0 waited" in message
 
 
