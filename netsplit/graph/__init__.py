@@ -1,9 +1,17 @@
-"""The intermediate representation: capture from PyTorch, rebuild, graph files."""
+"""The intermediate representation: capture from PyTorch, rebuild, graph files.
 
-from netsplit.graph.capture import capture, capture_inference
+What needs torch is imported when first used, so that rooms which only read graphs stay light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from netsplit.graph.files import dumps, load, loads, save
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.graph.rebuild import initial_values, rebuild
+
+if TYPE_CHECKING:
+    from netsplit.graph.capture import capture, capture_inference
+    from netsplit.graph.rebuild import initial_values, rebuild
 
 __all__ = [
     "Graph",
@@ -19,3 +27,16 @@ __all__ = [
     "rebuild",
     "save",
 ]
+
+_HOME = {
+    "capture": "capture",
+    "capture_inference": "capture",
+    "initial_values": "rebuild",
+    "rebuild": "rebuild",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'netsplit.graph' has no attribute '{name}'")
+    return getattr(import_module(f"netsplit.graph.{_HOME[name]}"), name)

@@ -6,7 +6,10 @@ from netsplit.partition.netsplit import NetSplit
 from netsplit.partition.random import Random
 from netsplit.partition.single import Single
 
+METHODS: dict[str, type[Partitioner]] = {kind.name: kind for kind in (NetSplit, MTopo, Single, Random)}
+
 __all__ = [
+    "METHODS",
     "MTopo",
     "NetSplit",
     "Partitioner",

@@ -6,7 +6,7 @@
     makespan >= end_bp(i), of entry nodes: all others end before one of them              (5-14)
     sum_p place(g,p) = 1, place binary, shared by the nodes of a group g                  (5-15)
     start_fp(j) >= end_fp(i) + commu,  start_bp(i) >= end_bp(j) + commu  of edge (i,j)    (5-16)
-    capacity(p) >= alpha * weights + 2 * in_flight * held variables                       (5-18)
+    capacity(p) >= alpha * weights + (in_flight + 1) * held variables                     (5-18)
 
 How the two non-linear parts are made linear, both exactly:
 

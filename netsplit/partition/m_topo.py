@@ -67,7 +67,7 @@ class MTopo(Partitioner):
 
 
 def footprints(problem: Problem) -> dict[str, int]:
-    """Static bytes of each node alone: alpha * initializers + 2 * in_flight * its own outputs.
+    """Static bytes of each node alone: alpha * initializers + copies_alive * its own outputs.
 
     An input of the graph counts at its first consumer, so every variable counts once in all.
     """

@@ -1,4 +1,8 @@
-"""Static bytes of a placement: parameters and variables, as NetSplit thesis equation (5-18) counts them."""
+"""Static bytes of a placement: parameters and variables, as NetSplit thesis equation (5-18) counts them.
+
+Equation (5-18) counts every variable twice, for its value and its gradient. With n micro-batches in
+flight, the values of all n are alive and the gradients of the one whose backward runs: n + 1 times.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,13 @@ from collections.abc import Iterable, Mapping
 
 from netsplit.graph.ir import Graph, Variable
 
-__all__ = ["memory_of", "node_weight_bytes", "related_nodes", "static_bytes"]
+__all__ = ["copies_alive", "memory_of", "node_weight_bytes", "related_nodes", "static_bytes"]
+
+
+def copies_alive(in_flight: int) -> int:
+    """How often a variable counts: values of the micro-batches in flight, and one gradient."""
+    return in_flight + 1
+
 
 
 def related_nodes(variable: Variable) -> tuple[str, ...]:
@@ -26,15 +36,15 @@ def node_weight_bytes(graph: Graph) -> dict[str, int]:
 
 
 def memory_of(graph: Graph, nodes: Iterable[str], alpha: int, in_flight: int = 1) -> int:
-    """Bytes that a set of nodes needs on one device: alpha * parameters + 2 * in_flight * variables.
+    """Bytes that a set of nodes needs on one device: alpha * parameters + copies_alive * variables.
 
-    A variable counts once, with its gradient (the factor 2), when its producer or any consumer is
-    in the set. `in_flight` is the number of micro-batches whose variables are alive at once.
+    A variable counts when its producer or any consumer is in the set. `in_flight` is the number of
+    micro-batches whose variables are alive at once.
     """
     chosen = set(nodes)
     weights = node_weight_bytes(graph)
     variables = sum(v.nbytes for v in graph.variables.values() if any(n in chosen for n in related_nodes(v)))
-    return alpha * sum(weights[n] for n in chosen) + 2 * in_flight * variables
+    return alpha * sum(weights[n] for n in chosen) + copies_alive(in_flight) * variables
 
 
 def static_bytes(
@@ -47,5 +57,5 @@ def static_bytes(
         used[device] += alpha * weights[name]
     for variable in graph.variables.values():
         for device in {device_of[n] for n in related_nodes(variable)}:
-            used[device] += 2 * in_flight * variable.nbytes
+            used[device] += copies_alive(in_flight) * variable.nbytes
     return used

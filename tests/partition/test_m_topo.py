@@ -13,10 +13,10 @@ def devices(graph, capacities) -> str:
     return "".join(placement.device_of[name][1:] for name in graph.nodes)
 
 
-def test_a_footprint_is_the_state_and_twice_the_outputs_and_inputs_count_at_their_first_consumer():
+def test_a_footprint_is_the_state_and_the_living_copies_of_outputs_and_inputs_count_at_their_first_consumer():
     graph = graph_of("abc", [("", 7, "bc"), ("a", 10, "bc"), ("b", 4, "c")], {"a": 5, "c": 1})
     problem = Problem(graph, costs_of(graph, alpha=3), cluster_of([1000]), in_flight=2)
-    assert footprints(problem) == {"a": 15 + 40, "b": 28 + 16, "c": 3}
+    assert footprints(problem) == {"a": 15 + 30, "b": 21 + 12, "c": 3}
 
 
 def test_a_chain_is_cut_where_the_cap_is_exceeded():
