@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
-from netsplit.graph.capture import as_tuple
+from netsplit.graph.step import as_tuple
 from netsplit.graph.ir import Graph
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.simulate.timeline import Timeline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -16,6 +17,8 @@ from runners._entry import entry
 __all__ = ["job", "main"]
 
 log = logging.getLogger(__name__)
+
+_WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
 def job(cfg: DictConfig) -> None:
@@ -50,7 +53,7 @@ def job(cfg: DictConfig) -> None:
         config=OmegaConf.to_container(cfg, resolve=True),
     )
     log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     with Session(spec, folder / "workers") as session, ConsoleProgress(console) as progress:
         found = compare(experiment, session, tracker, folder, progress)
     console.print(comparison_table(found.rows, title=experiment.name))

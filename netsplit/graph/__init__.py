@@ -10,8 +10,8 @@ from netsplit.graph.files import dumps, load, loads, save
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
 if TYPE_CHECKING:
-    from netsplit.graph.capture import capture, capture_inference
-    from netsplit.graph.rebuild import initial_values, rebuild
+    from netsplit.graph.step import capture, capture_inference
+    from netsplit.graph.module import initial_values, rebuild
 
 __all__ = [
     "Graph",
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "capture": "capture",
-    "capture_inference": "capture",
-    "initial_values": "rebuild",
-    "rebuild": "rebuild",
+    "capture": "step",
+    "capture_inference": "step",
+    "initial_values": "module",
+    "rebuild": "module",
 }
 
 

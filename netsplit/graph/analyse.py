@@ -23,10 +23,12 @@ def analyse(graph: Graph, batch: tuple[torch.Tensor, ...]) -> Graph:
     """`graph` with gradients, saved tensors, in-place units and colocated sets filled in."""
     run = _FakeRun(graph, batch)
     nodes = {node.name: run.node(node) for node in graph}
-    variables = {
-        k: replace(variable, requires_grad=run.tensors[k].requires_grad)
-        for k, variable in graph.variables.items()
-    }
+    owner: dict[int, str] = {}
+    variables = {}
+    for k, variable in graph.variables.items():
+        first = owner.setdefault(storage_id(run.tensors[k]), k)
+        alias = None if first == k else first
+        variables[k] = replace(variable, requires_grad=run.tensors[k].requires_grad, alias_of=alias)
     units = _in_place_units(graph, run)
     return replace(
         graph,

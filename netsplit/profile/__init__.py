@@ -1,0 +1,38 @@
+"""What a graph costs: seconds and bytes of its nodes, and of the optimiser.
+
+What measures needs torch and is imported when first used, so that partitioners, which only read costs,
+stay light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.memory import memory_of, node_weight_bytes, static_bytes
+
+if TYPE_CHECKING:
+    from netsplit.profile.compute import profile_compute
+    from netsplit.profile.optimizer import optimizer_alpha, step_seconds_per_byte
+
+__all__ = [
+    "Costs",
+    "NodeSeconds",
+    "memory_of",
+    "node_weight_bytes",
+    "optimizer_alpha",
+    "profile_compute",
+    "static_bytes",
+    "step_seconds_per_byte",
+]
+
+_HOME = {
+    "optimizer_alpha": "optimizer",
+    "profile_compute": "compute",
+    "step_seconds_per_byte": "optimizer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'netsplit.profile' has no attribute '{name}'")
+    return getattr(import_module(f"netsplit.profile.{_HOME[name]}"), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Costs", "NodeSeconds"]
 
@@ -29,6 +29,8 @@ class Costs:
 
     seconds: dict[str, dict[str, NodeSeconds]]  # device kind -> node name -> seconds
     alpha: int
+    step_seconds_per_byte: dict[str, float] = field(default_factory=dict)  # device kind -> optimiser step
+    instruction_s: dict[str, float] = field(default_factory=dict)  # device kind -> overhead of each
 
     def forward_s(self, node: str, kind: str) -> float:
         return self.seconds[kind][node].forward_s

@@ -50,7 +50,7 @@ def _transfer_node(variable: str, device: str) -> Node:
 
 
 def _moved(variable: Variable, transfer: Node) -> Variable:
-    return replace(variable, name=transfer.outputs[0], producer=transfer.name)
+    return replace(variable, name=transfer.outputs[0], producer=transfer.name, alias_of=None)
 
 
 def _rename_inputs(node: Node, renamed: Mapping[str, str]) -> Node:

@@ -14,6 +14,7 @@ from netsplit.program.instructions import Program
 from netsplit.runtime.board import Place
 from netsplit.runtime.executor import Executor, OptimizerFactory, Share
 from netsplit.runtime.feeds import split_batch
+from netsplit.runtime.memory_meter import MemoryMeter
 from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.transport import ProcessTransport
 from netsplit.runtime.worker import Worker
@@ -147,8 +148,6 @@ def _train(worker: Worker, feeds: list[dict[str, Tensor]], mode: str) -> _Iterat
     executor.recorder.detailed = mode == "events"
     peak: int | None = None
     if mode == "bytes":
-        from netsplit.runtime.memory_meter import MemoryMeter
-
         with MemoryMeter(worker.torch_device, worker.memory["share"].all_tensors()) as meter:
             outputs = executor.run(feeds)
         peak = meter.peak_bytes

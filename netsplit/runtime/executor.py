@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from netsplit.errors import WorkerError
 from netsplit.graph.ir import TRANSFER
-from netsplit.graph.rebuild import rebuild
+from netsplit.graph.module import rebuild
 from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Segment, Send, Step
 from netsplit.runtime.recorder import Recorder
 from netsplit.runtime.transport import Handle, Transport, TransportLost, TransportTimeout

@@ -132,6 +132,7 @@ class WorkerPool:
             sys.executable, "-m", "torch.distributed.run",
             "--nnodes=1", f"--nproc-per-node={len(self.spec.devices)}", "--max-restarts=0",
             "--rdzv-backend=c10d", f"--rdzv-endpoint={self.spec.host}:{self.spec.port}",
+            f"--log-dir={self.folder / 'torchelastic'}",
             "-m", "netsplit.runtime.worker", "--controller", controller,
         ]  # fmt: skip
         own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}

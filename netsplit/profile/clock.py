@@ -1,0 +1,79 @@
+"""Seconds of short pieces of work, on a processor or on a CUDA device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+
+__all__ = ["Clock", "Lap", "engine_call_seconds", "worker_conditions"]
+
+CHAIN = 64  # trivial nodes whose backward tells the engine's cost per node
+
+Lap = tuple[Any, Any]  # start and end, as the clock marks them
+
+
+class Clock:
+    """Marks moments and tells the seconds between them.
+
+    One processor thread is timed by the processor time it gets, so that a busy machine does not count
+    as work; several threads by the wall clock; a CUDA device by events in its stream.
+    """
+
+    def __init__(self, device: torch.device, threads: int = 1) -> None:
+        self.device = device
+        self.now: Callable[[], Any] = time.thread_time if threads == 1 else time.perf_counter
+        if device.type == "cuda":
+            self.now = self._event
+
+    def _event(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def seconds(self, laps: list[Lap]) -> list[float]:
+        if self.device.type != "cuda":
+            return [end - start for start, end in laps]
+        torch.cuda.synchronize(self.device)
+        return [start.elapsed_time(end) / 1e3 for start, end in laps]
+
+
+@contextmanager
+def worker_conditions(device: torch.device, threads: int) -> Iterator[None]:
+    """A worker's thread count; random numbers of our own, with the process's left as they were."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def engine_call_seconds(clock: Clock) -> float:
+    """What one call of the autograd engine costs beyond the nodes that it runs.
+
+    Backward through a chain of trivial nodes gives the cost of a node; the rest of a call through one
+    node is the call's own.
+    """
+
+    def of_chain(length: int) -> float:
+        leaf = torch.ones(1, device=clock.device, requires_grad=True)
+        one = torch.ones(1, device=clock.device)
+        laps = []
+        for _ in range(40):
+            output = leaf
+            for _ in range(length):
+                output = output.view(1)
+            start = clock.now()
+            torch.autograd.grad([output], [leaf], [one])
+            laps.append((start, clock.now()))
+        return median(clock.seconds(laps)[10:])
+
+    short, long = of_chain(1), of_chain(1 + CHAIN)
+    return max(short - (long - short) / CHAIN, 0.0)

@@ -1,0 +1,99 @@
+"""The values alive at one place of a walk over a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from netsplit.graph.ir import Graph, Node
+from netsplit.graph.operators import resolve
+from netsplit.graph.template import decode, references
+
+__all__ = ["Frontier", "Reference", "arguments", "as_tuple", "read_by", "written_by"]
+
+Reference = tuple[str, str]  # ("var" | "init", name)
+
+
+class Frontier:
+    """The values that nodes still to come read: variables, and initializers on the device."""
+
+    def __init__(
+        self, graph: Graph, batch: tuple[Tensor, ...], values: Mapping[str, Tensor], device: torch.device
+    ) -> None:
+        self.graph = graph
+        self.values = values
+        self.device = device
+        self.tensors: dict[Reference, Tensor] = {}
+        self.last_reader = {reference: node.name for node in graph for reference in read_by(node)}
+        for name, tensor in zip(graph.input_variables, batch, strict=True):
+            self.tensors["var", name] = tensor.detach().to(device, copy=True)
+
+    def leaf(self, reference: Reference) -> Tensor:
+        """The value as a leaf of an autograd graph of its own, which shares the value's storage."""
+        tag, name = reference
+        known = self.graph.variables[name] if tag == "var" else self.graph.initializers[name]
+        return self[reference].detach().requires_grad_(known.requires_grad)
+
+    def __getitem__(self, reference: Reference) -> Tensor:
+        if reference not in self.tensors:
+            assert reference[0] == "init", reference
+            self.tensors[reference] = self._initializer(reference[1])
+        return self.tensors[reference]
+
+    def _initializer(self, name: str) -> Tensor:
+        """Buffers are copied, as operators write them; parameters only where the device is another."""
+        return self.values[name].detach().to(self.device, copy=not self.graph.initializers[name].is_parameter)
+
+    def adopt(self, node: Node, outputs: Mapping[str, Tensor] | None) -> None:
+        """Take a node's outputs, and forget what no later node reads.
+
+        None: the node wrote a copy. It is run again on the values themselves, so that every variable
+        that shares their storage sees the write.
+        """
+        if outputs is None:
+            args, kwargs = arguments(node, self.__getitem__, self.device)
+            with torch.no_grad():
+                outputs = dict(zip(node.outputs, as_tuple(resolve(node.op)(*args, **kwargs)), strict=False))
+        for k, output in outputs.items():
+            if ("var", k) in self.last_reader:
+                self.tensors["var", k] = output.detach()
+        for reference in read_by(node):
+            if self.last_reader[reference] == node.name:
+                self.tensors.pop(reference, None)
+
+
+def read_by(node: Node) -> tuple[Reference, ...]:
+    """The tensors in a node's arguments, each once."""
+    return tuple(dict.fromkeys(references([node.args, list(node.kwargs.values())])))
+
+
+def written_by(node: Node) -> set[Reference]:
+    """The tensors that the operator's schema says it writes in place."""
+    schema = resolve(node.op)._schema
+    given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
+    return {
+        reference
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for reference in references(given.get(argument.name))
+    }
+
+
+def arguments(
+    node: Node, tensor: Callable[[Reference], Tensor], device: torch.device
+) -> tuple[list[Any], dict[str, Any]]:
+    """A node's positional and keyword arguments, with tensors by reference."""
+
+    def get(tag: str, name: str) -> Tensor:
+        return tensor((tag, name))
+
+    args = decode(node.args, get, device)
+    return args, {key: decode(template, get, device) for key, template in node.kwargs.items()}
+
+
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    """What an operator returned: one tensor, several, or nothing."""
+    return (result,) if isinstance(result, Tensor) else tuple(result or ())

@@ -1,0 +1,89 @@
+"""Measured peak bytes of a device over a stretch of work."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+__all__ = ["MemoryMeter"]
+
+
+class MemoryMeter:
+    """Largest number of bytes of tensors alive at once.
+
+    On a CPU every operator's results are watched, those of backward included (it runs in the calling
+    thread): a storage counts from when it appears until nothing holds it. An operator's scratch space
+    is not seen. On a GPU the allocator itself is asked.
+
+    Args:
+        device: whose tensors to count.
+        base: tensors that are alive already, such as parameters and moments.
+    """
+
+    def __init__(self, device: torch.device, base: Iterable[Tensor] = ()) -> None:
+        self.device = device
+        self._watch = _Watch(device.type) if device.type == "cpu" else None
+        if self._watch is not None:
+            for tensor in base:
+                self._watch.see(tensor)
+        self._peak = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._watch.peak if self._watch is not None else self._peak
+
+    def __enter__(self) -> Self:
+        if self._watch is not None:
+            self._watch.__enter__()
+        else:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._watch is not None:
+            self._watch.__exit__(kind, error, trace)
+        else:
+            self._peak = max(self._peak, torch.cuda.max_memory_allocated(self.device))
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, device_type: str) -> None:
+        super().__init__()
+        self.device_type = device_type
+        self.seen: set[int] = set()
+        self.now = 0
+        self.peak = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, Tensor):
+                self.see(value)
+        return result
+
+    def see(self, tensor: Tensor) -> None:
+        if tensor.device.type != self.device_type:
+            return
+        storage = tensor.untyped_storage()
+        key, nbytes = storage._cdata, storage.nbytes()
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        self.now += nbytes
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, key, nbytes)
+
+    def _gone(self, key: int, nbytes: int) -> None:
+        self.seen.discard(key)
+        self.now -= nbytes

@@ -1,0 +1,79 @@
+"""The line that fits a link, and the probe between real processes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netsplit.cluster.probe import DEFAULT_SIZES, fit_link, fit_links, probe_links
+
+LATENCIES = st.floats(1e-6, 1e-2)
+RATES = st.floats(1e-11, 1e-7)
+SECONDS = st.floats(1e-6, 1.0)
+SIZES = st.lists(st.integers(1, 2**24), min_size=2, max_size=20, unique=True)
+
+
+@given(LATENCIES, RATES)
+def test_a_line_without_noise_is_found_exactly(latency_s: float, seconds_per_byte: float) -> None:
+    link = fit_link([(n, latency_s + n * seconds_per_byte) for n in DEFAULT_SIZES])
+    assert link.latency_s == pytest.approx(latency_s, rel=1e-6)
+    assert link.seconds_per_byte == pytest.approx(seconds_per_byte, rel=1e-4)
+    assert link.r_squared == pytest.approx(1.0, abs=1e-6)
+
+
+@given(SIZES, st.data())
+def test_any_samples_give_a_link_without_negative_cost(sizes: list[int], data: st.DataObject) -> None:
+    link = fit_link([(n, data.draw(SECONDS)) for n in sizes])
+    assert link.latency_s >= 0
+    assert link.seconds_per_byte >= 0
+    assert link.r_squared is not None
+    assert 0 <= link.r_squared <= 1
+
+
+def test_a_negative_latency_becomes_zero_and_the_rate_is_fitted_again() -> None:
+    link = fit_link([(1000, 1e-6), (2000, 4e-6)])
+    assert link.latency_s == 0
+    assert 1e-9 < link.seconds_per_byte < 2e-9
+
+
+def test_a_disturbed_large_packet_does_not_carry_off_the_latency() -> None:
+    samples = [(n, 50e-6 + n * 1e-9) for n in DEFAULT_SIZES]
+    samples[-1] = (samples[-1][0], 1.3 * samples[-1][1])
+    assert fit_link(samples).latency_s == pytest.approx(50e-6, rel=0.1)
+
+
+def test_one_size_cannot_be_fitted() -> None:
+    with pytest.raises(ValueError, match="two sizes or more"):
+        fit_link([(1024, 1e-4), (1024, 2e-4)])
+
+
+def _worker(rank: int, folder: str, names: list[str], sizes: list[int]) -> None:
+    store = dist.FileStore(f"{folder}/store", len(names))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=len(names))
+    try:
+        samples = probe_links(rank, names, "cpu", sizes, repeats=3)
+        Path(folder, f"{rank}.pickle").write_bytes(pickle.dumps(samples))
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c"]])
+def test_workers_probe_every_ordered_pair_and_all_know_the_result(tmp_path: Path, names: list[str]) -> None:
+    sizes = [64, 4096, 262144]
+    mp.spawn(_worker, (str(tmp_path), names, sizes), nprocs=len(names))
+    samples, *others = [
+        pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(len(names))
+    ]
+    assert all(other == samples for other in others)
+    assert set(samples) == {(p, q) for p in names for q in names if p != q}
+    for points in samples.values():
+        assert [nbytes for nbytes, _ in points] == sizes
+        assert all(seconds > 0 for _, seconds in points)
+    assert set(fit_links(samples)) == set(samples)
