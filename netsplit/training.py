@@ -14,9 +14,9 @@ from netsplit.simulate.timeline import Timeline
 
 __all__ = ["Epoch", "History", "Iteration", "Observer", "fit"]
 
-# Of the first epoch: the first iteration warms up, the next is metered for bytes (which slows it),
-# the third is recorded event by event.
-_METERED, _RECORDED = 1, 2
+# The first iteration warms up, the next is metered for bytes (which slows it), and some after it are
+# recorded event by event, of which the most typical one is kept.
+_METERED, _RECORDED = 1, range(2, 22)
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Epoch:
 
 @dataclass
 class History:
-    """A finished training; `measured` is the recorded iteration."""
+    """A finished training."""
 
     batch_size: int
     iterations: list[Iteration] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
-    recorded: Timeline | None = None
+    recorded: list[Timeline] = field(default_factory=list)
     peak_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -63,10 +63,11 @@ class History:
 
     @property
     def measured(self) -> Timeline | None:
-        """The recorded iteration's events, with the median seconds and the metered bytes."""
-        if self.recorded is None:
+        """The recorded iteration nearest to the median, with the metered bytes."""
+        if not self.recorded:
             return None
-        return replace(self.recorded, iteration_s=self.iteration_s, peak_bytes=self.peak_bytes)
+        typical = min(self.recorded, key=lambda timeline: abs(timeline.iteration_s - self.iteration_s))
+        return replace(typical, iteration_s=self.iteration_s, peak_bytes=self.peak_bytes)
 
 
 class Observer(Protocol):
@@ -121,8 +122,9 @@ def _iterate(
     if step == _METERED:
         loss, timeline = model.measure_batch(inputs, targets, bytes_too=True)
         history.peak_bytes = timeline.peak_bytes
-    elif step == _RECORDED:
-        loss, history.recorded = model.measure_batch(inputs, targets)
+    elif step in _RECORDED:
+        loss, timeline = model.measure_batch(inputs, targets)
+        history.recorded.append(timeline)
     else:
         loss = model.train_batch(inputs, targets)
     return Iteration(step, epoch, loss, time.perf_counter() - start, timed=step != _METERED)

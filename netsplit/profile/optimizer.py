@@ -18,6 +18,7 @@ __all__ = ["optimizer_alpha", "step_seconds_per_byte"]
 OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 DUMMY_SHAPE = (7, 5)  # no optimiser keeps anything else of this shape
+SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
 
 
 def optimizer_alpha(factory: OptimizerFactory) -> int:
@@ -72,8 +73,10 @@ def step_seconds_per_byte(
     with worker_conditions(device, threads):
         parameters = [nn.Parameter(torch.rand(shape, device=device)) for shape in chosen]
         optimizer = factory(parameters)
+        scratch = torch.ones(SCRATCH_BYTES // 4, device=device)
         for _ in range(warmup + repeats):
             _give_gradients(parameters)
+            scratch.mul_(1.0)
             start = clock.now()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

@@ -154,7 +154,7 @@ class Executor:
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
         for send, handle in self.state.sending:
             self._wait(send, send, handle)
-            self.recorder.sent(send.tag)
+            self.recorder.sent(send.tag, handle.ended_s)
         outputs = self.state.outputs
         self.state = _State([])
         self.recorder.end()
@@ -283,7 +283,7 @@ class Executor:
         still = []
         for send, handle in self.state.sending:
             if handle.done():
-                self.recorder.sent(send.tag)
+                self.recorder.sent(send.tag, handle.ended_s)
             else:
                 still.append((send, handle))
         self.state.sending = still

@@ -17,8 +17,7 @@ __all__ = ["Recorder"]
 class Recorder:
     """Times instructions on the machine's monotonic clock, which its processes share.
 
-    A send's event ends when the sender next looks and finds it done: no earlier than the transfer
-    ended, and later by at most the instruction that was running then.
+    A send lasts from when it is issued until it is over, waiting for the receiver included.
     """
 
     def __init__(self, device: str, on_instruction: Callable[[int], None] | None = None) -> None:
@@ -62,10 +61,12 @@ class Recorder:
     def sending(self, send: Send, nbytes: int) -> None:
         self._open[send.tag] = (send, nbytes, time.perf_counter())
 
-    def sent(self, tag: int) -> None:
+    def sent(self, tag: int, ended_s: float | None) -> None:
+        """`ended_s` is None where only this moment is known."""
         send, nbytes, start = self._open.pop(tag)
+        end = time.perf_counter() if ended_s is None else ended_s
         name = f"gradient of {send.source}" if send.gradient else send.source
         event = Event(
-            self.device, "send", name, send.microbatch, start, time.perf_counter(), send.peer, nbytes
+            self.device, "send", name, send.microbatch, start, end, send.peer, nbytes
         )
         self.events.append(event)

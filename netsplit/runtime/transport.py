@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 from datetime import timedelta
 from typing import Protocol
 
@@ -9,6 +12,9 @@ import torch
 import torch.distributed as dist
 
 __all__ = ["Handle", "LocalTransport", "ProcessTransport", "Transport", "TransportLost", "TransportTimeout"]
+
+
+_FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
 
 
 class TransportTimeout(Exception):
@@ -26,6 +32,10 @@ class Handle(Protocol):
         """The tensor, once it is there; raises `TransportTimeout` or `TransportLost`."""
 
     def done(self) -> bool: ...
+
+    @property
+    def ended_s(self) -> float | None:
+        """When it ended, on ``time.perf_counter``; None where nobody looked at that moment."""
 
 
 class Transport(Protocol):
@@ -64,6 +74,10 @@ class _Parcel:
     def done(self) -> bool:
         return self.tag is None or self.tag in self.transport.parcels
 
+    @property
+    def ended_s(self) -> float | None:
+        return None
+
 
 class ProcessTransport:
     """One process per device, joined by ``torch.distributed`` (gloo, or NCCL between CUDA devices)."""
@@ -71,12 +85,17 @@ class ProcessTransport:
     def __init__(self, rank_of: dict[str, int], device: torch.device) -> None:
         self.rank_of = rank_of
         self.device = device
+        self.watchers: dict[str, _Watcher] = {}
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Handle:
         tensor = tensor.contiguous()
         work = dist.isend(tensor, self.rank_of[peer], tag=tag)
         assert work is not None
-        return _Work(work, tensor)
+        if self.device.type != "cpu":
+            return _Work(work, tensor)
+        if peer not in self.watchers:
+            self.watchers[peer] = _Watcher()
+        return self.watchers[peer].watch(_Work(work, tensor))
 
     def receive(self, shape: tuple[int, ...], dtype: torch.dtype, peer: str, tag: int) -> Handle:
         tensor = torch.empty(shape, dtype=dtype, device=self.device)
@@ -100,3 +119,52 @@ class _Work:
 
     def done(self) -> bool:
         return self.work.is_completed()
+
+    @property
+    def ended_s(self) -> float | None:
+        return None
+
+
+class _Watched:
+    """A gloo send, waited for by a watcher: gloo itself says nothing before somebody waits."""
+
+    def __init__(self, work: _Work) -> None:
+        self.work: _Work | None = work
+        self.over = threading.Event()
+        self.error: Exception | None = None
+        self.ended_s: float | None = None
+
+    def wait(self, timeout_s: float) -> torch.Tensor:
+        if not self.over.wait(timeout_s):
+            raise TransportTimeout(f"not sent within {timeout_s:g} s")
+        if self.error is not None:
+            raise self.error
+        return torch.empty(0)
+
+    def done(self) -> bool:
+        return self.over.is_set() and self.error is None
+
+
+class _Watcher:
+    """Waits for the sends to one peer, which end in the order they began."""
+
+    def __init__(self) -> None:
+        self.queue: queue.SimpleQueue[_Watched] = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def watch(self, work: _Work) -> _Watched:
+        watched = _Watched(work)
+        self.queue.put(watched)
+        return watched
+
+    def _run(self) -> None:
+        while True:
+            watched = self.queue.get()
+            assert watched.work is not None
+            try:
+                watched.work.wait(_FOREVER_S)
+            except (TransportTimeout, TransportLost) as error:
+                watched.error = error
+            watched.ended_s = time.perf_counter()
+            watched.work = None  # lets the tensor go
+            watched.over.set()
