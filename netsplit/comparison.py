@@ -84,6 +84,7 @@ def compare(
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
     found = Comparison(folder)
+    _ = session.pool  # a cluster that does not come up leaves no run behind
     with tracker.comparison(experiment.name, experiment.config, tags=_tags(experiment, session)) as parent:
         study = _study(experiment, session)
         _record_study(parent, study, session, folder)

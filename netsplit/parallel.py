@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
-from netsplit.graph.step import as_tuple
 from netsplit.graph.ir import Graph
+from netsplit.graph.step import as_tuple
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.simulate.timeline import Timeline
 

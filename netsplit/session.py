@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
-from netsplit.graph.step import as_tuple, capture, capture_inference
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
+from netsplit.graph.step import as_tuple, capture, capture_inference
 from netsplit.parallel import ParallelModel
 from netsplit.partition.base import Partitioner, Placement, Problem
 from netsplit.profile.compute import profile_compute

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,7 @@ def sentence(error: BaseException) -> str:
 def _run(start: Callable[[], None], failures: list[Exception]) -> None:
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
+    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way to say Ctrl-C
     try:
         start()
     except KeyboardInterrupt:
@@ -95,6 +97,10 @@ def _run(start: Callable[[], None], failures: list[Exception]) -> None:
     finally:
         if not wants_traceback:
             os.environ.pop(FULL_ERROR, None)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from netsplit.config import build, check
-from netsplit.errors import NetSplitError
+from netsplit.errors import ConfigError, NetSplitError
 from runners._entry import entry
 
 __all__ = ["job", "main"]
@@ -39,14 +40,16 @@ def job(cfg: DictConfig) -> None:
     from runners._progress import ConsoleProgress
 
     torch.manual_seed(settings.seed)
+    data = build(cfg.dataset)
+    _check_classes(cfg, data.num_classes)
     experiment = Experiment(
         name=_name(cfg),
         model=build(cfg.model),
         loss=build(cfg.loss),
-        data=build(cfg.dataset),
+        data=data,
         partitioners=partitioners,
         schedule=schedule,
-        optimizer=build(cfg.optimizer),
+        optimizer=_optimizer(cfg),
         epochs=settings.epochs,
         batch_size=settings.batch_size,
         seed=settings.seed,
@@ -59,8 +62,10 @@ def job(cfg: DictConfig) -> None:
     console.print(comparison_table(found.rows, title=experiment.name))
     console.print(f"Written to {folder}; 'make ui' shows the runs, 'comparison.md' there is this table.")
     if found.failed:
-        reasons = "; ".join(f"{row.method}: {row.error}" for row in found.failed)
-        raise NetSplitError(f"{len(found.failed)} of {len(found.rows)} methods failed: {reasons}")
+        names = ", ".join(row.method for row in found.failed)
+        raise NetSplitError(
+            f"{len(found.failed)} of {len(found.rows)} methods failed, as said above: {names}."
+        )
 
 
 @entry(config_name="config")
@@ -73,6 +78,26 @@ def _name(cfg: DictConfig) -> str:
     return ", ".join(
         str(choices[group]) for group in ("model", "dataset", "cluster", "schedule", "optimizer")
     )
+
+
+def _check_classes(cfg: DictConfig, needed: int) -> None:
+    given = cfg.model.get("num_classes")
+    if given is not None and given < needed:
+        raise ConfigError(
+            f"model.num_classes is {given}, but the dataset has {needed} classes: give at least {needed}."
+        )
+
+
+def _optimizer(cfg: DictConfig) -> Any:
+    """The optimiser as a factory, tried on a parameter of its own: a bad value shows before any worker starts."""
+    from netsplit.profile.optimizer import optimizer_alpha
+
+    factory = build(cfg.optimizer)
+    try:
+        optimizer_alpha(factory)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"optimizer: {cfg.optimizer._target_} refuses these values: {error}") from error
+    return factory
 
 
 def _size(model: object) -> int:

@@ -10,8 +10,8 @@ from netsplit.graph.files import dumps, load, loads, save
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
 if TYPE_CHECKING:
-    from netsplit.graph.step import capture, capture_inference
     from netsplit.graph.module import initial_values, rebuild
+    from netsplit.graph.step import capture, capture_inference
 
 __all__ = [
     "Graph",

@@ -18,7 +18,6 @@ def copies_alive(in_flight: int) -> int:
     return in_flight + 1
 
 
-
 def related_nodes(variable: Variable) -> tuple[str, ...]:
     """R(j) of (5-18): the producer and every consumer of a variable."""
     return ((variable.producer,) if variable.producer is not None else ()) + variable.consumers

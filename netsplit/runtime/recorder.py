@@ -66,7 +66,5 @@ class Recorder:
         send, nbytes, start = self._open.pop(tag)
         end = time.perf_counter() if ended_s is None else ended_s
         name = f"gradient of {send.source}" if send.gradient else send.source
-        event = Event(
-            self.device, "send", name, send.microbatch, start, end, send.peer, nbytes
-        )
+        event = Event(self.device, "send", name, send.microbatch, start, end, send.peer, nbytes)
         self.events.append(event)

@@ -1,100 +1,217 @@
 """The predicting interpreter: the instructions the runtime executes, in time instead of tensors.
 
-A device does one computation at a time. A transfer occupies its directed link alone, and begins when
-the send has been issued, the receive is ready (as gloo and NCCL have it) and the link is free. On a
-link, transfers begin in the order of their tags: both ends issue them in that order.
+    device p   ──Send──► ┐                      ┌─► arrived ──► the Forward or Backward that waits, on q
+                         ├─► ready ──► link p→q ┤
+    device q   ──Recv──► ┘   (a heap, by time)  └─► free for the next
+
+A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
+directed link alone. It is ready when both ends have come to it (rendezvous, as gloo and NCCL have it);
+a link takes transfers in the order in which they become ready, ties by tag.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.profile.costs import Costs
-from netsplit.program.check import needs
+from netsplit.program.check import check_progress, needs
 from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Send, Step
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.timeline import Event, EventKind, Timeline
 
 __all__ = ["simulate"]
 
+_Key = tuple[str, int, bool]  # variable, micro-batch, gradient?
+
 
 def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
-    """Predicted timeline of one iteration, with peak bytes of every device.
+    """Predicted timeline of one iteration in seconds, with the peak bytes of every device.
 
-    One pass over the program's global order: whatever an instruction waits for comes before it.
+    An instruction first costs its device `costs.instruction_s`; a computation then waits for what it
+    reads and lasts the sum of its operators' seconds. The iteration ends when all devices have
+    finished and all their sends are over.
+
+    Raises:
+        DeadlockError: the program cannot complete (never so for what `compile_program` returns).
+        NetSplitError: an operator without a measured cost, or a transfer without a link.
     """
     run = _Run(program, cluster, costs)
-    at = dict.fromkeys(program.devices, 0)
-    for device in program.order:
-        run.execute(device, program.instructions[device][at[device]])
-        at[device] += 1
-    seconds = max([*run.clock.values(), *run.link_free.values()], default=0.0)
-    events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.device)))
+    for device in run.devices.values():
+        run.advance(device)
+    while run.ready:
+        run.transfer()
+    run.finish()
+    events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.end_s, event.device)))
+    seconds = max((device.clock for device in run.devices.values()), default=0.0)
     return Timeline(events, seconds, predicted_peak_bytes(program, costs.alpha))
 
 
 @dataclass
+class _Device:
+    name: str
+    instructions: tuple[Instruction, ...]
+    overhead_s: float  # of every instruction
+    step_s: float
+    at: int = 0
+    clock: float = 0.0
+    missing: int = 0  # transfers that the instruction it stands at still waits for
+    sends: list[Send] = field(default_factory=list)
+
+
 class _Run:
-    program: Program
-    cluster: Cluster
-    costs: Costs
-    clock: dict[str, float] = field(init=False)
-    link_free: dict[tuple[str, str], float] = field(default_factory=dict)
-    issued: dict[int, float] = field(default_factory=dict)  # tag -> when it was sent
-    arrival: dict[tuple[str, int, bool], tuple[float, Recv]] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
+        self.program = program
+        self.links = cluster.links
+        kinds = {device.name: device.kind for device in cluster.devices}
+        bytes_on = _trainable_bytes(program)
+        self.devices = {
+            name: _Device(
+                name,
+                program.instructions[name],
+                costs.instruction_s.get(kinds[name], 0.0),
+                bytes_on.get(name, 0) * costs.step_seconds_per_byte.get(kinds[name], 0.0),
+            )
+            for name in program.devices
+        }
+        self.seconds = _segment_seconds(program, costs, kinds)
+        self.needed = _needed(program)
+        self.events: list[Event] = []
+        self.met: dict[int, tuple[float, Send | Recv]] = {}  # tag -> the end that came first, and when
+        self.ready: list[tuple[float, int, Send, Recv]] = []
+        self.link_free: dict[tuple[str, str], float] = {}
+        self.arrived: dict[_Key, tuple[float, Recv]] = {}
+        self.ended: dict[int, float] = {}  # tag -> when the transfer ended
+        self.waiting: dict[_Key, _Device] = {}
 
-    def __post_init__(self) -> None:
-        self.clock = dict.fromkeys(self.program.devices, 0.0)
-        self.kind = {device.name: device.kind for device in self.cluster.devices}
-        self.forward_s, self.backward_s = [], []
-        for segment in self.program.segments:
-            seconds = self.costs.seconds[self.kind[segment.device]]
-            self.forward_s.append(sum(seconds[name].forward_s for name in segment.nodes))
-            self.backward_s.append(sum(seconds[name].backward_s for name in segment.nodes))
+    def advance(self, device: _Device) -> None:
+        """Execute until the device waits for a transfer whose end is not known yet."""
+        while device.at < len(device.instructions):
+            ins = device.instructions[device.at]
+            if isinstance(ins, Forward | Backward):
+                keys = self._keys(ins)
+                absent = [key for key in keys if key not in self.arrived]
+                if absent:
+                    device.missing = len(absent)
+                    self.waiting.update(dict.fromkeys(absent, device))
+                    return
+                device.clock += device.overhead_s
+                for key in keys:
+                    end, recv = self.arrived[key]
+                    self._wait(device, end, recv)
+                kind: EventKind = "forward" if isinstance(ins, Forward) else "backward"
+                seconds = self.seconds[kind][ins.segment]
+                self._compute(device, kind, f"segment {ins.segment}", ins.microbatch, seconds)
+            elif isinstance(ins, Step):
+                device.clock += device.overhead_s
+                self._compute(device, "step", str(ins), -1, device.step_s)
+            else:
+                device.clock += device.overhead_s
+                self._meet(device, ins)
+            device.at += 1
 
-    def execute(self, device: str, ins: Instruction) -> None:
-        self.clock[device] += self.costs.instruction_s.get(self.kind[device], 0.0)
+    def transfer(self) -> None:
+        """Let the transfer that became ready first have its link.
+
+        Whatever becomes ready later in this loop does so through a transfer that ended later: no
+        transfer is overtaken by one that the heap does not know yet.
+        """
+        ready, tag, send, recv = heapq.heappop(self.ready)
+        link = (recv.peer, send.peer)
+        if link not in self.links:
+            raise ConfigError(
+                f"the cluster has no link from {link[0]} to {link[1]}, which the program uses: "
+                "give it in the cluster file, or probe the links."
+            )
+        nbytes = self.program.graph.variables[send.source].nbytes
+        start = max(ready, self.link_free.get(link, 0.0))
+        end = start + self.links[link].seconds(nbytes)
+        self.link_free[link] = self.ended[tag] = end
+        name = f"gradient of {send.source}" if send.gradient else send.source
+        self.events.append(Event(link[0], "send", name, send.microbatch, start, end, link[1], nbytes))
+        key = (recv.variable, recv.microbatch, recv.gradient)
+        self.arrived[key] = (end, recv)
+        device = self.waiting.pop(key, None)
+        if device is not None:
+            device.missing -= 1
+            if device.missing == 0:
+                self.advance(device)
+
+    def finish(self) -> None:
+        """Every device waits for the last of its sends, as the executor does."""
+        if self.met or any(device.at < len(device.instructions) for device in self.devices.values()):
+            check_progress(self.program)
+            raise AssertionError("the simulator stands still in a program that was proved to complete")
+        for device in self.devices.values():
+            for send in device.sends:
+                self._wait(device, self.ended[send.tag], send)
+
+    def _keys(self, ins: Forward | Backward) -> list[_Key]:
+        backward = isinstance(ins, Backward)
+        return [(k, ins.microbatch, backward) for k in self.needed[backward][ins.segment]]
+
+    def _meet(self, device: _Device, ins: Send | Recv) -> None:
         if isinstance(ins, Send):
-            self.issued[ins.tag] = self.clock[device]
-        elif isinstance(ins, Recv):
-            self._transfer(device, ins)
-        elif isinstance(ins, Step):
-            self._compute(device, "step", str(ins), -1, self._step_s(device))
-        else:
-            self._wait(device, ins)
-            forward = isinstance(ins, Forward)
-            seconds = (self.forward_s if forward else self.backward_s)[ins.segment]
-            kind: EventKind = "forward" if forward else "backward"
-            self._compute(device, kind, f"segment {ins.segment}", ins.microbatch, seconds)
+            device.sends.append(ins)
+        if ins.tag not in self.met:
+            self.met[ins.tag] = (device.clock, ins)
+            return
+        came, other = self.met.pop(ins.tag)
+        send, recv = (ins, other) if isinstance(ins, Send) else (other, ins)
+        assert isinstance(send, Send)
+        assert isinstance(recv, Recv)
+        heapq.heappush(self.ready, (max(came, device.clock), ins.tag, send, recv))
 
-    def _transfer(self, device: str, recv: Recv) -> None:
-        link = (recv.peer, device)
-        nbytes = self.program.graph.variables[recv.source].nbytes
-        start = max(self.issued[recv.tag], self.clock[device], self.link_free.get(link, 0.0))
-        end = start + self.cluster.transfer_seconds(nbytes, *link)
-        self.link_free[link] = end
-        self.arrival[recv.variable, recv.microbatch, recv.gradient] = (end, recv)
-        name = f"gradient of {recv.source}" if recv.gradient else recv.source
-        self.events.append(Event(recv.peer, "send", name, recv.microbatch, start, end, device, nbytes))
+    def _wait(self, device: _Device, end: float, transfer: Send | Recv) -> None:
+        if end > device.clock:
+            what, i, start = transfer.what, transfer.microbatch, device.clock
+            self.events.append(Event(device.name, "wait", what, i, start, end, transfer.peer))
+            device.clock = end
 
-    def _wait(self, device: str, ins: Forward | Backward) -> None:
-        for key in needs(self.program, ins):
-            end, recv = self.arrival.get(key, (0.0, None))
-            if recv is not None and end > self.clock[device]:
-                start, self.clock[device] = self.clock[device], end
-                self.events.append(
-                    Event(device, "wait", recv.what, recv.microbatch, start, end, recv.peer)
+    def _compute(self, device: _Device, kind: EventKind, name: str, i: int, seconds: float) -> None:
+        start = device.clock
+        device.clock = start + seconds
+        self.events.append(Event(device.name, kind, name, i, start, device.clock))
+
+
+def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> dict[str, list[float]]:
+    """Forward and backward seconds of every segment, on its own device's kind."""
+    found: dict[str, list[float]] = {"forward": [], "backward": []}
+    for segment in program.segments:
+        measured = costs.seconds.get(kinds[segment.device], {})
+        for name in segment.nodes:
+            if name not in measured:
+                raise NetSplitError(
+                    f"operator '{name}' has no measured seconds on device kind '{kinds[segment.device]}': "
+                    "profile this graph on a device of that kind first."
                 )
+        found["forward"].append(sum(measured[name].forward_s for name in segment.nodes))
+        found["backward"].append(sum(measured[name].backward_s for name in segment.nodes))
+    return found
 
-    def _compute(self, device: str, kind: EventKind, name: str, microbatch: int, seconds: float) -> None:
-        start = self.clock[device]
-        self.clock[device] = start + seconds
-        self.events.append(Event(device, kind, name, microbatch, start, start + seconds))
 
-    def _step_s(self, device: str) -> float:
-        initializers = self.program.graph.initializers
-        held = [k for k, home in self.program.initializer_device.items() if home == device]
-        nbytes = sum(initializers[k].nbytes for k in held if initializers[k].requires_grad)
-        return nbytes * self.costs.step_seconds_per_byte.get(self.kind[device], 0.0)
+def _needed(program: Program) -> tuple[list[list[str]], list[list[str]]]:
+    """Per segment the transfers that its Forward, and that its Backward, waits for."""
+    planned = {
+        ins.variable
+        for each in program.instructions.values()
+        for ins in each
+        if isinstance(ins, Recv) and ins.gradient
+    }
+    forward = [[k for k, _, _ in needs(program, Forward(s.index, 0))] for s in program.segments]
+    backward = [
+        [k for k, _, _ in needs(program, Backward(s.index, 0)) if k in planned] for s in program.segments
+    ]
+    return forward, backward
+
+
+def _trainable_bytes(program: Program) -> dict[str, int]:
+    """Device -> bytes of the parameters that its Step changes."""
+    found: dict[str, int] = {}
+    for k, home in program.initializer_device.items():
+        init = program.graph.initializers[k]
+        if init.requires_grad:
+            found[home] = found.get(home, 0) + init.nbytes
+    return found
