@@ -89,7 +89,7 @@ def _check_classes(cfg: DictConfig, needed: int) -> None:
 
 
 def _optimizer(cfg: DictConfig) -> Any:
-    """The optimiser as a factory, tried on a parameter of its own: a bad value shows before any worker starts."""
+    """The optimiser as a factory, tried on a parameter: a bad value shows before any worker starts."""
     from netsplit.profile.optimizer import optimizer_alpha
 
     factory = build(cfg.optimizer)

@@ -1,16 +1,9 @@
 """Predicted peak bytes of every device, from the lifetimes of tensors over its instructions.
 
-Mirrors what the executor holds, storage by storage:
-
-    all the time     parameters, buffers, the optimiser's moments, the batch
-    Forward          its inputs; inside, outputs of operators until their last use
-    … to Backward    what autograd saved; the segment's inputs and outputs that carry a gradient
-    Backward         gradients, from operator to operator; what was saved goes as it is used
-    … to Step        gradients of parameters
-    Send, Recv       the tensor, until the device's next computation is over; the buffer, at once
-
-Views and in-place results take no bytes of their own. Operators' private scratch space and a fused
-optimiser's are not known and not counted. Bytes are those of one iteration after the first.
+Mirrors what the executor holds: its share of the model (parameters, gradients, moments, buffers), the
+batch, values until their last reader, what a forward keeps for its backward, gradients until they are
+used, tensors being sent until the device's next computation; and within a segment the outputs of its
+operators until their last use there. Operators' private scratch space is not known and not counted.
 """
 
 from __future__ import annotations
@@ -19,256 +12,218 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from netsplit.program.instructions import Backward, Forward, Program, Recv, Send
+from netsplit.graph.ir import Graph, Node
+from netsplit.program.instructions import Backward, Forward, Program, Recv, Segment, Send, Step
 
-__all__ = ["MemoryProfile", "memory_profile", "predicted_peak_bytes"]
-
-_Storage = tuple[str, str, int, int]  # what it is, whose, micro-batch, number
-
-_SAME_GRADIENT = frozenset(
-    ["add", "add_", "alias", "clone", "contiguous", "detach", "flatten", "permute", "reshape", "squeeze", "t", "transpose", "unflatten", "unsqueeze", "view"]
-)
-"""Operators whose backward hands on the gradient of the output itself, where sizes are equal."""
-_PART_OF_GRADIENT = frozenset({"cat", "concat", "concatenate"})
-"""Operators whose backward hands on views of the gradient of the output."""
+__all__ = ["predicted_peak_bytes"]
 
 
 def predicted_peak_bytes(program: Program, alpha: int) -> dict[str, int]:
-    """Device -> largest number of bytes alive at once in one iteration after the first.
-
-    Args:
-        alpha: bytes of training state per byte of parameter (`Costs.alpha`); 2 where there are no moments.
-    """
-    return {name: found.peak_bytes for name, found in memory_profile(program, alpha).items()}
-
-
-def memory_profile(program: Program, alpha: int) -> dict[str, MemoryProfile]:
-    """Device -> when its bytes peak, and what they are; arguments as `predicted_peak_bytes`."""
-    return {device: _Device(program, device, alpha).run() for device in program.devices}
+    """Device -> largest number of bytes alive at once in one iteration after the first."""
+    return {device: _Device(program, device, alpha).peak() for device in program.devices}
 
 
 @dataclass(frozen=True)
-class MemoryProfile:
-    """What fills a device when its bytes peak."""
+class _Footprint:
+    """Bytes of one segment beyond what is alive when it starts."""
 
-    device: str
-    index: int  # of the instruction during which they peak; -1: a device without instructions
-    instruction: str
-    parameter_bytes: int  # buffers too
-    moment_bytes: int  # the optimiser's
-    gradient_bytes: int  # of parameters
-    activation_bytes: int  # the batch, values, saved tensors, gradients of variables
-    transfer_bytes: int  # received and not yet read, or being sent and not otherwise held
-
-    @property
-    def peak_bytes(self) -> int:
-        return (
-            self.parameter_bytes
-            + self.moment_bytes
-            + self.gradient_bytes
-            + self.activation_bytes
-            + self.transfer_bytes
-        )
-
-    def summary(self) -> str:
-        parts = {
-            "parameters": self.parameter_bytes,
-            "moments": self.moment_bytes,
-            "gradients": self.gradient_bytes,
-            "activations": self.activation_bytes,
-            "transfers": self.transfer_bytes,
-        }
-        listed = ", ".join(f"{name} {nbytes / 2**20:.1f}" for name, nbytes in parts.items())
-        where = f"in the {self.instruction}" if self.index >= 0 else "with nothing to do"
-        return f"{self.device}: {self.peak_bytes / 2**20:.1f} MiB {where} ({listed})"
-
-
-class _Storages:
-    """Storages alive on a device: counted once, however many hold them.
-
-    One that only transfers hold counts as "transfer", any other as "activation".
-    """
-
-    def __init__(self) -> None:
-        self.size: dict[_Storage, int] = {}
-        self.users: Counter[_Storage] = Counter()
-        self.movers: Counter[_Storage] = Counter()
-        self.bytes = {"activation": 0, "transfer": 0}
-
-    def hold(self, key: _Storage, nbytes: int, moving: bool = False) -> None:
-        self._leave(key)
-        self.size[key] = nbytes
-        (self.movers if moving else self.users)[key] += 1
-        self._enter(key)
-
-    def release(self, key: _Storage, moving: bool = False) -> None:
-        self._leave(key)
-        (self.movers if moving else self.users)[key] -= 1
-        if self.users[key] + self.movers[key] == 0:
-            del self.size[key], self.users[key], self.movers[key]
-        self._enter(key)
-
-    def _leave(self, key: _Storage) -> None:
-        if key in self.size:
-            self.bytes["activation" if self.users[key] else "transfer"] -= self.size[key]
-
-    def _enter(self, key: _Storage) -> None:
-        if key in self.size:
-            self.bytes["activation" if self.users[key] else "transfer"] += self.size[key]
+    forward_peak: int
+    backward_peak: int
+    kept: tuple[str, ...]  # storages its backward needs
+    extra: int  # bytes of unnamed saved tensors
+    trainable: int  # bytes of parameters that get a gradient here
 
 
 class _Device:
     def __init__(self, program: Program, device: str, alpha: int) -> None:
         self.program = program
         self.graph = program.graph
-        self.device = device
         self.instructions = program.instructions[device]
-        self.segments = {s.index: _Shape(program, s) for s in program.segments if s.device == device}
+        self.segments = {s.index: s for s in program.segments if s.device == device}
+        self.footprints = {index: _footprint(self.graph, s) for index, s in self.segments.items()}
         held = [k for k, home in program.initializer_device.items() if home == device]
         initializers = [self.graph.initializers[k] for k in held]
-        self.parameter_bytes = sum(init.nbytes for init in initializers)
-        self.moment_bytes = (alpha - 2) * sum(init.nbytes for init in initializers if init.requires_grad)
+        trainable = sum(init.nbytes for init in initializers if init.requires_grad)
+        feeds = sum(self.graph.variables[k].nbytes for k in program.feeds[device])
+        self.bytes = sum(init.nbytes for init in initializers) + (alpha - 2) * trainable
+        self.bytes += feeds * program.microbatches
         self.fed = set(program.feeds[device])
-        self.feed_bytes = sum(self.graph.variables[k].nbytes for k in self.fed) * program.microbatches
-        self.storages = _Storages()
+        self.largest = self.bytes
+        self.holders: Counter[tuple[str, int]] = Counter()  # (storage, micro-batch)
         self.readers = self._count_readers()
-        self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
-        self.parts: dict[tuple[str, int], list[_Storage]] = {}  # gradients waiting to be summed
-        self.sending: list[_Storage] = []
-        self.with_gradient: set[str] = set()  # parameters
-        self.gradient_bytes = 0
-        self.number = 0
-        self.best: tuple[int, int, int, int, int] | None = None  # bytes, instruction, gradients, …
+        self.left: dict[tuple[str, int], int] = {}
+        self.gradients: dict[tuple[str, int], int] = {}  # parts waiting to be summed
+        self.sending = 0
+        self.with_gradient: set[int] = set()
 
-    def run(self) -> MemoryProfile:
-        self._see(-1)
-        for index, ins in enumerate(self.instructions):
+    def peak(self) -> int:
+        for ins in self.instructions:
             if isinstance(ins, Forward):
-                self._forward(index, ins)
+                self._forward(ins)
             elif isinstance(ins, Backward):
-                self._backward(index, ins)
+                self._backward(ins)
             elif isinstance(ins, Send):
-                self._send(index, ins)
+                self._send(ins)
             elif isinstance(ins, Recv):
                 self._receive(ins)
-            else:
-                self.with_gradient.clear()
-                self.gradient_bytes = 0
-                self._sent()
-            self._see(index)
-        assert self.best is not None
-        _, index, gradients, activations, transfers = self.best
-        return MemoryProfile(
-            self.device,
-            index,
-            str(self.instructions[index]) if index >= 0 else "",
-            self.parameter_bytes,
-            self.moment_bytes,
-            gradients,
-            activations + self.feed_bytes,
-            transfers,
-        )
+            elif isinstance(ins, Step):
+                self._step()
+        return self.largest
 
-    def _see(self, index: int, activations: int = 0, gradients: int = 0) -> None:
-        """Note the bytes alive now, with so many more inside a computation."""
-        gradients += self.gradient_bytes
-        activations += self.storages.bytes["activation"]
-        transfers = self.storages.bytes["transfer"]
-        total = gradients + activations + transfers
-        if self.best is None or total > self.best[0] or self.best[1] < 0:
-            self.best = (total, index, gradients, activations, transfers)
-
-    def _forward(self, index: int, ins: Forward) -> None:
-        shape, i = self.segments[ins.segment], ins.microbatch
-        for k in shape.segment.inputs:
-            self._hold(k, i)
-            self._use(k, i)
-        self._see(index, activations=shape.forward_peak)
-        for k in shape.context:
-            self._hold(k, i)
-        if shape.kept_bytes:
-            self.storages.hold(("kept", "", ins.segment, i), shape.kept_bytes)
-        for k in shape.segment.outputs:
-            if k in self.graph.output_variables:
+    def _forward(self, ins: Forward) -> None:
+        segment, footprint, i = self.segments[ins.segment], self.footprints[ins.segment], ins.microbatch
+        self._sent()
+        self._see(footprint.forward_peak)
+        if self.program.training:
+            for k in footprint.kept:
                 self._hold(k, i)
+            self.bytes += footprint.extra
+        for k in segment.outputs:
             if self.readers[k]:
                 self.left[k, i] = self.readers[k]
-                self._hold(k, i)
-        self._see(index)
-        for k in shape.segment.inputs:
-            self._release(k, i)
+                self._hold(_root(self.graph, k), i)
+        for k in segment.inputs:
+            if k not in self.fed:
+                self._use(k, i)
+        self._see(0)
+
+    def _backward(self, ins: Backward) -> None:
+        segment, footprint, i = self.segments[ins.segment], self.footprints[ins.segment], ins.microbatch
         self._sent()
-
-    def _backward(self, index: int, ins: Backward) -> None:
-        shape, i = self.segments[ins.segment], ins.microbatch
-        seeds = {k: seed for k in shape.carrying if (seed := self._seed(index, k, i)) is not None}
-        walk = shape.backward(frozenset(seeds), frozenset(shape.parameters - self.with_gradient))
-        self._see(index, *walk.peak)
-        for k in walk.leaves:
-            self.parts.setdefault((k, i), []).append(self._new(f"gradient of {k}", i, self._nbytes(k)))
-        self.gradient_bytes += walk.gradient_bytes
-        self.with_gradient |= walk.parameters
-        self.storages_release_all(seeds.values())
-        for k in shape.context:
+        if segment.index not in self.with_gradient:
+            self.with_gradient.add(segment.index)
+            self.bytes += footprint.trainable
+        self._see(footprint.backward_peak)
+        for k in footprint.kept:
             self._release(k, i)
-        if shape.kept_bytes:
-            self.storages.release(("kept", "", ins.segment, i))
-        self._sent()
+        self.bytes -= footprint.extra
+        for k in segment.outputs:
+            self.bytes -= self.gradients.pop((k, i), 0)
+        for k in segment.inputs:
+            variable = self.graph.variables[k]
+            if variable.requires_grad:
+                self.gradients[k, i] = self.gradients.get((k, i), 0) + variable.nbytes
+                self.bytes += variable.nbytes
+        self._see(0)
 
-    def storages_release_all(self, keys: Iterable[_Storage]) -> None:
-        for key in keys:
-            self.storages.release(key)
-
-    def _seed(self, index: int, k: str, i: int) -> _Storage | None:
-        """The gradient that a Backward starts from at one of its outputs."""
-        if k in self.graph.output_variables:
-            return self._new("seed", i, self._nbytes(k))
-        for copy in self.graph.variables[k].consumers:
-            self.parts.setdefault((k, i), []).extend(self.parts.pop((f"{copy} received", i), []))
-        return self._total(index, k, i)
-
-    def _total(self, index: int, k: str, i: int) -> _Storage | None:
-        """The sum of a variable's gradients: one that was there, or a new one while all still are."""
-        parts = self.parts.pop((k, i), [])
-        if len(parts) < 2:
-            if parts and self.storages.movers[parts[0]]:
-                self.storages.hold(parts[0], self.storages.size[parts[0]])
-                self.storages.release(parts[0], moving=True)
-            return parts[0] if parts else None
-        total = self._new(f"gradient of {k}", i, self._nbytes(k))
-        self._see(index, activations=self._nbytes(k) if len(parts) > 2 else 0)
-        for part in parts:
-            self.storages.release(part, moving=bool(self.storages.movers[part]))
-        return total
-
-    def _send(self, index: int, ins: Send) -> None:
-        i, nbytes = ins.microbatch, self._nbytes(ins.source)
-        if not ins.gradient:
-            key = self._key(ins.source, i)
-            self.storages.hold(key, self._nbytes(_root(self.graph, ins.source)), moving=True)
-            self._use(ins.source, i)
+    def _send(self, ins: Send) -> None:
+        if ins.gradient:
+            self.sending += self.graph.variables[ins.source].nbytes
+            self.bytes += self.graph.variables[ins.source].nbytes
+            self._see(0)
+            self.bytes -= self.gradients.pop((ins.variable, ins.microbatch), 0)
         else:
-            key = self._total(index, ins.variable, i) or self._new("zeros", i, nbytes)
-            self.storages.hold(key, nbytes, moving=True)
-            self.storages.release(key)
-        self.sending.append(key)
+            self._use(ins.source, ins.microbatch)
 
     def _receive(self, ins: Recv) -> None:
-        i, nbytes = ins.microbatch, self._nbytes(ins.source)
+        nbytes = self.graph.variables[ins.source].nbytes
         if ins.gradient:
-            key = self._new(f"gradient of {ins.source}", i, nbytes, moving=True)
-            self.parts.setdefault((f"{ins.variable} received", i), []).append(key)
+            key = (ins.source, ins.microbatch)
+            self.gradients[key] = self.gradients.get(key, 0) + nbytes
+            self.bytes += nbytes
         else:
-            self.left[ins.variable, i] = self.readers[ins.variable]
-            self.storages.hold(self._key(ins.variable, i), nbytes, moving=True)
+            self.left[ins.variable, ins.microbatch] = self.readers[ins.variable]
+            self._hold(ins.variable, ins.microbatch)
+        self._see(0)
+
+    def _step(self) -> None:
+        self._sent()
+        self.bytes -= sum(self.footprints[s].trainable for s in self.with_gradient)
+        self.with_gradient.clear()
 
     def _sent(self) -> None:
-        for key in self.sending:
-            self.storages.release(key, moving=True)
-        self.sending = []
+        self.bytes -= self.sending
+        self.sending = 0
 
-    def _new(self, what: str, i: int, nbytes: int, moving: bool = False) -> _Storage:
-        self.number += 1
-        key = (what, "", i, self.number)
-        self.storages.hold(key, nbytes, moving)
-        return key
+    def _see(self, more: int) -> None:
+        self.largest = max(self.largest, self.bytes + more)
+
+    def _hold(self, storage: str, i: int) -> None:
+        if storage in self.fed:
+            return
+        if not self.holders[storage, i]:
+            self.bytes += self.graph.variables[storage].nbytes
+        self.holders[storage, i] += 1
+
+    def _release(self, storage: str, i: int) -> None:
+        if storage in self.fed:
+            return
+        self.holders[storage, i] -= 1
+        if not self.holders[storage, i]:
+            self.bytes -= self.graph.variables[storage].nbytes
+
+    def _use(self, k: str, i: int) -> None:
+        self.left[k, i] -= 1
+        if not self.left[k, i]:
+            self._release(_root(self.graph, k), i)
+
+    def _count_readers(self) -> Counter[str]:
+        counts: Counter[str] = Counter(k for s in self.segments.values() for k in s.inputs)
+        counts.update(
+            ins.source
+            for ins in self.instructions
+            if isinstance(ins, Send) and not ins.gradient and ins.microbatch == 0
+        )
+        return counts
+
+
+def _root(graph: Graph, k: str) -> str:
+    return graph.variables[k].alias_of or k
+
+
+def _footprint(graph: Graph, segment: Segment) -> _Footprint:
+    nodes = [graph.nodes[name] for name in segment.nodes]
+    produced = {_root(graph, k) for node in nodes for k in node.outputs if k}
+    outputs = {_root(graph, k) for k in segment.outputs}
+    saved = {_root(graph, k) for node in nodes for k in node.saved}
+    kept = tuple(sorted(saved | outputs | {_root(graph, k) for k in segment.inputs}))
+    parameters = {k for node in nodes for k in node.initializers if graph.initializers[k].requires_grad}
+    return _Footprint(
+        forward_peak=_forward_peak(graph, nodes, produced, saved | outputs),
+        backward_peak=_backward_peak(graph, nodes),
+        kept=kept,
+        extra=sum(node.saved_bytes for node in nodes),
+        trainable=sum(graph.initializers[k].nbytes for k in parameters),
+    )
+
+
+def _forward_peak(graph: Graph, nodes: Iterable[Node], produced: set[str], kept: set[str]) -> int:
+    last: dict[str, str] = {}
+    for node in nodes:
+        for k in (*node.inputs, *filter(None, node.outputs)):
+            last[_root(graph, k)] = node.name
+    alive: set[str] = set()
+    now = peak = 0
+    for node in nodes:
+        for storage in {_root(graph, k) for k in node.outputs if k} - alive:
+            if storage in produced:
+                alive.add(storage)
+                now += graph.variables[storage].nbytes
+        now += node.saved_bytes
+        peak = max(peak, now)
+        for storage in [s for s in alive if last[s] == node.name and s not in kept]:
+            alive.remove(storage)
+            now -= graph.variables[storage].nbytes
+    return peak
+
+
+def _backward_peak(graph: Graph, nodes: list[Node]) -> int:
+    """Gradients of variables and of one operator's parameters, less what the walk has already freed."""
+    alive: set[str] = set()
+    freed = now = peak = 0
+    for node in reversed(nodes):
+        wanted = [k for k in node.inputs if graph.variables[k].requires_grad]
+        for k in wanted:
+            if k not in alive:
+                alive.add(k)
+                now += graph.variables[k].nbytes
+        own = sum(
+            graph.initializers[k].nbytes for k in node.initializers if graph.initializers[k].requires_grad
+        )
+        peak = max(peak, now + own - freed)
+        for k in node.outputs:
+            if k in alive:
+                alive.remove(k)
+                now -= graph.variables[k].nbytes
+        freed += node.saved_bytes
+    return max(peak, 0)

@@ -160,7 +160,8 @@ def test_groups_that_cannot_be_packed_are_made_finer():
     assert placement.report.notes["groups"] == 5
     assert placement.report.status == "optimal"
     beside_n0 = {name for name, device in placement.device_of.items() if device == placement.device_of["n0"]}
-    assert len(beside_n0) == 2 and "n1" not in beside_n0
+    assert len(beside_n0) == 2
+    assert "n1" not in beside_n0
 
 
 def test_priority_follows_the_forward_start_times():
