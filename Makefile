@@ -9,7 +9,7 @@ PORT ?= 5000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run train test test-all lint format ui clean clean-all
+.PHONY: help setup run train test test-all lint format ui pictures clean clean-all
 
 help:  ## List these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,11 @@ format: $(STAMP)  ## Rewrite the code in the project's format
 ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
 	@mkdir -p outputs
 	$(BIN)/mlflow ui --backend-store-uri $(DATABASE) --port $(PORT)
+
+pictures: $(STAMP)  ## Refresh the README's pictures from the newest comparison
+	@newest=$$(ls -d outputs/compare/runs/*/netsplit 2>/dev/null | tail -n 1); \
+	test -n "$$newest" || { echo "No comparison to take pictures from: 'make run' first." >&2; exit 1; }; \
+	cp $$newest/timeline.png $$newest/graph.png docs/pictures/
 
 clean:  ## Remove outputs and caches
 	rm -rf outputs multirun mlruns build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

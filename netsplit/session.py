@@ -84,7 +84,10 @@ class Study:
         inference = compile_program(
             self.inference, where, self.inference.position, self.cluster, self.schedule, training=False
         )
-        return Plan(self, placement, program, inference, simulate(program, self.cluster, self.costs))
+        predicted = simulate(program, self.cluster, self.costs)
+        if partitioner.respects_capacity:
+            _warn_of_overflow(placement.method, predicted, self.cluster)
+        return Plan(self, placement, program, inference, predicted)
 
     def _program(self, placement: Placement) -> Program:
         return compile_program(
@@ -235,6 +238,16 @@ class Session:
                 found = self.pool.call_one(rank, _profile, graph, batch, copies, optimizer)
                 seconds[device.kind], step[device.kind] = found
         return Costs(seconds, optimizer_alpha(optimizer), step_seconds_per_byte=step)
+
+
+def _warn_of_overflow(method: str, predicted: Timeline, cluster: Cluster) -> None:
+    for device in cluster.devices:
+        over = predicted.peak_bytes.get(device.name, 0) - device.capacity_bytes
+        if over > 0:
+            log.warning(
+                "%s: %s is predicted to need %.1f MiB more than its capacity at its peak, though the static "
+                "count fits", method, device.name, over / 2**20,
+            )  # fmt: skip
 
 
 def _probe(worker: Worker) -> LinkSamples:

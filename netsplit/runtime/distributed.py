@@ -130,6 +130,7 @@ def _load(
     initializers = program.graph.initializers
     trainable = [k for k in values if initializers[k].is_parameter and initializers[k].requires_grad]
     worker.memory.clear()
+    torch.manual_seed(worker.rank)  # random operators draw alike in every run
     share = Share.of(values, worker.torch_device, optimizer, trainable)
     transport = ProcessTransport(worker.rank_of, worker.torch_device)
     for phase, each in (("train", program), ("predict", inference)):

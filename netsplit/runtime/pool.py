@@ -228,7 +228,9 @@ class WorkerPool:
             parts = [f"worker {self._who(r)} does not answer{self._where(r)}" for r in accused]
         self._log_traces(replies)
         self.close()
-        return WorkerError("; ".join([*parts, *told]) + ".")
+        slow = not any(how == "died" for how in dead.values()) and not raised
+        cure = " (raise cluster.timeout_s if it is only slow)" if slow else ""
+        return WorkerError("; ".join([*parts, *told]) + cure + ".")
 
     def _log_traces(self, replies: dict[int, Reply]) -> None:
         traces = [f"rank {rank}\n{reply.trace}" for rank, reply in replies.items() if reply.trace]
