@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import ConfigError
 from netsplit.parallel import ParallelModel
 from netsplit.partition import METHODS, Partitioner
+from netsplit.profile.optimizer import optimizer_alpha
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.runtime.executor import OptimizerFactory
 from netsplit.session import Session
@@ -73,9 +74,13 @@ def parallelize(
         NetSplitError: a bad argument, a model that cannot be captured, capacities that are too small,
             or workers that do not come up; the message is one sentence.
     """
-    spec = cpu_cluster(cluster) if isinstance(cluster, int) else cluster
-    method = _named(METHODS, partitioner, "partitioner") if isinstance(partitioner, str) else partitioner
-    order = _named(SCHEDULES, schedule, "schedule") if isinstance(schedule, str) else schedule
+    spec = cpu_cluster(cluster) if type(cluster) is int else cluster
+    if not isinstance(spec, ClusterSpec):
+        raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
+    method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
+    order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
+    _check_batch(batch)
+    _check_optimizer(optimizer)
     session = Session(spec, Path(folder or tempfile.mkdtemp(prefix="netsplit-")))
     try:
         plan = session.study(model, loss, batch, order, optimizer).plan(method, seed)
@@ -85,7 +90,36 @@ def parallelize(
         raise
 
 
-def _named(known: dict[str, Any], name: str, what: str) -> Any:
-    if name not in known:
-        raise ConfigError(f"{what} '{name}' is not known: choose one of {', '.join(sorted(known))}.")
-    return known[name]()
+def _chosen(known: Mapping[str, Callable[[], Any]], given: Any, kind: type, what: str) -> Any:
+    """An object of `kind`, given as such or by its name."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, str) or given not in known:
+        raise ConfigError(f"{what} {given!r} is not known: choose one of {', '.join(sorted(known))}.")
+    return known[given]()
+
+
+def _check_batch(batch: Any) -> None:
+    """A pair of tensors, or of tuples of them, all with the same number of samples."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ConfigError("batch must be a pair (inputs, targets), each a tensor or a tuple of tensors.")
+    parts = [part if isinstance(part, tuple | list) else (part,) for part in batch]
+    tensors = [tensor for part in parts for tensor in part]
+    if not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
+        raise ConfigError("batch must hold tensors whose first dimension is the sample.")
+    sizes = sorted({len(tensor) for tensor in tensors})
+    if len(sizes) > 1:
+        raise ConfigError(f"batch has tensors of {sizes} samples: inputs and targets need the same number.")
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    """Try the factory on a parameter of its own, so that a mistake shows before any worker starts."""
+    try:
+        optimizer_alpha(optimizer)
+    except ConfigError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"optimizer cannot be made of {optimizer!r} ({error}): give a function of parameters, "
+            "such as functools.partial(torch.optim.Adam, lr=1e-3)."
+        ) from error

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
 from netsplit.graph.ir import Graph
 from netsplit.graph.step import as_tuple
@@ -56,11 +56,11 @@ class ParallelModel:
             NetSplitError: a batch of another shape.
             WorkerError: a worker died, raised or hung.
         """
-        return self.runtime.train_batch(as_tuple(inputs), as_tuple(targets))
+        return self._open().train_batch(as_tuple(inputs), as_tuple(targets))
 
     def measure_batch(self, inputs: Any, targets: Any, bytes_too: bool = False) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        return self.runtime.measure(as_tuple(inputs), as_tuple(targets), bytes_too)
+        return self._open().measure(as_tuple(inputs), as_tuple(targets), bytes_too)
 
     def predict(self, inputs: Any) -> Any:
         """The model's outputs in evaluation mode, for any number of samples.
@@ -68,11 +68,13 @@ class ParallelModel:
         Samples beyond the last whole batch are computed in a batch filled up with copies of the last.
         """
         tensors = as_tuple(inputs)
+        if len(tensors[0]) == 0:
+            raise NetSplitError("there is nothing to predict: the inputs have no sample.")
         pieces = []
         for start in range(0, len(tensors[0]), self.batch_size):
             parts = tuple(tensor[start : start + self.batch_size] for tensor in tensors)
             count = len(parts[0])
-            found = self.runtime.predict(tuple(_filled(part, self.batch_size) for part in parts))
+            found = self._open().predict(tuple(_filled(part, self.batch_size) for part in parts))
             pieces.append([found[k][:count] for k in self._inference_outputs()])
         joined = tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
         return joined[0] if len(joined) == 1 else joined
@@ -92,8 +94,12 @@ class ParallelModel:
         return total / count
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Present parameters and buffers under the plain model's own keys, on the CPU."""
-        trained = self.runtime.state()
+        """Present parameters and buffers under the plain model's own keys, on the CPU.
+
+        Raises:
+            WorkerError: the workers that held them are gone.
+        """
+        trained = self._open().state()
         names = {alias: init.name for init in self.graph.initializers.values() for alias in init.aliases}
         plain = self.model.state_dict()
         return {key: trained.get(names.get(key, key), plain[key].detach().cpu()) for key in plain}
@@ -117,6 +123,12 @@ class ParallelModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _open(self) -> DistributedRuntime:
+        """The runtime, as long as the workers live: what was on them cannot be had any more."""
+        if not self.runtime.pool.connections:
+            raise WorkerError("the workers of this model are gone: it was closed, or one of them failed.")
+        return self.runtime
 
     def _inference_outputs(self) -> tuple[str, ...]:
         assert self.runtime.inference is not None

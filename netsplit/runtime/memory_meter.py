@@ -16,11 +16,20 @@ __all__ = ["MemoryMeter"]
 
 
 class MemoryMeter:
-    """Largest number of bytes of tensors alive at once.
+    """Largest number of bytes of tensors alive at once, while the meter is entered.
 
-    On a CPU every operator's results are watched, those of backward included (it runs in the calling
-    thread): a storage counts from when it appears until nothing holds it. An operator's scratch space
-    is not seen. On a GPU the allocator itself is asked.
+        with MemoryMeter(torch_device, share.all_tensors()) as meter:
+            executor.run(feeds)
+        meter.peak_bytes
+
+    On a CPU every operator is watched, those of backward included (autograd runs them in the calling
+    thread). A storage counts from when an operator first makes or reads it until nothing holds it, be
+    the meter entered at that moment or not. What an operator allocates for itself alone is not seen,
+    and autograd adds gradients out of place while watched. On a GPU the allocator itself is asked,
+    which answers for the whole process.
+
+    A meter may be entered again and goes on: several executors in one process are told apart by
+    entering each one's own meter around what it does. It keeps no tensor alive.
 
     Args:
         device: whose tensors to count.
@@ -59,15 +68,16 @@ class _Watch(TorchDispatchMode):
     def __init__(self, device_type: str) -> None:
         super().__init__()
         self.device_type = device_type
-        self.seen: set[int] = set()
+        self.size: dict[int, int] = {}  # storage -> its bytes
         self.now = 0
         self.peak = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in tree_iter(result):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        for value in tree_iter((args, kwargs, result)):
             if isinstance(value, Tensor):
                 self.see(value)
         return result
@@ -77,13 +87,11 @@ class _Watch(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
-        if key in self.seen:
-            return
-        self.seen.add(key)
-        self.now += nbytes
+        if key not in self.size:
+            weakref.finalize(storage, self._gone, key).atexit = False
+        self.now += nbytes - self.size.get(key, 0)
+        self.size[key] = nbytes
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._gone, key, nbytes)
 
-    def _gone(self, key: int, nbytes: int) -> None:
-        self.seen.discard(key)
-        self.now -= nbytes
+    def _gone(self, key: int) -> None:
+        self.now -= self.size.pop(key)

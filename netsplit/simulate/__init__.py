@@ -1,6 +1,7 @@
 """The discrete-event interpreter, the timeline, and its trace."""
 
+from netsplit.simulate.memory import MemoryProfile, memory_profile, predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Event, Timeline
 
-__all__ = ["Event", "Timeline", "simulate"]
+__all__ = ["Event", "MemoryProfile", "Timeline", "memory_profile", "predicted_peak_bytes", "simulate"]

@@ -1,0 +1,191 @@
+"""The meter counts every storage once, from when it appears until nothing holds it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from netsplit.program.instructions import Program
+from netsplit.runtime.feeds import split_batch
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.memory_meter import MemoryMeter
+
+CPU = torch.device("cpu")
+KIB = 1024
+
+
+class CopyingTransport:
+    """Moves tensors as processes do: into a buffer of the receiver's own, unseen by its meter until used."""
+
+    def __init__(self) -> None:
+        self.parcels: dict[int, Tensor] = {}
+
+    def send(self, tensor: Tensor, peer: str, tag: int) -> _Handle:
+        self.parcels[tag] = tensor
+        return _Handle(self, tag, tensor)
+
+    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, peer: str, tag: int) -> _Handle:
+        buffer = torch.empty(shape, dtype=dtype)
+        with _disable_current_modes():
+            buffer.copy_(self.parcels.pop(tag))
+        return _Handle(self, tag, buffer)
+
+
+class _Handle:
+    ended_s = 0.0
+
+    def __init__(self, transport: CopyingTransport, tag: int, tensor: Tensor) -> None:
+        self.transport = transport
+        self.tag = tag
+        self.tensor = tensor
+
+    def wait(self, timeout_s: float) -> Tensor:
+        return self.tensor
+
+    def done(self) -> bool:
+        return self.tag not in self.transport.parcels
+
+
+def metered_iteration(runtime: LocalRuntime, inputs: tuple[Tensor, ...], targets: Tensor) -> dict[str, int]:
+    """Device -> peak bytes of one iteration, each executor under a meter of its own."""
+    program: Program = runtime.program
+    transport = CopyingTransport()
+    feeds = split_batch(program, inputs, targets)
+    meters = {}
+    for name, executor in runtime.executors.items():
+        executor.transport = transport
+        own = [{k: feed[k].clone() for k in program.feeds[name]} for feed in feeds]
+        base = runtime.shares[name].all_tensors() + [t for feed in own for t in feed.values()]
+        meters[name] = MemoryMeter(CPU, base)
+        executor.begin(own)
+    del own, base
+    at = dict.fromkeys(program.devices, 0)
+    for name in program.order:
+        with meters[name]:
+            runtime.executors[name].execute(at[name])
+        at[name] += 1
+    for name, executor in runtime.executors.items():
+        with meters[name]:
+            executor.finish()
+    return {name: meter.peak_bytes for name, meter in meters.items()}
+
+
+def kib(count: int) -> Tensor:
+    return torch.ones(count * KIB // 4)
+
+
+def test_temporaries_count_while_they_live() -> None:
+    with MemoryMeter(CPU) as meter:
+        for _ in range(5):
+            kept = kib(8) + 1
+        kept = kept * 2
+    assert meter.peak_bytes == 3 * 8 * KIB  # the last kept, the ones, their sum
+
+
+def test_base_tensors_count_from_the_start() -> None:
+    base = [kib(4), kib(2)]
+    meter = MemoryMeter(CPU, [*base, base[0][:10]])
+    assert meter.peak_bytes == 6 * KIB
+    with meter:
+        made = base[0] + 1
+    assert meter.peak_bytes == 10 * KIB
+    assert made is not None
+
+
+def test_views_and_results_in_place_take_nothing() -> None:
+    with MemoryMeter(CPU) as meter:
+        made = kib(8)
+        made.view(2, -1).add_(1)[0].relu_()
+    assert meter.peak_bytes == 8 * KIB
+
+
+def test_tensors_made_before_count_when_they_are_read() -> None:
+    before = kib(8)
+    with MemoryMeter(CPU) as meter:
+        before.add_(1)
+    assert meter.peak_bytes == 8 * KIB
+
+
+def test_a_storage_that_grows_counts_as_it_is() -> None:
+    with MemoryMeter(CPU) as meter:
+        made = torch.ones(4)
+        made.resize_(KIB)
+    assert meter.peak_bytes == 4 * KIB
+
+
+def test_backward_is_seen() -> None:
+    """Autograd runs CPU operators in the calling thread: the gradient, and the operand it multiplies."""
+    weight = kib(8).requires_grad_()
+    with MemoryMeter(CPU, [weight]) as meter:
+        made = weight * weight
+        ahead = meter.peak_bytes
+        made.backward(torch.ones_like(made))
+    assert ahead == 16 * KIB
+    assert meter.peak_bytes >= 8 * 4 * KIB  # weight, product, its gradient, weight's gradient
+
+
+def test_what_autograd_saved_counts_until_backward() -> None:
+    weight = kib(8).requires_grad_()
+    with MemoryMeter(CPU, [weight]) as meter:
+        total = (weight.exp() * 2).sum()
+        one = kib(8)
+        del one
+        assert meter.peak_bytes == 24 * KIB + 4  # the exponential is still there when `one` is made
+        total.backward()
+        total = weight.grad = None  # type: ignore[assignment]
+        before = meter.peak_bytes
+        freed = [kib(8) for _ in range(2)]
+    assert meter.peak_bytes == before
+    assert len(freed) == 2
+
+
+def test_a_meter_keeps_nothing_alive() -> None:
+    with MemoryMeter(CPU) as meter:
+        made = kib(8)
+        gone = weakref.ref(made)
+        del made
+        gc.collect()
+        assert gone() is None
+        again = kib(8)
+    assert meter.peak_bytes == 8 * KIB
+    assert again is not None
+
+
+def test_a_meter_entered_again_goes_on() -> None:
+    """Two owners taking turns: each meter sees its own, and sees it go while it is not entered."""
+    ours, theirs = MemoryMeter(CPU), MemoryMeter(CPU)
+    with ours:
+        first = kib(8)
+    with theirs:
+        other = kib(4)
+    with ours:
+        second = kib(2)
+    assert (ours.peak_bytes, theirs.peak_bytes) == (10 * KIB, 4 * KIB)
+    del first
+    with ours:
+        third = kib(8)
+    assert (ours.peak_bytes, theirs.peak_bytes) == (10 * KIB, 4 * KIB)
+    assert other is not second is not third
+
+
+def test_a_meter_leaves_when_its_body_fails() -> None:
+    meter = MemoryMeter(CPU)
+    with pytest.raises(ZeroDivisionError), meter:
+        1 / 0  # noqa: B018
+    made = kib(8)
+    assert (meter.peak_bytes, len(made)) == (0, 2 * KIB)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: asks its allocator")
+def test_on_a_gpu_the_allocator_is_asked() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    before = torch.cuda.memory_allocated(device)
+    with MemoryMeter(device) as meter:
+        made = torch.ones(2**20, device=device) + 1
+    assert meter.peak_bytes >= before + 2 * 4 * 2**20
+    assert len(made) == 2**20

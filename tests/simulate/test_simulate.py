@@ -1,0 +1,361 @@
+"""Predicted timelines: known answers by hand, and what must hold of any program."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.errors import ConfigError, DeadlockError, NetSplitError
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.program import Backward, Forward, GPipe, Recv, Schedule, Send, SingleBatch, compile_program
+from netsplit.program.check import needs
+from netsplit.program.instructions import Program
+from netsplit.simulate import Event, Timeline, simulate
+from tests.nets import placements
+
+EXACT = 1e-9  # seconds; sums of a few hundred numbers below 1000, in double precision
+FREE = Link(0.0, 0.0)
+SLOW = Link(0.5, 0.25)  # 4.5 s for the 16 bytes of a variable here
+
+
+def graph_of(feeders: Mapping[str, Sequence[str]], weights: Mapping[str, int] | None = None) -> Graph:
+    """Node -> those it reads from; each makes one variable `k_<node>` of 16 bytes, the last the loss."""
+    weights = weights or {}
+    entries = tuple(name for name, feeds in feeders.items() if not feeds)
+    variables = {"x": Variable("x", "float32", (1,), None, entries)}
+    nodes = {}
+    for name, feeds in feeders.items():
+        readers = tuple(v for v, others in feeders.items() if name in others)
+        variables[f"k_{name}"] = Variable(f"k_{name}", "float32", (4,), name, readers, requires_grad=True)
+        inputs = tuple(f"k_{u}" for u in feeds) or ("x",)
+        own = (f"w_{name}",) if name in weights else ()
+        nodes[name] = Node(name, "test.operator.default", inputs, (f"k_{name}",), own)
+    initializers = {f"w_{n}": Initializer(f"w_{n}", "float32", (w,), True, True) for n, w in weights.items()}
+    return Graph(nodes, variables, ("x",), (f"k_{list(feeders)[-1]}",), initializers)
+
+
+def cluster_of(names: Sequence[str], link: Link = FREE) -> Cluster:
+    devices = tuple(Device(name, f"kind of {name}", 2**40) for name in names)
+    return Cluster("test", devices, {(p, q): link for p in names for q in names if p != q})
+
+
+def costs_of(cluster: Cluster, seconds: Mapping[str, tuple[float, float]], alpha: int = 2) -> Costs:
+    """The same seconds on every device."""
+    each = {name: NodeSeconds(*pair) for name, pair in seconds.items()}
+    return Costs({device.kind: each for device in cluster.devices}, alpha)
+
+
+def compiled(graph: Graph, where: Mapping[str, str], cluster: Cluster, schedule: Schedule) -> Program:
+    return compile_program(graph, where, graph.position, cluster, schedule)
+
+
+def spans(timeline: Timeline, kind: str, device: str = "") -> list[tuple[float, float]]:
+    return [(e.start_s, e.end_s) for e in timeline.events if e.kind == kind and device in ("", e.device)]
+
+
+def two_devices() -> tuple[Program, Cluster, Costs]:
+    """a on p feeds b on q."""
+    cluster = cluster_of("pq", SLOW)
+    program = compiled(graph_of({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
+    return program, cluster, costs_of(cluster, {"a": (1.0, 2.0), "b": (3.0, 4.0)})
+
+
+def test_one_transfer_each_way_by_hand() -> None:
+    """Forward, 4.5 s of transfer, forward and backward there, 4.5 s back, backward."""
+    timeline = simulate(*two_devices())
+    assert spans(timeline, "forward") == [(0.0, 1.0), (5.5, 8.5)]
+    assert spans(timeline, "backward") == [(8.5, 12.5), (17.0, 19.0)]
+    assert spans(timeline, "send") == [(1.0, 5.5), (12.5, 17.0)]
+    assert timeline.iteration_s == 19.0
+    assert (timeline.busy_s("p"), timeline.busy_s("q")) == (3.0, 7.0)
+
+
+def test_events_are_named_as_the_recorder_names_them() -> None:
+    timeline = simulate(*two_devices())
+    sends = [(e.device, e.peer, e.name, e.nbytes) for e in timeline.events if e.kind == "send"]
+    assert sends == [("p", "q", "k_a", 16), ("q", "p", "gradient of k_a", 16)]
+    waits = [e for e in timeline.events if e.kind == "wait" and e.device == "p"]
+    assert waits == [Event("p", "wait", "the gradient of variable 'k_a' of micro-batch 0", 0, 1.0, 17.0, "q")]
+    assert [e.name for e in timeline.events if e.kind == "forward"] == ["segment 0", "segment 1"]
+    assert {(e.name, e.microbatch) for e in timeline.events if e.kind == "step"} == {("optimiser step", -1)}
+
+
+def fork(link: Link, lists: Mapping[str, Sequence[object]]) -> Timeline:
+    """a and b on p, c on q reads both and needs 10 s; forwards only, with the given instructions."""
+    cluster = cluster_of("pq", link)
+    graph = graph_of({"a": [], "b": [], "d": [], "c": ["a", "b", "d"]})
+    where = {"a": "p", "b": "p", "c": "q", "d": "q"}
+    program = compile_program(graph, where, graph.position, cluster, SingleBatch(), training=False)
+    assert [s.nodes for s in program.segments] == [("a", "b"), ("d",), ("c",)]
+    program = replace(program, instructions={name: tuple(each) for name, each in lists.items()})  # type: ignore[arg-type]
+    seconds = {"a": (1.0, 0.0), "b": (1.0, 0.0), "d": (10.0, 0.0), "c": (1.0, 0.0)}
+    return simulate(program, cluster, costs_of(cluster, seconds))
+
+
+def pair(k: str, tag: int) -> tuple[Send, Recv]:
+    shared = (f"k_{k}@q", f"k_{k}", 0)
+    return Send(*shared, "q", False, tag), Recv(*shared, "p", False, tag)
+
+
+def test_transfers_on_one_link_take_turns() -> None:
+    (send_a, recv_a), (send_b, recv_b) = pair("a", 0), pair("b", 1)
+    p, q = [Forward(0, 0), send_a, send_b], [recv_a, recv_b, Forward(1, 0), Forward(2, 0)]
+    timeline = fork(SLOW, {"p": p, "q": q})
+    assert spans(timeline, "send") == [(2.0, 6.5), (6.5, 11.0)]
+    assert spans(timeline, "forward", "q") == [(0.0, 10.0), (11.0, 12.0)]
+
+
+def test_a_transfer_waits_for_its_receiver() -> None:
+    """Rendezvous: nothing moves before the receive is posted, at 10 s."""
+    (send_a, recv_a), (send_b, recv_b) = pair("a", 0), pair("b", 1)
+    p, q = [Forward(0, 0), send_a, send_b], [Forward(1, 0), recv_a, recv_b, Forward(2, 0)]
+    timeline = fork(SLOW, {"p": p, "q": q})
+    assert spans(timeline, "send") == [(10.0, 14.5), (14.5, 19.0)]
+    assert timeline.iteration_s == 20.0
+
+
+def test_a_link_serves_what_is_ready_first() -> None:
+    """The receive of tag 1 is posted before that of tag 0."""
+    (send_a, recv_a), (send_b, recv_b) = pair("a", 0), pair("b", 1)
+    p, q = [Forward(0, 0), send_a, send_b], [recv_b, Forward(1, 0), recv_a, Forward(2, 0)]
+    sends = [e for e in fork(SLOW, {"p": p, "q": q}).events if e.kind == "send"]
+    assert [(e.name, e.start_s) for e in sends] == [("k_b", 2.0), ("k_a", 10.0)]
+
+
+def test_transfers_ready_together_go_by_tag() -> None:
+    (send_a, recv_a), (send_b, recv_b) = pair("a", 1), pair("b", 0)
+    p, q = [Forward(0, 0), send_a, send_b], [recv_a, recv_b, Forward(1, 0), Forward(2, 0)]
+    sends = [e for e in fork(SLOW, {"p": p, "q": q}).events if e.kind == "send"]
+    assert [(e.name, e.start_s) for e in sends] == [("k_b", 2.0), ("k_a", 6.5)]
+
+
+def test_a_device_ends_with_its_last_send() -> None:
+    """The sender waits, visibly, though it has nothing left to do."""
+    (send_a, recv_a), (send_b, recv_b) = pair("a", 0), pair("b", 1)
+    p, q = [Forward(0, 0), send_a, send_b], [Forward(1, 0), recv_a, recv_b, Forward(2, 0)]
+    waits = [e for e in fork(SLOW, {"p": p, "q": q}).events if e.kind == "wait" and e.device == "p"]
+    assert [(e.start_s, e.end_s, e.peer) for e in waits] == [(2.0, 14.5, "q"), (14.5, 19.0, "q")]
+
+
+def test_links_do_not_disturb_one_another() -> None:
+    """From one device to two others both transfers move at once."""
+    cluster = cluster_of("pqr", SLOW)
+    graph = graph_of({"a": [], "b": ["a"], "c": ["a"], "loss": ["b", "c"]})
+    program = compiled(graph, {"a": "p", "b": "q", "c": "r", "loss": "r"}, cluster, SingleBatch())
+    timeline = simulate(program, cluster, costs_of(cluster, dict.fromkeys(graph.nodes, (1.0, 1.0))))
+    assert [s for s in spans(timeline, "send") if s[0] == 1.0] == [(1.0, 5.5), (1.0, 5.5)]
+
+
+@given(stages=st.integers(1, 4), m=st.integers(1, 6))
+def test_gpipe_over_equal_stages_takes_m_plus_p_minus_1_ticks(stages: int, m: int) -> None:
+    """Huang et al., GPipe, section 2.3: with free links (m + p - 1) forward and as many backward ticks."""
+    names = [f"n{s}" for s in range(stages)]
+    cluster = cluster_of([f"d{s}" for s in range(stages)])
+    graph = graph_of({name: names[max(s - 1, 0) : s] for s, name in enumerate(names)})
+    program = compiled(graph, {f"n{s}": f"d{s}" for s in range(stages)}, cluster, GPipe(m))
+    timeline = simulate(program, cluster, costs_of(cluster, dict.fromkeys(names, (1.0, 2.0))))
+    assert timeline.iteration_s == (m + stages - 1) * 3.0
+
+
+def test_the_step_costs_the_bytes_of_the_devices_parameters() -> None:
+    cluster = cluster_of("pq")
+    graph = graph_of({"a": [], "b": ["a"]}, weights={"a": 5, "b": 25})
+    program = compiled(graph, {"a": "p", "b": "q"}, cluster, SingleBatch())
+    costs = replace(
+        costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))),
+        step_seconds_per_byte={"kind of p": 0.5, "kind of q": 0.25},
+    )
+    assert spans(simulate(program, cluster, costs), "step") == [(3.0, 28.0), (4.0, 14.0)]
+
+
+def test_every_instruction_has_its_overhead() -> None:
+    """On p: forward, send, receive, backward, step."""
+    cluster = cluster_of("pq")
+    program = compiled(graph_of({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
+    costs = replace(costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))), instruction_s={"kind of p": 0.125})
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "forward", "p") == [(0.125, 1.125)]
+    assert spans(timeline, "forward", "q") == [(1.25, 2.25)]
+    assert spans(timeline, "backward", "p") == [(3.25, 4.25)]
+    assert timeline.iteration_s == 4.375
+
+
+def test_devices_run_at_the_speed_of_their_kind() -> None:
+    cluster = cluster_of("pq")
+    program = compiled(graph_of({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
+    slow = {name: NodeSeconds(2.0, 3.0) for name in "ab"}
+    fast = {name: NodeSeconds(0.5, 0.25) for name in "ab"}
+    timeline = simulate(program, cluster, Costs({"kind of p": slow, "kind of q": fast}, 2))
+    assert timeline.iteration_s == 5.75
+
+
+def test_a_program_of_nothing_takes_no_time() -> None:
+    program, cluster, costs = two_devices()
+    timeline = simulate(replace(program, instructions={"p": (), "q": ()}), cluster, costs)
+    assert (timeline.iteration_s, timeline.events) == (0.0, ())
+
+
+def test_an_operator_without_costs_is_named() -> None:
+    program, cluster, costs = two_devices()
+    with pytest.raises(NetSplitError, match="'b' has no measured seconds on device kind 'kind of q'"):
+        simulate(program, cluster, replace(costs, seconds={**costs.seconds, "kind of q": {}}))
+
+
+def test_a_missing_link_is_named() -> None:
+    program, cluster, costs = two_devices()
+    with pytest.raises(ConfigError, match="no link from p to q"):
+        simulate(program, cluster.with_links({("q", "p"): FREE}), costs)
+
+
+def test_a_program_that_waits_in_a_circle_is_refused() -> None:
+    (send_a, recv_a), (send_b, recv_b) = pair("a", 0), pair("b", 1)
+    p, q = [Forward(0, 0), send_a, send_b], [recv_a, Forward(2, 0), recv_b]
+    with pytest.raises(DeadlockError, match=r"q at its forward of segment 2"):
+        fork(SLOW, {"p": p, "q": q})
+
+
+def test_a_send_without_its_receive_is_refused() -> None:
+    (send_a, recv_a), (send_b, _) = pair("a", 0), pair("b", 1)
+    with pytest.raises(DeadlockError, match="without its recv"):
+        fork(SLOW, {"p": [Forward(0, 0), send_a, send_b], "q": [recv_a]})
+
+
+class Drawn:
+    """A random graph, placed on some devices, with random seconds and links."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(2, 14), "nodes")
+        rng = random.Random(data.draw(st.integers(0, 2**32), "seed"))
+        feeders: dict[str, list[str]] = {}
+        for n in range(count):
+            before = list(feeders)
+            feeders[f"n{n}"] = rng.sample(before, rng.randint(0, min(3, n)))
+        read = {u for feeds in feeders.values() for u in feeds}
+        feeders["loss"] = [name for name in feeders if name not in read]
+        devices = data.draw(st.integers(1, 4), "devices")
+        self.graph = graph_of(feeders, weights={name: rng.randint(1, 9) for name in feeders})
+        self.device_of, self.priority = data.draw(placements(self.graph, devices))
+        names = [f"cpu:{rank}" for rank in range(devices)]
+        found = tuple(Device(name, rng.choice(["slow", "fast"]), 2**40) for name in names)
+        links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
+        self.cluster = Cluster("drawn", found, links)
+        seconds = {
+            kind: {name: NodeSeconds(rng.random(), rng.random()) for name in self.graph.nodes}
+            for kind in ("slow", "fast")
+        }
+        self.costs = Costs(seconds, 3, {"slow": 0.1, "fast": 0.01}, {"slow": 0.01})
+        schedule: Schedule = data.draw(st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]))
+        self.program = compile_program(self.graph, self.device_of, self.priority, self.cluster, schedule)
+        self.timeline = simulate(self.program, self.cluster, self.costs)
+
+    def longest_path_s(self) -> float:
+        """Forward and backward along one path, each operator on its faster kind."""
+        ends: dict[str, float] = {}
+        for name in self.graph.nodes:
+            own = min(each[name].total_s for each in self.costs.seconds.values())
+            ends[name] = own + max((ends[u] for u in self.graph.predecessors[name]), default=0.0)
+        return max(ends.values())
+
+
+def no_overlap(events: list[Event]) -> bool:
+    ordered = sorted(events, key=lambda e: (e.start_s, e.end_s))
+    return all(a.end_s <= b.start_s + EXACT for a, b in pairwise(ordered))
+
+
+@given(data=st.data())
+def test_no_iteration_is_shorter_than_a_path_or_a_devices_work(data: st.DataObject) -> None:
+    drawn = Drawn(data)
+    assert drawn.timeline.iteration_s >= drawn.longest_path_s() - EXACT
+    for device in drawn.program.devices:
+        assert drawn.timeline.iteration_s >= drawn.timeline.busy_s(device) - EXACT
+
+
+@given(data=st.data())
+def test_devices_and_links_do_one_thing_at_a_time(data: st.DataObject) -> None:
+    drawn = Drawn(data)
+    rows: dict[tuple[str, str], list[Event]] = {}
+    for event in drawn.timeline.events:
+        assert 0.0 <= event.start_s <= event.end_s <= drawn.timeline.iteration_s
+        rows.setdefault((event.device, event.peer if event.kind == "send" else ""), []).append(event)
+    assert all(no_overlap(row) for row in rows.values())
+
+
+@given(data=st.data())
+def test_computation_follows_the_arrival_of_all_it_reads(data: st.DataObject) -> None:
+    drawn = Drawn(data)
+    program = drawn.program
+    arrival = {(e.name, e.microbatch, e.peer): e.end_s for e in drawn.timeline.events if e.kind == "send"}
+    start = {(e.kind, e.name, e.microbatch): e.start_s for e in drawn.timeline.events}
+    for device, instructions in program.instructions.items():
+        names = {
+            (ins.variable, ins.microbatch, ins.gradient): ("gradient of " if ins.gradient else "")
+            + ins.source
+            for ins in instructions
+            if isinstance(ins, Recv)
+        }
+        for ins in instructions:
+            if isinstance(ins, Forward | Backward):
+                kind = "forward" if isinstance(ins, Forward) else "backward"
+                for key in needs(program, ins):
+                    came = arrival[names[key], ins.microbatch, device]
+                    assert start[kind, f"segment {ins.segment}", ins.microbatch] >= came - EXACT
+
+
+@given(data=st.data())
+def test_one_pass_over_the_global_order_gives_the_same_times(data: st.DataObject) -> None:
+    """Compiled programs need no event queue: their links serve tags in order. Two ways, one answer."""
+    drawn = Drawn(data)
+    assert drawn.timeline.iteration_s == pytest.approx(one_pass_s(drawn), rel=1e-12)
+
+
+def one_pass_s(drawn: Drawn) -> float:
+    program, costs, cluster = drawn.program, drawn.costs, drawn.cluster
+    kind = {device.name: device.kind for device in cluster.devices}
+    clock = dict.fromkeys(program.devices, 0.0)
+    at = dict.fromkeys(program.devices, 0)
+    issued: dict[int, float] = {}
+    free: dict[tuple[str, str], float] = {}
+    arrival: dict[tuple[str, int, bool], float] = {}
+    weights = {
+        d: sum(program.graph.initializers[k].nbytes for k, h in program.initializer_device.items() if h == d)
+        for d in program.devices
+    }
+    for d in program.order:
+        ins = program.instructions[d][at[d]]
+        at[d] += 1
+        clock[d] += costs.instruction_s.get(kind[d], 0.0)
+        if isinstance(ins, Send):
+            issued[ins.tag] = clock[d]
+        elif isinstance(ins, Recv):
+            link = (ins.peer, d)
+            begin = max(issued[ins.tag], clock[d], free.get(link, 0.0))
+            free[link] = begin + cluster.links[link].seconds(16)
+            arrival[ins.variable, ins.microbatch, ins.gradient] = free[link]
+        elif isinstance(ins, Forward | Backward):
+            clock[d] = max(clock[d], *(arrival[key] for key in needs(program, ins)), 0.0)
+            seconds = [costs.seconds[kind[d]][name] for name in program.segments[ins.segment].nodes]
+            clock[d] += sum(s.forward_s if isinstance(ins, Forward) else s.backward_s for s in seconds)
+        else:
+            clock[d] += weights[d] * costs.step_seconds_per_byte[kind[d]]
+    return max(*clock.values(), *free.values(), 0.0)
+
+
+@given(data=st.data())
+def test_same_program_same_timeline(data: st.DataObject) -> None:
+    drawn = Drawn(data)
+    assert simulate(drawn.program, drawn.cluster, drawn.costs) == drawn.timeline
+
+
+@settings(max_examples=5)
+@given(data=st.data())
+def test_a_timeline_has_peak_bytes_of_every_device(data: st.DataObject) -> None:
+    drawn = Drawn(data)
+    assert set(drawn.timeline.peak_bytes) == set(drawn.program.devices)

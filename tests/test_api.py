@@ -1,0 +1,233 @@
+"""`netsplit.parallelize`: what somebody with a model of their own relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.errors import NetSplitError, WorkerError
+from netsplit.parallel import ParallelModel
+
+BATCH = 32
+LOSS = nn.CrossEntropyLoss()
+
+
+class Knots(nn.Module):
+    """Two paths that meet, BatchNorm, one weight used twice, a frozen parameter, one nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward = nn.Linear(12, 12)
+        self.outward = nn.Linear(12, 12, bias=False)
+        self.outward.weight = self.inward.weight
+        self.scale = nn.Parameter(torch.full((12,), 1.5), requires_grad=False)
+        self.norm = nn.BatchNorm1d(12)
+        self.head = nn.Linear(12, 3)
+        self.unused = nn.Parameter(torch.arange(3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.inward(x))
+        return self.head(torch.relu(self.outward(self.norm(x * self.scale))) + x)
+
+
+def fresh() -> Knots:
+    torch.manual_seed(3)
+    return Knots()
+
+
+def samples(count: int) -> tuple[Tensor, Tensor]:
+    """Three classes that a line separates."""
+    generator = torch.Generator().manual_seed(count)
+    x = torch.randn(count, 12, generator=generator)
+    return x, x[:, :3].argmax(1)
+
+
+def plain_outputs(state: dict[str, Tensor], x: Tensor) -> Tensor:
+    model = Knots()
+    model.load_state_dict(state, strict=True)
+    with torch.no_grad():
+        return model.eval()(x)
+
+
+def gone(pids: list[int]) -> bool:
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return not psutil.wait_procs(processes, timeout=10)[1]
+
+
+def split(capacity: str = "all", **options: Any) -> ParallelModel:
+    cluster = netsplit.cpu_cluster(2, capacity=capacity)
+    return netsplit.parallelize(fresh(), LOSS, samples(BATCH), cluster=cluster, **options)
+
+
+@pytest.fixture(scope="module")
+def parallel() -> Iterator[ParallelModel]:
+    """On two workers of which neither has room for all; the tests train it further and leave it usable."""
+    with split("16KiB", optimizer=partial(torch.optim.Adam, lr=0.02)) as found:
+        yield found
+
+
+def test_before_training_the_outputs_are_those_of_the_plain_model(parallel: ParallelModel) -> None:
+    x, _ = samples(BATCH)
+    state = parallel.state_dict()
+    assert all(torch.equal(state[key], tensor) for key, tensor in fresh().state_dict().items())
+    torch.testing.assert_close(parallel.predict(x), plain_outputs(state, x))
+
+
+def test_the_summary_names_the_devices_and_both_have_operators(parallel: ParallelModel) -> None:
+    lines = parallel.summary().splitlines()
+    for name in ("cpu:0", "cpu:1"):
+        (line,) = (line for line in lines if name in line)
+        assert " 0 operators" not in line
+
+
+def test_training_lowers_the_loss_and_raises_the_accuracy(parallel: ParallelModel) -> None:
+    x, y = samples(BATCH)
+    before = parallel.evaluate([samples(45)])
+    losses = [parallel.train_batch(x, y) for _ in range(60)]
+    assert losses[-1] < 0.3 * losses[0]
+    assert parallel.evaluate([samples(45)]) > max(before, 0.6)
+
+
+def test_a_model_is_evaluated_on_any_number_of_samples(parallel: ParallelModel) -> None:
+    state = parallel.state_dict()
+    for count in (1, BATCH, BATCH + 13):
+        x, y = samples(count)
+        right = int((plain_outputs(state, x).argmax(1) == y).sum())
+        assert parallel.predict(x).shape == (count, 3)
+        assert parallel.evaluate([(x, y)]) == right / count
+
+
+def test_evaluation_leaves_parameters_and_buffers_alone(parallel: ParallelModel) -> None:
+    before = parallel.state_dict()
+    parallel.evaluate([samples(BATCH)])
+    after = parallel.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_saved_model_is_the_plain_model(parallel: ParallelModel, tmp_path: Path) -> None:
+    parallel.train_batch(*samples(BATCH))
+    parallel.save(tmp_path / "deep" / "model.pt")
+    state = torch.load(tmp_path / "deep" / "model.pt", weights_only=True)
+    x, _ = samples(50)
+    assert list(state) == list(fresh().state_dict())
+    assert not torch.equal(state["head.weight"], fresh().state_dict()["head.weight"])
+    torch.testing.assert_close(plain_outputs(state, x), parallel.predict(x))
+
+
+def test_tied_weights_stay_tied_and_frozen_or_unused_ones_stay_put(parallel: ParallelModel) -> None:
+    for _ in range(2):
+        parallel.train_batch(*samples(BATCH))
+    state, start = parallel.state_dict(), fresh().state_dict()
+    assert torch.equal(state["outward.weight"], state["inward.weight"])
+    assert not torch.equal(state["inward.weight"], start["inward.weight"])
+    assert torch.equal(state["scale"], start["scale"])
+    assert torch.equal(state["unused"], start["unused"])
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda m: m.train_batch(*samples(16)), ["(16, 12)", "(32, 12)"]),
+        (lambda m: m.predict(samples(BATCH)[0][:, :5]), ["(32, 5)", "(32, 12)"]),
+        (lambda m: m.predict(samples(BATCH)[0][:0]), ["no sample"]),
+        (lambda m: m.evaluate([]), ["nothing to evaluate"]),
+    ],
+    ids=["train", "predict", "predict-none", "evaluate-none"],
+)
+def test_a_wrong_batch_is_refused_in_one_sentence_and_training_goes_on(
+    parallel: ParallelModel, act: Callable[[ParallelModel], object], words: list[str]
+) -> None:
+    with pytest.raises(NetSplitError) as e:
+        act(parallel)
+    assert "\n" not in str(e.value)
+    assert all(word in str(e.value) for word in words), e.value
+    assert parallel.train_batch(*samples(BATCH)) > 0
+
+
+def test_close_ends_the_workers_and_a_closed_model_says_so(tmp_path: Path) -> None:
+    parallel = split(
+        partitioner="m_topo", schedule="single_batch", optimizer=lambda p: torch.optim.SGD(p, 0.1)
+    )
+    pids = [hello.pid for hello in parallel.runtime.pool.hellos]
+    parallel.train_batch(*samples(BATCH))
+    parallel.close()
+    parallel.close()
+    assert gone(pids)
+    for act in (parallel.state_dict, partial(parallel.save, tmp_path / "x.pt")):
+        with pytest.raises(WorkerError, match="closed"):
+            act()
+    with pytest.raises(WorkerError, match="closed"):
+        parallel.train_batch(*samples(BATCH))
+    assert not list(tmp_path.iterdir())  # above all no file of untrained parameters
+
+
+@pytest.mark.slow
+def test_after_a_worker_died_no_stale_parameters_are_handed_out() -> None:
+    with split(partitioner="m_topo") as parallel:
+        parallel.train_batch(*samples(BATCH))
+        victim = parallel.runtime.pool.hellos[1]
+        psutil.Process(victim.pid).kill()
+        with pytest.raises(WorkerError) as e:
+            parallel.train_batch(*samples(BATCH))
+        assert f"worker cpu:1 (rank 1, process {victim.pid}" in str(e.value)
+        with pytest.raises(WorkerError, match="failed"):
+            parallel.state_dict()
+
+
+class Branching(Knots):
+    """Python control flow that depends on a value: it cannot be captured."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = x + 1
+        return super().forward(x)
+
+
+X, Y = samples(BATCH)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partitioner": "nestplit"}, ["partitioner 'nestplit'", "netsplit"]),
+        ({"partitioner": 3}, ["partitioner 3", "m_topo"]),
+        ({"schedule": "gpip"}, ["schedule 'gpip'", "gpipe"]),
+        ({"cluster": 0}, ["0 workers"]),
+        ({"cluster": "cpu2"}, ["cluster is 'cpu2'", "number of workers"]),
+        ({"cluster": True}, ["cluster is True"]),
+        ({"batch": X}, ["pair"]),
+        ({"batch": (X, 3)}, ["tensors"]),
+        ({"batch": (X, Y[:16])}, ["[16, 32]"]),
+        ({"batch": (X[:30], Y[:30])}, ["batch_size 30", "4 micro-batches"]),
+        ({"batch": (X[:, :5], Y)}, ["Knots cannot be captured", "test_api.py"]),
+        ({"model": Branching()}, ["Branching cannot be captured", "test_api.py", "if x.sum() > 0"]),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, ["one scalar"]),
+        ({"optimizer": "sgd"}, ["optimizer", "'sgd'", "functools.partial"]),
+        ({"optimizer": partial(torch.optim.SGD, lr=-1)}, ["Invalid learning rate"]),
+        ({"optimizer": lambda p: None}, ["optimizer"]),
+    ],
+)
+def test_a_bad_argument_is_one_sentence_before_any_worker_starts(
+    options: dict[str, Any], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netsplit.session.WorkerPool", None)
+    given = {"model": fresh(), "loss": LOSS, "batch": (X, Y)} | options
+    with pytest.raises(NetSplitError) as e:
+        netsplit.parallelize(given.pop("model"), given.pop("loss"), given.pop("batch"), **given)
+    assert "\n" not in str(e.value)
+    assert all(word in str(e.value) for word in words), e.value
+
+
+def test_capacities_too_small_say_how_many_bytes_are_missing_and_leave_no_worker() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(NetSplitError, match=r"\(\d+ bytes\) are missing"):
+        netsplit.parallelize(fresh(), LOSS, (X, Y), cluster=netsplit.cpu_cluster(2, capacity=1000))
+    assert not psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=10)[1]
