@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from netsplit.cluster.cluster import Link
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import NetSplitError
@@ -25,7 +26,7 @@ from netsplit.program.schedules import Schedule
 from netsplit.runtime.executor import OptimizerFactory
 from netsplit.session import Plan, Session, Study
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking import ComparisonRow, MethodRun, Tracker, markdown
+from netsplit.tracking import ComparisonRow, MethodRun, Tracker, markdown, outline
 from netsplit.tracking.figures import TrainingCurve, comparison_figure, link_figure, training_figure
 from netsplit.tracking.graph_figure import graph_figure
 from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, solver_summary, timeline_summary
@@ -118,6 +119,7 @@ def _method(
     run.summary(solver_summary(plan.placement.report))
     folder = found.folder / run.name
     _write_plan(plan, folder)
+    run.describe(f"```\n{plan.summary()}\n```")
     model = session.deploy(plan)
     per_epoch = len(experiment.data.train) // experiment.batch_size
     progress.method(run.name, experiment.epochs * per_epoch)
@@ -207,11 +209,12 @@ def _record_study(run: MethodRun, study: Study, session: Session, folder: Path) 
     if session.link_samples:
         link_figure(session.link_samples, study.cluster.links, folder / "links.png")
         run.artifact(folder / "links.png")
-    run.summary({"links": {pair: _link_scalars(link) for pair, link in links.items()}})
+    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in study.cluster.links.items()})
 
 
-def _link_scalars(link: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {key: link[key] for key in ("latency_s", "seconds_per_byte", "r_squared")}
+def _in_words(link: Link) -> str:
+    fit = "given" if link.r_squared is None else f"R² {link.r_squared:.4f}"
+    return f"{1e6 * link.latency_s:.1f} µs, {link.bandwidth / 1e9:.2f} GB/s, {fit}"
 
 
 def _write_plan(plan: Plan, folder: Path) -> None:
@@ -226,6 +229,7 @@ def _write_plan(plan: Plan, folder: Path) -> None:
 
 def _record_comparison(run: MethodRun, found: Comparison) -> None:
     write_text(found.folder / "comparison.md", markdown(found.rows) + "\n")
+    run.describe(f"```\n{outline(found.rows)}\n```")
     run.artifact(found.folder / "comparison.md")
     trained = [row for row in found.rows if not row.failed]
     if trained:

@@ -206,6 +206,25 @@ def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> 
         assert metrics["solver_seconds"] >= 0
 
 
+def test_the_fitted_links_are_recorded(compared: Outcome) -> None:
+    links = json.loads((compared.artifacts("parent") / "links.json").read_text())
+    tags = compared.runs["parent"].data.tags
+    assert len(links) == 2
+    for pair, link in links.items():
+        assert link["latency_s"] >= 0
+        assert link["seconds_per_byte"] > 0
+        assert f"R² {link['r_squared']:.4f}" in tags["link." + pair.replace("->", "to")]
+
+
+def test_the_page_of_a_run_says_in_words_what_came_out(compared: Outcome) -> None:
+    pages = {name: run.data.tags["mlflow.note.content"] for name, run in compared.runs.items()}
+    assert all(method in pages["parent"] for method in METHODS)
+    assert "cpu:1" in pages["netsplit"]
+    client = MlflowClient(compared.database)
+    experiment = client.get_experiment(compared.runs["parent"].info.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_the_solver_report_says_which_engine_proved_what(compared: Outcome) -> None:
     data = compared.runs["netsplit"].data
     assert {"solver_objective_s", "solver_bound_s", "solver_gap", "solver_seconds"} <= set(data.metrics)

@@ -23,7 +23,7 @@ def analyse(graph: Graph, batch: tuple[torch.Tensor, ...]) -> Graph:
     """`graph` with gradients, saved tensors, in-place units and colocated sets filled in."""
     run = _FakeRun(graph, batch)
     nodes = {node.name: run.node(node) for node in graph}
-    owner: dict[int, str] = {}
+    owner = {storage_id(tensor): name for name, tensor in run.initializers.items()}
     variables = {}
     for k, variable in graph.variables.items():
         first = owner.setdefault(storage_id(run.tensors[k]), k)

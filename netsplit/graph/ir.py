@@ -38,7 +38,7 @@ class Variable:
     producer: str | None  # None: an input of the graph
     consumers: tuple[str, ...]  # node names in topological order, each once
     requires_grad: bool = False  # a gradient flows back through it
-    alias_of: str | None = None  # the earliest variable whose storage it shares
+    alias_of: str | None = None  # the initializer, or earliest variable, whose storage it shares
 
     @property
     def nbytes(self) -> int:

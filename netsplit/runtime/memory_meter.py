@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -69,6 +70,7 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.device_type = device_type
         self.size: dict[int, int] = {}  # storage -> its bytes
+        self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # here, so that they go with the meter
         self.now = 0
         self.peak = 0
 
@@ -88,10 +90,11 @@ class _Watch(TorchDispatchMode):
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
         if key not in self.size:
-            weakref.finalize(storage, self._gone, key).atexit = False
+            self.alive[key] = weakref.ref(storage, partial(self._gone, key))
         self.now += nbytes - self.size.get(key, 0)
         self.size[key] = nbytes
         self.peak = max(self.peak, self.now)
 
-    def _gone(self, key: int) -> None:
+    def _gone(self, key: int, _: Any) -> None:
         self.now -= self.size.pop(key)
+        del self.alive[key]

@@ -1,7 +1,7 @@
 """Records: MLflow runs, tables, pictures. Heavy imports (mlflow, matplotlib) happen on first use."""
 
 from netsplit.tracking.host import host_tags
-from netsplit.tracking.table import ComparisonRow, comparison_table, markdown
+from netsplit.tracking.table import ComparisonRow, comparison_table, markdown, outline
 from netsplit.tracking.tracker import Comparison, MethodRun, Tracker
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "comparison_table",
     "host_tags",
     "markdown",
+    "outline",
 ]

@@ -30,6 +30,8 @@ _QUIET = {
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
+# Without this tag the UI takes training runs for conversations with a language model.
+_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 _CONNECT_S = 5.0  # a server that does not answer in this time is reported at once
 
 
@@ -84,7 +86,7 @@ def open_experiment(client: MlflowClient, name: str, artifacts: Path | None) -> 
         if artifacts is not None:
             folder = (artifacts / re.sub(r"[^\w\-.]+", "_", name)).as_uri()
         try:
-            return str(client.create_experiment(name, artifact_location=folder))
+            return str(client.create_experiment(name, artifact_location=folder, tags=_TRAINING))
         except MlflowException:  # another process was faster
             found = client.get_experiment_by_name(name)
             if found is None:

@@ -41,14 +41,16 @@ def link_figure(
     path: str | Path,
 ) -> Figure:
     """The link probe: measured (bytes, seconds) and the fitted line of every ordered pair of devices."""
+    from matplotlib.ticker import EngFormatter
+
     figure = new_figure(9, 6)
     axes = figure.subplots()
     for index, (pair, points) in enumerate(samples.items()):
         colour = PALETTE[index % len(PALETTE)]
         sizes = sorted(nbytes for nbytes, _ in points)
         axes.scatter(
-            [nbytes / 1e3 for nbytes, _ in points],
-            [1e3 * seconds for _, seconds in points],
+            [nbytes for nbytes, _ in points],
+            [seconds for _, seconds in points],
             color=colour,
             marker=_MARKERS[index % len(_MARKERS)],
             s=28,
@@ -56,12 +58,15 @@ def link_figure(
             linewidths=0,
         )
         link = links[pair]
-        line = [1e3 * link.seconds(nbytes) for nbytes in sizes]
-        axes.plot([n / 1e3 for n in sizes], line, color=colour, label=_link_label(pair, link))
+        axes.plot(
+            sizes, [link.seconds(nbytes) for nbytes in sizes], color=colour, label=_link_label(pair, link)
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("packet size (kB)")
-    axes.set_ylabel("time (ms)")
+    axes.set_xlabel("packet size")
+    axes.set_ylabel("time")
+    for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "s")):
+        axis.set_major_formatter(EngFormatter(unit))
     axes.set_title("Links: measured transfers and fitted latency + bytes / bandwidth")
     axes.grid(alpha=0.3, which="both")
     if samples:
@@ -105,7 +110,7 @@ def training_figure(curves: Mapping[str, TrainingCurve], path: str | Path) -> Fi
 def _draw_curve(
     axes: Axes, times: Sequence[float], values: Sequence[float], index: int, colour: str, label: str
 ) -> None:
-    width = max(1.2, 7.0 - 2.9 * index)
+    width = max(1.2, 5.2 - 1.8 * index)
     marker = _MARKERS[index % len(_MARKERS)]
     axes.plot(
         times,
@@ -143,7 +148,7 @@ def comparison_figure(rows: Sequence[ComparisonRow], path: str | Path) -> Figure
             _beside(right, measured[place], place + 0.18, f"{measured[place]:.1f}{off}")
     right.set_xlabel("iteration (ms)")
     left.margins(x=0.18)
-    right.margins(x=0.45)
+    right.margins(x=0.55)
     figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=10)
     save(figure, path)
     return figure

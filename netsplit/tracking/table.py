@@ -16,7 +16,7 @@ from netsplit.tracking.metrics import prediction_error
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["ComparisonRow", "comparison_table", "markdown"]
+__all__ = ["ComparisonRow", "comparison_table", "markdown", "outline"]
 
 _NONE = "-"
 _FIGURES = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss", "Acc.\n%")
@@ -103,6 +103,18 @@ def markdown(rows: Sequence[ComparisonRow]) -> str:
         solver = [_ms(row.objective_s), _percent(row.gap), _number(row.solve_s, 2)]
         lines.append(_line([row.method, _status(row), *solver, *_figures(row), last]))
     return "\n".join(lines) + "\n"
+
+
+def outline(rows: Sequence[ComparisonRow]) -> str:
+    """The few figures that come first, as aligned lines for a page that is narrow."""
+    lines = [f"{'':12}{'predicted':>13}{'measured':>13}{'samples/s':>11}{'accuracy':>11}"]
+    for row in rows:
+        figures = (
+            f"{_ms(row.predicted_s) + ' ms':>13}{_ms(row.measured_s) + ' ms':>13}"
+            f"{_number(row.throughput, 1):>11}{_percent(row.accuracy) + ' %':>11}"
+        )
+        lines.append(f"{row.method:12}" + (f"  failed: {row.error}" if row.failed else figures))
+    return "\n".join(lines)
 
 
 def _figures(row: ComparisonRow) -> list[str]:

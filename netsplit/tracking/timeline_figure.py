@@ -22,6 +22,7 @@ __all__ = ["timeline_figure"]
 _WIDTH_IN = 15.0
 _ROW_IN = 0.42
 _CHARACTER_IN = 0.085  # of the numbers inside boxes, at 8 points
+_THIN = {"send", "recv"}
 _DARK = {"forward", "send", "step"}  # kinds whose colour needs white text
 
 
@@ -60,8 +61,9 @@ def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float
         spans = [(1e3 * event.start_s, 1e3 * event.seconds) for event in track if event.kind == kind]
         if spans:
             hatch = "////" if kind == "wait" else None
+            edge = colour if kind in _THIN else "white"  # a white edge would cover a thin box
             axes.broken_barh(
-                spans, (bottom, height), facecolors=colour, edgecolor="white", linewidth=0.4, hatch=hatch
+                spans, (bottom, height), facecolors=colour, edgecolor=edge, linewidth=0.4, hatch=hatch
             )
     left, right = axes.get_xlim()
     inches_per_ms = 0.87 * _WIDTH_IN / (right - left)

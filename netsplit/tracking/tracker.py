@@ -58,6 +58,10 @@ class MethodRun:
         if values:
             self._store.log(self.run_id, tags={key: str(value) for key, value in values.items()})
 
+    def describe(self, markdown: str) -> None:
+        """Show `markdown` on the run's page, above its metrics."""
+        self.tags({"mlflow.note.content": markdown})
+
     def params(self, values: Any, file: str = "config.yaml") -> None:
         """Log a nested config as dotted parameters, and whole as a YAML artifact `file`."""
         if values:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from netsplit.program.instructions import Program
+from netsplit.graph import capture, initial_values
+from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
 from netsplit.runtime.feeds import split_batch
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.memory_meter import MemoryMeter
+from tests.nets import CASES, SGD, cluster_of
 
 CPU = torch.device("cpu")
 KIB = 1024
@@ -63,7 +65,7 @@ def metered_iteration(runtime: LocalRuntime, inputs: tuple[Tensor, ...], targets
         base = runtime.shares[name].all_tensors() + [t for feed in own for t in feed.values()]
         meters[name] = MemoryMeter(CPU, base)
         executor.begin(own)
-    del own, base
+    del own, base, feeds
     at = dict.fromkeys(program.devices, 0)
     for name in program.order:
         with meters[name]:
@@ -107,8 +109,8 @@ def test_views_and_results_in_place_take_nothing() -> None:
 def test_tensors_made_before_count_when_they_are_read() -> None:
     before = kib(8)
     with MemoryMeter(CPU) as meter:
-        before.add_(1)
-    assert meter.peak_bytes == 8 * KIB
+        total = before.sum()
+    assert meter.peak_bytes == 8 * KIB + total.nbytes
 
 
 def test_a_storage_that_grows_counts_as_it_is() -> None:
@@ -156,6 +158,18 @@ def test_a_meter_keeps_nothing_alive() -> None:
     assert again is not None
 
 
+def test_nothing_keeps_a_meter_alive() -> None:
+    """Not the tensors it has seen either: a run with many metered iterations does not grow."""
+    base = kib(8)
+    meter = MemoryMeter(CPU, [base])
+    with meter:
+        base.add_(1)
+    watch = weakref.ref(meter._watch)
+    del meter
+    gc.collect()
+    assert watch() is None
+
+
 def test_a_meter_entered_again_goes_on() -> None:
     """Two owners taking turns: each meter sees its own, and sees it go while it is not entered."""
     ours, theirs = MemoryMeter(CPU), MemoryMeter(CPU)
@@ -171,6 +185,30 @@ def test_a_meter_entered_again_goes_on() -> None:
         third = kib(8)
     assert (ours.peak_bytes, theirs.peak_bytes) == (10 * KIB, 4 * KIB)
     assert other is not second is not third
+
+
+@pytest.mark.parametrize("schedule", [SingleBatch(), GPipe(4)], ids=["single_batch", "gpipe"])
+def test_executors_in_one_process_are_told_apart(schedule: Schedule) -> None:
+    """Each of two devices needs less than one that does all; together at least as much but for slack.
+
+    The slack is the two devices' peaks at different moments: a transient gradient of one variable each.
+    """
+    case = CASES["cells"]
+    graph = capture(case.fresh(), case.loss, case.batch(schedule.microbatch_size(8)))
+    head = {name: group[0] for group in graph.colocated for name in group}
+    peaks = []
+    for share in (1.0, 0.5):
+        early = {name: graph.position[head.get(name, name)] < share * len(graph) for name in graph.nodes}
+        where = {name: "cpu:0" if first else "cpu:1" for name, first in early.items()}
+        program = compile_program(graph, where, graph.position, cluster_of(2), schedule)
+        runtime = LocalRuntime(program, cluster_of(2), initial_values(case.fresh(), graph), SGD)
+        runtime.train_batch(case.inputs, case.targets)
+        peaks.append(metered_iteration(runtime, case.inputs, case.targets))
+    alone, split = peaks
+    assert alone["cpu:1"] == 0
+    assert 0 < max(split.values()) < alone["cpu:0"]
+    largest = max(variable.nbytes for variable in graph.variables.values())
+    assert sum(split.values()) >= alone["cpu:0"] - 2 * largest
 
 
 def test_a_meter_leaves_when_its_body_fails() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
-from typing import cast
 
 import pytest
 import torch
@@ -16,18 +15,17 @@ from torch import Tensor, nn
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.models import amoebanet_d
-from netsplit.program import Backward, Forward, GPipe, Program, Schedule, SingleBatch, compile_program
-from netsplit.runtime.executor import Executor
+from netsplit.program import Backward, Forward, GPipe, Program, Schedule, Send, SingleBatch, compile_program
 from netsplit.runtime.local import LocalRuntime
-from netsplit.runtime.memory_meter import MemoryMeter
 from netsplit.simulate import memory_profile, predicted_peak_bytes
 from tests.nets import CASES, SGD, cluster_of, placements
+from tests.runtime.test_memory_meter import metered_iteration
 
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4)}
 MOMENTUM = 3  # alpha: parameters, gradients, one moment
 AMOEBANET_TOLERANCE = 0.05
-"""Predicted and metered agree to the byte but for the batch, which a meter sees only once it is read.
-The allocator itself, operators' scratch space included, is 0.6 % (one batch) and 0.1 % (GPipe) above."""
+"""Seen: exact on one device, +0.7 % on two (a send is over sooner here). The allocator's own peak,
+operators' scratch space included, is 0.6 % (one batch) and 0.1 % (GPipe) above the prediction."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +40,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def chain_of(*nodes: Node, weights: Mapping[str, int] | None = None, alias: str = "") -> Graph:
-    """x -> k_a -> k_b -> …; the last is the loss. `alias`: a variable that is a view of its operator's input."""
+    """x -> k_a -> k_b -> …; the last is the loss. `alias`: a variable that is a view of what is read."""
     weights = weights or {}
     variables = {"x": Variable("x", "uint8", (100,), None, (nodes[0].name,))}
     for node, reader in zip(nodes, [*nodes[1:], None], strict=True):
@@ -60,8 +58,8 @@ def chain_of(*nodes: Node, weights: Mapping[str, int] | None = None, alias: str 
     )
 
 
-def node_of(name: str, reads: str, **fields: object) -> Node:
-    return Node(name, "test.operator.default", (reads,), (f"k_{name}",), **fields)  # type: ignore[arg-type]
+def node_of(name: str, reads: str, op: str = "test.operator.default", **fields: object) -> Node:
+    return Node(name, op, (reads,), (f"k_{name}",), **fields)  # type: ignore[arg-type]
 
 
 def compiled(graph: Graph, where: str, schedule: Schedule, training: bool = True) -> Program:
@@ -100,13 +98,10 @@ def test_gpipe_keeps_saved_tensors_of_all_micro_batches() -> None:
 
 
 def test_a_view_has_no_bytes_of_its_own() -> None:
-    nodes = node_of("a", "x"), node_of("b", "k_a"), node_of("c", "k_b")
-    plain = compiled(chain_of(*nodes), "000", SingleBatch(), training=False)
-    viewed = compiled(chain_of(*nodes, alias="k_b"), "000", SingleBatch(), training=False)
-    assert peaks(plain) == [300]
-    assert peaks(viewed) == [300]  # x, k_a, k_c
-    ending = compiled(chain_of(*nodes, alias="k_c"), "000", SingleBatch(), training=False)
-    assert memory_profile(ending, 2)["cpu:0"].instruction == "forward of segment 0, micro-batch 0"
+    """Alive in c's backward: x, k_a, k_c, its seed, the gradient of k_b; and k_b if it is no view."""
+    read = node_of("a", "x"), node_of("b", "k_a", "aten.view.default", saved=("k_a",))
+    graphs = (chain_of(*read, node_of("c", "k_b", saved=("k_b",)), alias=alias) for alias in ("", "k_b"))
+    assert [peaks(compiled(graph, "000", SingleBatch())) for graph in graphs] == [[600], [500]]
 
 
 def test_moments_and_gradients_of_parameters_count() -> None:
@@ -132,20 +127,24 @@ def test_a_receive_takes_its_buffer_at_once() -> None:
     graph = chain_of(node_of("a", "x"), node_of("b", "k_a"))
     program = compiled(graph, "01", SingleBatch(), training=False)
     assert peaks(program) == [200, 200]
-    waiting = Program(
-        **{
-            **{f: getattr(program, f) for f in ("graph", "device_of", "devices", "segments")},
-            "instructions": {
-                "cpu:0": program.instructions["cpu:0"],
-                "cpu:1": program.instructions["cpu:1"][:1],
-            },
-            "order": program.order[:-1],
-            "microbatches": 1,
-            "training": False,
-        }
-    )
+    only_receive = {"cpu:0": program.instructions["cpu:0"], "cpu:1": program.instructions["cpu:1"][:1]}
+    waiting = replace(program, instructions=only_receive)
     profile = memory_profile(waiting, 2)["cpu:1"]
     assert (profile.transfer_bytes, profile.activation_bytes) == (100, 0)
+
+
+def test_a_sent_tensor_lives_until_the_next_computation_is_over() -> None:
+    """On the first device: three pieces of the batch, the result being made and the one being sent."""
+    program = compiled(chain_of(node_of("a", "x"), node_of("b", "k_a")), "01", GPipe(3), training=False)
+    assert peaks(program)[0] == 300 + 200
+
+
+def test_a_gradient_handed_on_to_an_input_is_copied() -> None:
+    """On the second device, at its backward: its input, its result, the gradient that came and the copy."""
+    handing_on = Node("b", "aten.clone.default", ("k_a",), ("k_b",))
+    graph = chain_of(node_of("a", "x"), handing_on, node_of("c", "k_b"))
+    profile = memory_profile(compiled(graph, "010", SingleBatch()), 2)["cpu:1"]
+    assert (profile.peak_bytes, profile.instruction) == (400, "backward of segment 1, micro-batch 0")
 
 
 def test_a_device_with_nothing_to_do_holds_nothing() -> None:
@@ -164,73 +163,26 @@ def test_a_device_with_nothing_to_do_holds_nothing() -> None:
 # Measured. One process, one meter per device, the second iteration (moments exist).
 
 
-@dataclass
-class _Sent:
-    """A tensor on its way until the sender's next computation, as the prediction has it."""
-
-    tensor: Tensor
-    over: bool = False
-    ended_s: float | None = None
-
-    def wait(self, timeout_s: float) -> Tensor:
-        return self.tensor
-
-    def done(self) -> bool:
-        return self.over
-
-
-class _Copying:
-    """A transport that really copies, each side's bytes on its own side; copies pass unseen by meters."""
-
-    def __init__(self, parcels: dict[int, object]) -> None:
-        self.parcels = parcels
-        self.sent: list[_Sent] = []
-
-    def send(self, tensor: Tensor, peer: str, tag: int) -> _Sent:
-        self.parcels[tag] = tensor.numpy().copy()
-        self.sent.append(_Sent(tensor))
-        return self.sent[-1]
-
-    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, peer: str, tag: int) -> _Sent:
-        buffer = torch.empty(shape, dtype=dtype)
-        buffer.numpy()[...] = self.parcels.pop(tag)
-        return _Sent(buffer, over=True)
-
-
-class _Metered:
-    """An executor with its device's own meter around all it does."""
-
-    def __init__(self, executor: Executor, parcels: dict[int, object]) -> None:
-        self.executor = executor
-        self.transport = executor.transport = _Copying(parcels)
-        self.meter = MemoryMeter(torch.device("cpu"), executor.share.all_tensors())
-
-    def begin(self, feeds: list[dict[str, Tensor]]) -> None:
-        with self.meter:
-            self.executor.begin(feeds)
-
-    def execute(self, index: int) -> None:
-        if isinstance(self.executor.instructions[index], Forward | Backward):
-            while self.transport.sent:
-                self.transport.sent.pop().over = True
-        with self.meter:
-            self.executor.execute(index)
-
-    def finish(self) -> dict[tuple[str, int], Tensor]:
-        with self.meter:
-            return self.executor.finish()
-
-
 def measured_peak_bytes(
     program: Program, values: dict[str, Tensor], inputs: tuple[Tensor, ...], targets: Tensor
 ) -> dict[str, int]:
     """Device -> metered bytes, of the devices that have something to do."""
     runtime = LocalRuntime(program, cluster_of(len(program.devices)), values, SGD)
     runtime.train_batch(inputs, targets)
-    parcels: dict[int, object] = {}
-    metered = {name: _Metered(executor, parcels) for name, executor in runtime.executors.items()}
-    runtime.run(program, cast(dict[str, Executor], metered), inputs, targets)
-    return {name: each.meter.peak_bytes for name, each in metered.items() if program.instructions[name]}
+    metered = metered_iteration(runtime, inputs, targets)
+    return {name: nbytes for name, nbytes in metered.items() if program.instructions[name]}
+
+
+def largest_sending(program: Program, device: str) -> int:
+    """Most bytes sent between two computations: here a send is over at once, in prediction it is not."""
+    now = most = 0
+    for ins in program.instructions[device]:
+        if isinstance(ins, Send):
+            now += program.graph.variables[ins.source].nbytes
+        elif isinstance(ins, Forward | Backward):
+            now = 0
+        most = max(most, now)
+    return most
 
 
 @cache
@@ -262,7 +214,7 @@ def alternating(graph: Graph, pieces: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("pieces", [1, 2, 8, 400])
+@pytest.mark.parametrize("pieces", [1, 2, 400])
 def test_amoebanets_bytes_are_predicted_on_one_device_and_on_two(schedule: str, pieces: int) -> None:
     model, images, targets = amoebanet()
     graph = amoebanet_graph(schedule)
@@ -288,12 +240,13 @@ def test_a_small_nets_bytes_on_one_device_are_predicted_closely(name: str, sched
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_placements_bytes_are_predicted_within_one_tensor(
     name: str, schedule: str, data: st.DataObject
 ) -> None:
-    """One: watched, autograd adds a gradient out of place; an operator made of several has its own."""
+    """One too low: watched, autograd adds out of place, and an operator made of several has its own.
+    Too high by what is predicted to be on its way still."""
     case, graph = CASES[name], case_graph(name, schedule)
     device_of, priority = data.draw(placements(graph, 2))
     program = compile_program(graph, device_of, priority, cluster_of(2), SCHEDULES[schedule])
@@ -301,11 +254,12 @@ def test_any_placements_bytes_are_predicted_within_one_tensor(
     predicted = predicted_peak_bytes(program, MOMENTUM)
     largest = max(variable.nbytes for variable in graph.variables.values())
     for device, nbytes in measured.items():
-        assert predicted[device] == pytest.approx(nbytes, abs=largest)
+        assert nbytes - largest <= predicted[device]
+        assert predicted[device] <= nbytes + largest + largest_sending(program, device)
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_what_fills_a_device_adds_up_to_its_peak(name: str, data: st.DataObject) -> None:
     graph = case_graph(name, "gpipe")

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, DeadlockError, NetSplitError
+from netsplit.graph import capture
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program import Backward, Forward, GPipe, Recv, Schedule, Send, SingleBatch, compile_program
 from netsplit.program.check import needs
 from netsplit.program.instructions import Program
 from netsplit.simulate import Event, Timeline, simulate
-from tests.nets import placements
+from tests.nets import CASES, placements
 
 EXACT = 1e-9  # seconds; sums of a few hundred numbers below 1000, in double precision
 FREE = Link(0.0, 0.0)
@@ -174,6 +175,28 @@ def test_the_step_costs_the_bytes_of_the_devices_parameters() -> None:
         step_seconds_per_byte={"kind of p": 0.5, "kind of q": 0.25},
     )
     assert spans(simulate(program, cluster, costs), "step") == [(3.0, 28.0), (4.0, 14.0)]
+
+
+def test_the_step_leaves_frozen_parameters_alone() -> None:
+    cluster = cluster_of("p")
+    graph = graph_of({"a": [], "b": ["a"]}, weights={"a": 5, "b": 25})
+    frozen = replace(graph.initializers["w_b"], requires_grad=False)
+    graph = replace(graph, initializers=graph.initializers | {"w_b": frozen})
+    program = compiled(graph, {"a": "p", "b": "p"}, cluster, SingleBatch())
+    costs = replace(
+        costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))), step_seconds_per_byte={"kind of p": 0.5}
+    )
+    assert spans(simulate(program, cluster, costs), "step") == [(4.0, 14.0)]
+
+
+def test_backward_waits_for_no_gradient_that_is_never_sent() -> None:
+    """b on q reads a, but its result goes nowhere: only c sends a's gradient."""
+    cluster = cluster_of("pqr")
+    graph = graph_of({"a": [], "b": ["a"], "c": ["a"]})
+    program = compiled(graph, {"a": "p", "b": "q", "c": "r"}, cluster, SingleBatch())
+    assert [type(ins) for ins in program.instructions["q"]] == [Recv, Forward]
+    timeline = simulate(program, cluster, costs_of(cluster, dict.fromkeys("abc", (1.0, 2.0))))
+    assert spans(timeline, "backward") == [(2.0, 4.0), (4.0, 6.0)]
 
 
 def test_every_instruction_has_its_overhead() -> None:
@@ -359,3 +382,111 @@ def test_same_program_same_timeline(data: st.DataObject) -> None:
 def test_a_timeline_has_peak_bytes_of_every_device(data: st.DataObject) -> None:
     drawn = Drawn(data)
     assert set(drawn.timeline.peak_bytes) == set(drawn.program.devices)
+
+
+# What must hold of captured models too: tied weights, views, inputs read on several devices, paths without
+# gradient.
+
+GRAPHS = {name: capture(case.fresh(), case.loss, case.batch(2)) for name, case in CASES.items()}
+SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(3)}
+
+
+def placed(name: str, schedule: str, data: st.DataObject) -> tuple[Program, Cluster, Costs]:
+    """A captured model anywhere on three devices; seconds, links and the optimiser's step at random."""
+    graph = GRAPHS[name]
+    device_of, priority = data.draw(placements(graph, 3))
+    rng = random.Random(data.draw(st.integers(0, 2**32), "seed"))
+    devices = tuple(Device(f"cpu:{rank}", "cpu", 2**40) for rank in range(3))
+    pairs = [(p.name, q.name) for p in devices for q in devices if p != q]
+    cluster = Cluster("drawn", devices, {pair: Link(rng.random(), rng.random() / 1000) for pair in pairs})
+    seconds = {node: NodeSeconds(rng.random(), rng.random()) for node in graph.nodes}
+    costs = Costs({"cpu": seconds}, 3, {"cpu": rng.random() / 1000}, {"cpu": rng.random() / 10})
+    return compile_program(graph, device_of, priority, cluster, SCHEDULES[schedule]), cluster, costs
+
+
+def there_and_back_s(graph: Graph, costs: Costs) -> float:
+    """Longest forward path to the loss, then the longest way back along which a gradient flows."""
+    forward: dict[str, float] = {}
+    for name in graph.nodes:
+        before = max((forward[u] for u in graph.predecessors[name]), default=0.0)
+        forward[name] = before + costs.forward_s(name, "cpu")
+    (loss,) = (graph.variables[k].producer for k in graph.output_variables)
+    assert loss is not None
+    backward = {loss: costs.backward_s(loss, "cpu")}
+    for name in reversed(graph.nodes):
+        for k in graph.nodes[name].inputs if name in backward else ():
+            producer = graph.variables[k].producer
+            if producer is not None and graph.variables[k].requires_grad:
+                longer = backward[name] + costs.backward_s(producer, "cpu")
+                backward[producer] = max(backward.get(producer, 0.0), longer)
+    return forward[loss] + max(backward.values())
+
+
+def local_feeders(program: Program, segment: int) -> set[int]:
+    """Segments of the same device that a segment reads from."""
+    maker = {k: s for s in program.segments for k in s.outputs}
+    here = program.segments[segment]
+    return {maker[k].index for k in here.inputs if k in maker and maker[k].device == here.device}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_captured_models_take_no_less_than_a_path_or_a_devices_work(
+    name: str, schedule: str, data: st.DataObject
+) -> None:
+    program, cluster, costs = placed(name, schedule, data)
+    timeline = simulate(program, cluster, costs)
+    assert timeline.iteration_s >= there_and_back_s(GRAPHS[name], costs) - EXACT
+    for device in program.devices:
+        assert timeline.iteration_s >= timeline.busy_s(device) - EXACT
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_captured_models_compute_each_piece_once_and_in_turn(
+    name: str, schedule: str, data: st.DataObject
+) -> None:
+    """No overlap on a device or a link; nothing before what it reads, from here or from elsewhere."""
+    program, cluster, costs = placed(name, schedule, data)
+    timeline = simulate(program, cluster, costs)
+    rows: dict[tuple[str, str], list[Event]] = {}
+    for event in timeline.events:
+        rows.setdefault((event.device, event.peer if event.kind == "send" else ""), []).append(event)
+    assert all(no_overlap(row) for row in rows.values())
+    work = [e for e in timeline.events if e.kind in ("forward", "backward", "step")]
+    asked = [ins for each in program.instructions.values() for ins in each]
+    assert len(work) == sum(not isinstance(ins, Send | Recv) for ins in asked)
+    span = {(e.kind, e.name, e.microbatch): e for e in work}
+    sends = {(e.name, e.microbatch, e.device, e.peer): e.end_s for e in timeline.events if e.kind == "send"}
+    assert len(sends) == program.transfers
+    for ins in asked:
+        if not isinstance(ins, Forward | Backward):
+            continue
+        segment, i = f"segment {ins.segment}", ins.microbatch
+        device = program.segments[ins.segment].device
+        kind = "forward" if isinstance(ins, Forward) else "backward"
+        for key in needs(program, ins):
+            (source,) = program.graph.nodes[key[0]].inputs
+            home = program.device_of[key[0] if key[2] else program.graph.variables[source].producer or ""]
+            sent = (f"gradient of {source}" if key[2] else source, i, home, device)
+            assert key[2] or sent in sends
+            assert span[kind, segment, i].start_s >= sends.get(sent, 0.0) - EXACT
+        for feeder in local_feeders(program, ins.segment):
+            first, then = span["forward", f"segment {feeder}", i], span["forward", segment, i]
+            assert then.start_s >= first.end_s - EXACT
+            back = span.get(("backward", f"segment {feeder}", i))
+            if kind == "backward" and back is not None:
+                assert back.start_s >= span[kind, segment, i].end_s - EXACT
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_captured_models_have_one_timeline_each(name: str, schedule: str, data: st.DataObject) -> None:
+    program, cluster, costs = placed(name, schedule, data)
+    assert simulate(program, cluster, costs) == simulate(program, cluster, costs)
