@@ -198,7 +198,7 @@ class Session:
         log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
         graph = capture(model, loss, (inputs, targets))
         inference = capture_inference(model, inputs)
-        values = initial_values(model, graph, loss)
+        values = initial_values(model, inference) | initial_values(model, graph, loss)
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
         costs = self._costs(graph, inputs + targets, values, optimizer)
         return Study(model, graph, inference, values, costs, self.cluster, schedule, optimizer)
@@ -231,7 +231,7 @@ class Session:
         """Measured on the first worker of every kind; one after another, so that none disturbs the next."""
         seconds: dict[str, dict[str, NodeSeconds]] = {}
         step: dict[str, float] = {}
-        copies = {k: tensor.detach() for k, tensor in values.items()}
+        copies = {k: values[k].detach() for k in graph.initializers}
         for rank, device in enumerate(self.spec.devices):
             if device.kind not in seconds:
                 log.info("measuring %d operators on %s", len(graph), device.name)

@@ -288,7 +288,9 @@ def test_netsplit_uses_both_devices_and_stays_within_their_capacity(compared: Ou
 @pytest.mark.usefixtures("_one_thread")
 def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Outcome) -> None:
     data = digits(limit=LIMIT, seed=0)
-    images, targets = (torch.stack(column) for column in zip(*data.test, strict=True))
+    images, targets = (
+        torch.stack(column) for column in zip(*(data.test[i] for i in range(LIMIT)), strict=True)
+    )
     for method in METHODS:
         plain = model()
         state = torch.load(compared.artifacts(method) / "checkpoint.pt", weights_only=True)
@@ -337,41 +339,46 @@ def test_one_method_is_trained_by_the_train_command(command: Command) -> None:
     assert (outcome.artifacts("m_topo") / "checkpoint.pt").exists()
 
 
-def test_too_small_a_capacity_fails_its_methods_alone_and_says_what_is_missing(command: Command) -> None:
+@pytest.fixture(scope="module")
+def broken(command: Command) -> tuple[Outcome, int]:
+    """A method without room, one whose worker is killed, one that goes well; and the killed process."""
     small = [f"cluster.devices.{rank}.capacity=5MiB" for rank in range(2)]
-    outcome = command.run("infeasible", "partitioner=[netsplit,single]", *small)
+    process = command.start("broken", "partitioner=[netsplit,random,single]", "epochs=3", *small)
+    wait_for_training(command.folder / "broken", process)
+    victim = worker_processes(process.pid)[1].pid
+    os.kill(victim, signal.SIGKILL)
+    return command.end("broken", process), victim
+
+
+def test_failed_methods_stop_no_other_and_are_named_at_the_end(broken: tuple[Outcome, int]) -> None:
+    outcome, _ = broken
     assert outcome.code == 2, outcome.stderr
-    runs = outcome.runs
-    assert {name: run.info.status for name, run in runs.items()} == {
-        "parent": "FINISHED", "netsplit": "FAILED", "single": "FINISHED",
+    assert {name: run.info.status for name, run in outcome.runs.items()} == {
+        "parent": "FINISHED", "netsplit": "FAILED", "random": "FAILED", "single": "FINISHED",
     }  # fmt: skip
-    reason = runs["netsplit"].data.tags["error"]
+    (error,) = errors(outcome)
+    assert error.startswith("error: 2 of 3 methods failed")
+    assert error.endswith("netsplit, random.")
+    assert "Traceback" not in outcome.stderr
+    assert len(outcome.series("single", "test_accuracy")) == 3  # with new workers
+
+
+def test_too_small_a_capacity_says_in_one_sentence_what_is_missing(broken: tuple[Outcome, int]) -> None:
+    outcome, _ = broken
+    reason = outcome.runs["netsplit"].data.tags["error"]
     assert "\n" not in reason
     assert re.search(r"\(\d+ bytes\) are missing", reason)
     assert "is enough" in reason
     assert reason in outcome.stdout + outcome.stderr
-    assert len(errors(outcome)) == 1
-    assert "netsplit" in errors(outcome)[0]
-    assert "Traceback" not in outcome.stderr
-    assert len(outcome.series("single", "loss")) == LIMIT // BATCH
 
 
-def test_a_killed_worker_fails_its_method_and_the_next_gets_new_workers(command: Command) -> None:
-    process = command.start("killed", "partitioner=[m_topo,single]", "epochs=3")
-    wait_for_training(command.folder / "killed", process)
-    victim = worker_processes(process.pid)[1]
-    os.kill(victim.pid, signal.SIGKILL)
-    outcome = command.end("killed", process)
-    assert outcome.code == 2, outcome.stderr
-    runs = outcome.runs
-    assert (runs["m_topo"].info.status, runs["single"].info.status) == ("FAILED", "FINISHED")
-    reason = runs["m_topo"].data.tags["error"]
+def test_a_killed_worker_is_named_in_one_sentence_with_its_instruction(broken: tuple[Outcome, int]) -> None:
+    outcome, victim = broken
+    reason = outcome.runs["random"].data.tags["error"]
     assert "\n" not in reason
-    assert re.search(rf"worker cpu:1 \(rank 1, process {victim.pid} on \S+\) died", reason)
+    assert re.search(rf"worker cpu:1 \(rank 1, process {victim} on \S+\) died", reason)
     assert re.search(r"at its (forward|backward|send|recv|receive|step)", reason), reason
     assert reason in outcome.stdout + outcome.stderr
-    assert "Traceback" not in outcome.stderr
-    assert len(outcome.series("single", "test_accuracy")) == 3
 
 
 def test_an_interrupt_of_the_train_command_stops_the_workers_and_marks_the_runs_killed(

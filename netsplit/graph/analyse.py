@@ -99,13 +99,19 @@ def _empty(init: Initializer) -> torch.Tensor:
 
 
 def _written_references(node: Node) -> list[tuple[str, str]]:
-    """("var" | "init", name) of every tensor argument that the operator's schema says it writes."""
+    """("var" | "init", name) of every tensor argument that the operator writes.
+
+    Schemas say so, but for the running statistics of normalisations, which go by their names.
+    """
     schema = resolve(node.op)._schema
     given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
+    learns = any(given.get(flag) is True for flag in ("training", "train", "use_input_stats"))
     found = []
     for argument in schema.arguments:
         template = given.get(argument.name)
-        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(template, dict):
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        written = written or (learns and argument.name in ("running_mean", "running_var"))
+        if written and isinstance(template, dict):
             found += list(template.items())
     return found
 

@@ -6,7 +6,7 @@ the captured model executed them. Source: NetSplit thesis, section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -99,6 +99,11 @@ class Graph:
     """Sets of nodes that must share a device: units, views of one tensor, users of one initializer.
     Disjoint; only sets of two nodes or more."""
     batch_size: int = 1  # samples in one call (the micro-batch)
+    constants: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Tensors that are neither parameter nor buffer (literals, plain attributes), by initializer name.
+    Not part of a graph file."""
+    output_spec: Any = field(default=None, compare=False, repr=False)
+    """How the output variables make up what the model returned (a torch TreeSpec); None: as they are."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from netsplit.errors import NetSplitError
 from netsplit.graph.ir import TRANSFER, Graph, Node
 from netsplit.graph.operators import resolve
 from netsplit.graph.template import decode
@@ -18,13 +19,20 @@ __all__ = ["initial_values", "rebuild"]
 
 
 def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str, torch.Tensor]:
-    """The model's own tensors for a graph's initializers (not copies), by initializer name."""
-    found: dict[str, torch.Tensor] = {}
+    """The model's own tensors for a graph's initializers (not copies), by initializer name.
+
+    Raises:
+        NetSplitError: the graph has an initializer that the model has not.
+    """
+    found: dict[str, torch.Tensor] = dict(graph.constants)
     for prefix, module in (("loss.", loss), ("", model)):
         if isinstance(module, nn.Module):
             found |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
             found |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
-    return {name: found[name] for name in graph.initializers if name in found}
+    missing = [name for name in graph.initializers if name not in found]
+    if missing:
+        raise NetSplitError(f"the graph needs '{missing[0]}', which {type(model).__name__} does not have.")
+    return {name: found[name] for name in graph.initializers}
 
 
 def rebuild(

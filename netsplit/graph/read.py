@@ -21,14 +21,20 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _TORCH = str(Path(torch.__file__).parent)
 
 
-def read(program: torch.export.ExportedProgram, step: nn.Module) -> Graph:
-    """Graph of an exported step; shapes are there, aliases and gradients are not yet (see `analyse`)."""
-    return _Reader(program, step).graph()
+def read(program: torch.export.ExportedProgram, step: nn.Module, constants: str = "") -> Graph:
+    """Graph of an exported step; shapes are there, aliases and gradients are not yet (see `analyse`).
+
+    `constants` precedes the names of tensors that are no parameter or buffer: torch numbers literals in
+    every export anew.
+    """
+    return _Reader(program, step, constants).graph()
 
 
 class _Reader:
-    def __init__(self, program: torch.export.ExportedProgram, step: nn.Module) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, step: nn.Module, prefix: str) -> None:
         self.program = program
+        self.prefix = prefix
+        self.constants: dict[str, torch.Tensor] = {}
         self.names = _canonical_names(step)
         self.tensors: dict[str, torch.Tensor] = {**program.state_dict, **program.constants}
         self.initializers: dict[str, Initializer] = {}
@@ -55,6 +61,8 @@ class _Reader:
             input_variables=tuple(self.inputs),
             output_variables=outputs,
             initializers=self._used(nodes),
+            constants=self.constants,
+            output_spec=_output_spec(self.program, outputs),
         )
 
     def _read_placeholders(self) -> None:
@@ -67,8 +75,10 @@ class _Reader:
                 self.initializer_of[fx_node] = self._initializer(spec.target, spec.kind)
 
     def _initializer(self, target: str, kind: InputKind) -> str:
-        name, aliases = self.names.get(target, (_stripped(target), ()))
+        name, aliases = self.names.get(target, (self.prefix + _stripped(target), ()))
         tensor = self.tensors[target]
+        if target not in self.names:
+            self.constants[name] = tensor.detach()
         self.initializers[name] = Initializer(
             name=name,
             dtype=_dtype(tensor),
@@ -113,6 +123,12 @@ class _Reader:
     def _used(self, nodes: dict[str, Node]) -> dict[str, Initializer]:
         used = {name for node in nodes.values() for name in node.initializers}
         return {name: init for name, init in self.initializers.items() if name in used}
+
+
+def _output_spec(program: torch.export.ExportedProgram, outputs: tuple[str, ...]) -> Any:
+    """None where the model also returned what is no tensor."""
+    spec = program.call_spec.out_spec
+    return spec if spec is not None and spec.num_leaves == len(outputs) else None
 
 
 def _canonical_names(step: nn.Module) -> dict[str, tuple[str, tuple[str, ...]]]:

@@ -88,7 +88,7 @@ def capture_inference(model: nn.Module, inputs: Tensor | Iterable[Tensor]) -> Gr
     was_training = model.training
     model.eval()
     try:
-        return _captured(_Inference(model), model, as_tuple(inputs))
+        return _captured(_Inference(model), model, as_tuple(inputs), constants="inference.")
     finally:
         model.train(was_training)
 
@@ -98,13 +98,13 @@ def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     return (value,) if isinstance(value, Tensor) else tuple(value)
 
 
-def _captured(step: nn.Module, model: nn.Module, batch: tuple[Tensor, ...]) -> Graph:
+def _captured(step: nn.Module, model: nn.Module, batch: tuple[Tensor, ...], constants: str = "") -> Graph:
     try:
         with _quiet():
             program = torch.export.export(step, batch, strict=False)
     except Exception as error:
         raise CaptureError(_why_not_exported(model, error)) from error
-    graph = read(program, step)
+    graph = read(program, step, constants)
     return analyse(graph, batch)
 
 

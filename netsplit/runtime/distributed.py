@@ -40,7 +40,7 @@ class DistributedRuntime:
         self.program = program
         self.inference = inference
         self.pool = pool
-        homes = program.initializer_device
+        homes = (inference.initializer_device if inference is not None else {}) | program.initializer_device
         own = [
             {k: values[k].detach() for k, home in homes.items() if home == name} for name in program.devices
         ]
@@ -69,8 +69,11 @@ class DistributedRuntime:
     def predict(self, inputs: Tensor | tuple[Tensor, ...]) -> dict[str, Tensor]:
         """Outputs of the inference program for one batch, in evaluation mode, by variable."""
         assert self.inference is not None
-        results = self._call(_predict, self.inference, split_batch(self.inference, inputs))
+        feeds = split_batch(self.inference, inputs)
+        results = self._call(_predict, self.inference, feeds)
         found = {key: tensor for result in results for key, tensor in result.items()}
+        for i, feed in enumerate(feeds):  # a model may return an input as it is
+            found |= {(k, i): tensor for k, tensor in feed.items() if k in self.inference.graph.output_variables}
         return {
             k: torch.cat([found[k, i] for i in range(self.inference.microbatches)])
             for k in self.inference.graph.output_variables
@@ -128,7 +131,7 @@ def _load(
     optimizer: OptimizerFactory | None,
 ) -> None:
     initializers = program.graph.initializers
-    trainable = [k for k in values if initializers[k].is_parameter and initializers[k].requires_grad]
+    trainable = [k for k in values if k in initializers and initializers[k].requires_grad]
     worker.memory.clear()
     torch.manual_seed(worker.rank)  # random operators draw alike in every run
     share = Share.of(values, worker.torch_device, optimizer, trainable)
