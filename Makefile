@@ -46,7 +46,8 @@ format: $(STAMP)  ## Rewrite the code in the project's format
 
 ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
 	@mkdir -p outputs
-	$(BIN)/mlflow ui --backend-store-uri $(DATABASE) --port $(PORT)
+	@echo "Runs: http://127.0.0.1:$(PORT)/#/experiments?workflowType=machine_learning"
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --backend-store-uri $(DATABASE) --port $(PORT) --workers 1
 
 pictures: $(STAMP)  ## Refresh the README's pictures from the newest comparison
 	@newest=$$(ls -d outputs/compare/runs/*/netsplit 2>/dev/null | tail -n 1); \

@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ParallelModel", "Session", "cpu_cluster", "local_cluster", "parallelize"]
+__all__ = ["NetSplitError", "ParallelModel", "Session", "cpu_cluster", "local_cluster", "parallelize"]
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "NetSplitError": "netsplit.errors",
     "ParallelModel": "netsplit.parallel",
     "Session": "netsplit.session",
     "cpu_cluster": "netsplit.api",

@@ -15,7 +15,7 @@ from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import ConfigError
 from netsplit.parallel import ParallelModel
 from netsplit.partition import METHODS, Partitioner
-from netsplit.profile.optimizer import optimizer_alpha
+from netsplit.profile.optimizer import check_optimizer
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.runtime.executor import OptimizerFactory
 from netsplit.session import Session
@@ -80,8 +80,9 @@ def parallelize(
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
     _check_batch(batch)
-    _check_optimizer(optimizer)
-    session = Session(spec, Path(folder or tempfile.mkdtemp(prefix="netsplit-")))
+    check_optimizer(optimizer)
+    place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
+    session = Session(spec, place, temporary=folder is None)
     try:
         plan = session.study(model, loss, batch, order, optimizer).plan(method, seed)
         return session.deploy(plan, owned=True)
@@ -110,16 +111,3 @@ def _check_batch(batch: Any) -> None:
     sizes = sorted({len(tensor) for tensor in tensors})
     if len(sizes) > 1:
         raise ConfigError(f"batch has tensors of {sizes} samples: inputs and targets need the same number.")
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    """Try the factory on a parameter of its own, so that a mistake shows before any worker starts."""
-    try:
-        optimizer_alpha(optimizer)
-    except ConfigError:
-        raise
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"optimizer cannot be made of {optimizer!r} ({error}): give a function of parameters, "
-            "such as functools.partial(torch.optim.Adam, lr=1e-3)."
-        ) from error

@@ -129,7 +129,7 @@ def _method(
     model.save(folder / "checkpoint.pt")
     write_trace(folder / "trace.json", plan.predicted, history.measured)
     timeline_figure(plan.predicted, history.measured, folder / "timeline.png")
-    run.summary(timeline_summary(plan.predicted, history.measured, experiment.batch_size))
+    run.summary(timeline_summary(plan.predicted, history.typical, experiment.batch_size))
     run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
     run.artifact(folder)
     return _row(plan, history, run.name)

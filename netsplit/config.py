@@ -73,16 +73,25 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
         raise ConfigError(f"{place}: {config[TARGET]} refuses these values: {error}") from error
 
 
-def check(config: DictConfig, provided: Mapping[str, Iterable[str]] | None = None) -> Settings:
+def check(
+    config: DictConfig,
+    provided: Mapping[str, Iterable[str]] | None = None,
+    groups: Iterable[str] | None = None,
+) -> Settings:
     """Check every node that has a `_target_`, at any depth, and the top-level settings; builds nothing.
 
     Args:
         config: the composed config.
         provided: full key of a node -> names of the parameters that the program will give to `build`.
+        groups: the top-level keys there are beside the settings; None allows any.
 
     Raises:
         ConfigError: the first key or value that cannot be used.
     """
+    known = {*Settings.__annotations__, *(groups if groups is not None else map(str, config))}
+    for key in map(str, config):
+        if key not in known:
+            raise ConfigError(f"{key} is not a config key: {suggest(key, known)}")
     given = {name: config[name] for name in Settings.__annotations__ if name in config}
     settings = _convert(signature_of(Settings, "config"), DictConfig(given), "", frozenset(), "the config")
     _check_nodes(config, {key: frozenset(names) for key, names in (provided or {}).items()})

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_unflatten
 
 from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
@@ -63,9 +64,13 @@ class ParallelModel:
         return self._open().measure(as_tuple(inputs), as_tuple(targets), bytes_too)
 
     def predict(self, inputs: Any) -> Any:
-        """The model's outputs in evaluation mode, for any number of samples.
+        """The model's outputs in evaluation mode, for any number of samples, in the model's own structure.
 
-        Samples beyond the last whole batch are computed in a batch filled up with copies of the last.
+        Samples beyond the last whole batch are computed in a batch filled up with copies of the last. An
+        output may have any fixed number of rows a sample.
+
+        Raises:
+            NetSplitError: an output whose first dimension does not grow with the samples.
         """
         tensors = as_tuple(inputs)
         if len(tensors[0]) == 0:
@@ -75,9 +80,12 @@ class ParallelModel:
             parts = tuple(tensor[start : start + self.batch_size] for tensor in tensors)
             count = len(parts[0])
             found = self._open().predict(tuple(_filled(part, self.batch_size) for part in parts))
-            pieces.append([found[k][:count] for k in self._inference_outputs()])
-        joined = tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
-        return joined[0] if len(joined) == 1 else joined
+            pieces.append([found[k][: count * rows] for k, rows in self._rows().items()])
+        joined = [torch.cat(tensors) for tensors in zip(*pieces, strict=True)]
+        spec = self._inference().output_spec
+        if spec is not None:
+            return tree_unflatten(joined, spec)
+        return joined[0] if len(joined) == 1 else tuple(joined)
 
     def evaluate(self, batches: Iterable[Batch], metric: Metric = correct) -> float:
         """Mean of a metric over batches; the share of right classes by default.
@@ -107,7 +115,11 @@ class ParallelModel:
     def save(self, path: str | Path) -> None:
         """Write `state_dict` to a file that `torch.load` reads, whole or not at all."""
         state = self.state_dict()
-        write_atomically(path, lambda file: torch.save(state, file))
+        try:
+            write_atomically(path, lambda file: torch.save(state, file))
+        except RuntimeError as error:  # torch's way to say that the disk is full
+            reason = str(error).splitlines()[0]
+            raise NetSplitError(f"checkpoint '{path}' could not be written whole: {reason}.") from error
 
     def summary(self) -> str:
         """What was decided, predicted and where the operators are."""
@@ -130,9 +142,22 @@ class ParallelModel:
             raise WorkerError("the workers of this model are gone: it was closed, or one of them failed.")
         return self.runtime
 
-    def _inference_outputs(self) -> tuple[str, ...]:
+    def _inference(self) -> Graph:
         assert self.runtime.inference is not None
-        return self.runtime.inference.graph.output_variables
+        return self.runtime.inference.graph
+
+    def _rows(self) -> dict[str, int]:
+        """Output variable -> rows a sample."""
+        graph, found = self._inference(), {}
+        for k in graph.output_variables:
+            shape = graph.variables[k].shape
+            if not shape or shape[0] % graph.batch_size:
+                raise NetSplitError(
+                    f"the model's output '{k}' of shape {shape} has no rows for each of {graph.batch_size} "
+                    "samples: predict and evaluate need outputs whose first dimension is the sample."
+                )
+            found[k] = shape[0] // graph.batch_size
+        return found
 
 
 def _filled(tensor: Tensor, size: int) -> Tensor:

@@ -9,6 +9,7 @@ Session(cluster) ──study──► Study ──plan──► Plan ──deplo
 from __future__ import annotations
 
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from netsplit.profile.compute import profile_compute
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.memory import static_bytes
 from netsplit.profile.optimizer import optimizer_alpha, step_seconds_per_byte
+from netsplit.profile.overhead import instruction_seconds
 from netsplit.program.compile import compile_program
 from netsplit.program.inference import inference_placement
 from netsplit.program.instructions import Program
@@ -147,6 +149,7 @@ class Session:
 
     spec: ClusterSpec
     folder: Path
+    temporary: bool = False  # remove the folder at the end, unless workers failed
     link_samples: LinkSamples = field(default_factory=dict)
     _pool: WorkerPool | None = None
     _cluster: Cluster | None = None
@@ -218,6 +221,8 @@ class Session:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
+        if self.temporary and not (self._pool is not None and self._pool.failed):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -229,15 +234,18 @@ class Session:
         self, graph: Graph, batch: tuple[Tensor, ...], values: dict[str, Tensor], optimizer: OptimizerFactory
     ) -> Costs:
         """Measured on the first worker of every kind; one after another, so that none disturbs the next."""
-        seconds: dict[str, dict[str, NodeSeconds]] = {}
-        step: dict[str, float] = {}
+        found: dict[str, _Measured] = {}
         copies = {k: values[k].detach() for k in graph.initializers}
         for rank, device in enumerate(self.spec.devices):
-            if device.kind not in seconds:
+            if device.kind not in found:
                 log.info("measuring %d operators on %s", len(graph), device.name)
-                found = self.pool.call_one(rank, _profile, graph, batch, copies, optimizer)
-                seconds[device.kind], step[device.kind] = found
-        return Costs(seconds, optimizer_alpha(optimizer), step_seconds_per_byte=step)
+                found[device.kind] = self.pool.call_one(rank, _measure, graph, batch, copies, optimizer)
+        return Costs(
+            {kind: each.seconds for kind, each in found.items()},
+            optimizer_alpha(optimizer),
+            step_seconds_per_byte={kind: each.step_seconds_per_byte for kind, each in found.items()},
+            instruction_s={kind: each.instruction_s for kind, each in found.items()},
+        )
 
 
 def _warn_of_overflow(method: str, predicted: Timeline, cluster: Cluster) -> None:
@@ -254,13 +262,22 @@ def _probe(worker: Worker) -> LinkSamples:
     return probe_links(worker.rank, [device.name for device in worker.devices], worker.torch_device)
 
 
-def _profile(
+@dataclass(frozen=True)
+class _Measured:
+    seconds: dict[str, NodeSeconds]
+    step_seconds_per_byte: float
+    instruction_s: float
+
+
+def _measure(
     worker: Worker,
     graph: Graph,
     batch: tuple[Tensor, ...],
     values: dict[str, Tensor],
     optimizer: OptimizerFactory,
-) -> tuple[dict[str, NodeSeconds], float]:
-    seconds = profile_compute(graph, batch, values, str(worker.torch_device))
+) -> _Measured:
+    device = str(worker.torch_device)
+    seconds = profile_compute(graph, batch, values, device)
     shapes = [init.shape for init in graph.initializers.values() if init.is_parameter and init.requires_grad]
-    return seconds, step_seconds_per_byte(optimizer, shapes, str(worker.torch_device))
+    step = step_seconds_per_byte(optimizer, shapes, device)
+    return _Measured(seconds, step, instruction_seconds(device))

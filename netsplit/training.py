@@ -63,11 +63,16 @@ class History:
 
     @property
     def measured(self) -> Timeline | None:
-        """The recorded iteration nearest to the median, with the metered bytes."""
+        """The recorded iteration nearest to the median, with its own seconds and the metered bytes."""
         if not self.recorded:
             return None
         typical = min(self.recorded, key=lambda timeline: abs(timeline.iteration_s - self.iteration_s))
-        return replace(typical, iteration_s=self.iteration_s, peak_bytes=self.peak_bytes)
+        return replace(typical, peak_bytes=self.peak_bytes)
+
+    @property
+    def typical(self) -> Timeline:
+        """What a run is measured by: the median seconds and the metered bytes."""
+        return Timeline((), self.iteration_s, self.peak_bytes)
 
 
 class Observer(Protocol):

@@ -13,9 +13,11 @@ Exit codes: 0 done, 1 a bug (with its traceback), 2 a mistake that the user can 
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -37,6 +39,9 @@ __all__ = ["entry", "sentence"]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
+UNUSABLE = {
+    errno.EACCES, errno.EDQUOT, errno.EISDIR, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EROFS
+}  # fmt: skip
 EXIT_BUG, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
 
@@ -104,6 +109,11 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
+    if isinstance(error, OSError) and error.errno in UNUSABLE and not wants_traceback:
+        place = f" '{error.filename}'" if error.filename else ""
+        _leave(
+            f"error: cannot use{place}: {error.strerror}; choose another place, or make room.", EXIT_MISTAKE
+        )
     if isinstance(error, USER_MISTAKES) and not wants_traceback:
         _leave(f"error: {sentence(error)}", EXIT_MISTAKE)
     raise error
@@ -127,10 +137,19 @@ def _logged(job: Job, failures: list[Exception]) -> Job:
             single = HydraConfig.get().mode == RunMode.RUN
             _record(error, on_console=not single)
             if single:
+                _forget_unused(error)
                 raise JobEnd from error
             raise
 
     return run
+
+
+def _forget_unused(error: Exception) -> None:
+    """Remove the folder of a job that was refused before it wrote anything of its own."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    written = [entry for entry in folder.rglob("*") if entry.is_file() and ".hydra" not in entry.parts]
+    if isinstance(error, USER_MISTAKES) and all(entry.suffix == ".log" for entry in written):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _record(error: Exception, on_console: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -19,12 +18,13 @@ __all__ = ["job", "main"]
 
 log = logging.getLogger(__name__)
 
+GROUPS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "tracking", "loss")
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
 def job(cfg: DictConfig) -> None:
     """Everything from the composed config to the table; used by `runners.train` too."""
-    settings = check(cfg, provided={"optimizer": ["params"]})
+    settings = check(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
     folder = Path(HydraConfig.get().runtime.output_dir)
     tracker = build(cfg.tracking)
     spec = build(cfg.cluster)
@@ -35,6 +35,7 @@ def job(cfg: DictConfig) -> None:
     import torch
 
     from netsplit.comparison import Experiment, compare
+    from netsplit.profile.optimizer import check_optimizer
     from netsplit.session import Session
     from netsplit.tracking import comparison_table
     from runners._progress import ConsoleProgress
@@ -42,6 +43,8 @@ def job(cfg: DictConfig) -> None:
     torch.manual_seed(settings.seed)
     data = build(cfg.dataset)
     _check_classes(cfg, data.num_classes)
+    optimizer = build(cfg.optimizer)
+    check_optimizer(optimizer)
     experiment = Experiment(
         name=_name(cfg),
         model=build(cfg.model),
@@ -49,7 +52,7 @@ def job(cfg: DictConfig) -> None:
         data=data,
         partitioners=partitioners,
         schedule=schedule,
-        optimizer=_optimizer(cfg),
+        optimizer=optimizer,
         epochs=settings.epochs,
         batch_size=settings.batch_size,
         seed=settings.seed,
@@ -62,10 +65,9 @@ def job(cfg: DictConfig) -> None:
     console.print(comparison_table(found.rows, title=experiment.name))
     console.print(f"Written to {folder}; 'make ui' shows the runs, 'comparison.md' there is this table.")
     if found.failed:
-        names = ", ".join(row.method for row in found.failed)
-        raise NetSplitError(
-            f"{len(found.failed)} of {len(found.rows)} methods failed, as said above: {names}."
-        )
+        first = found.failed[0]
+        share = f"{len(found.failed)} of {len(found.rows)} methods failed; the first, "
+        raise NetSplitError(f"{share if len(found.rows) > 1 else ''}{first.method}: {first.error}")
 
 
 @entry(config_name="config")
@@ -86,18 +88,6 @@ def _check_classes(cfg: DictConfig, needed: int) -> None:
         raise ConfigError(
             f"model.num_classes is {given}, but the dataset has {needed} classes: give at least {needed}."
         )
-
-
-def _optimizer(cfg: DictConfig) -> Any:
-    """The optimiser as a factory, tried on a parameter: a bad value shows before any worker starts."""
-    from netsplit.profile.optimizer import optimizer_alpha
-
-    factory = build(cfg.optimizer)
-    try:
-        optimizer_alpha(factory)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"optimizer: {cfg.optimizer._target_} refuses these values: {error}") from error
-    return factory
 
 
 def _size(model: object) -> int:

@@ -98,6 +98,36 @@ class TwoInputs(nn.Module):
         return self.head(torch.cat([mixed, x * weight], 1))
 
 
+class SharedNorm(nn.Module):
+    """One BatchNorm used three times: its running statistics have an order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward = nn.Linear(12, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.middle = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.inward(x))
+        for _ in range(2):
+            x = torch.relu(self.norm(self.middle(x))) + x
+        return self.head(x)
+
+
+class Constants(nn.Module):
+    """Tensors that are neither parameter nor buffer: an attribute and a literal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward = nn.Linear(12, 5)
+        self.shift = torch.arange(5, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=torch.float64)
+        return torch.tanh(self.inward(x).double() + self.shift) * scale
+
+
 @dataclass(frozen=True)
 class Case:
     """A model with a batch of eight samples."""
@@ -129,6 +159,8 @@ CASES = {
         _case("chain", Chain, (3, 8, 8)),
         _case("cells", Cells, (3, 8, 8)),
         _case("tied", Tied, (12,)),
+        _case("shared_norm", SharedNorm, (12,)),
+        _case("constants", Constants, (12,)),
         Case("two_inputs", TwoInputs, (*_two.inputs, torch.arange(8) % 7), _two.targets),
     )
 }

@@ -169,6 +169,35 @@ def test_close_ends_the_workers_and_a_closed_model_says_so(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())  # above all no file of untrained parameters
 
 
+class Structured(nn.Module):
+    """Gives a dict with rows of two samples' halves each, and its own input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"rows": self.head(x.view(-1, 6)), "given": x}
+
+
+def _loss_of_rows(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+    return LOSS(outputs["rows"].view(len(targets), 2, 3).mean(1), targets)
+
+
+def test_outputs_have_the_models_structure_and_rows_and_no_temporary_folder_is_left() -> None:
+    x, y = samples(BATCH)
+    model = Structured()
+    with netsplit.parallelize(model, _loss_of_rows, (x, y)) as parallel:
+        folder = parallel.runtime.pool.folder
+        found = parallel.predict(x[:5])
+        with torch.no_grad():
+            expected = model(x[:5])
+        assert parallel.train_batch(x, y) > 0
+    assert torch.allclose(found["rows"], expected["rows"], atol=1e-6)
+    assert torch.equal(found["given"], x[:5])
+    assert not folder.exists()
+
+
 @pytest.mark.slow
 def test_after_a_worker_died_no_stale_parameters_are_handed_out() -> None:
     with split(partitioner="m_topo") as parallel:

@@ -140,7 +140,7 @@ def test_the_measured_timeline_is_the_recorded_one_nearest_to_the_median() -> No
     history.recorded = [Timeline((), 1.0, {}), Timeline((), 2.2, {}), Timeline((), 8.0, {})]
     measured = history.measured
     assert measured is not None
-    assert (measured.iteration_s, measured.peak_bytes) == (2.0, {"cpu:0": 5})
+    assert (measured.iteration_s, measured.peak_bytes) == (2.2, {"cpu:0": 5})
 
 
 def test_a_training_of_two_iterations_has_no_measured_timeline() -> None:

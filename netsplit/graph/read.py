@@ -18,6 +18,7 @@ from netsplit.graph.template import encode, references
 __all__ = ["read"]
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)  # of what export knew already; they make nothing
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -47,6 +48,8 @@ class _Reader:
         values: dict[str, Any] = {k: self._meta(k) for k in self.inputs}
         outputs: tuple[str, ...] = ()
         for fx_node in self.program.graph.nodes:
+            if fx_node.target in _CHECKS:
+                continue
             if fx_node.op == "call_function" and fx_node.target is not operator.getitem:
                 node = self._node(fx_node)
                 nodes[node.name] = node

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.profile.clock import Clock, Lap, worker_conditions
 
-__all__ = ["optimizer_alpha", "step_seconds_per_byte"]
+__all__ = ["check_optimizer", "optimizer_alpha", "step_seconds_per_byte"]
 
 OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
@@ -40,6 +40,23 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
         if tensor.shape == parameter.shape
     )
     return 2 + ceil(kept / (parameter.numel() * parameter.element_size()))
+
+
+def check_optimizer(factory: OptimizerFactory) -> None:
+    """Try a factory on a parameter of its own, so that a mistake shows before any worker starts.
+
+    Raises:
+        ConfigError: it makes no optimiser, or refuses its values.
+    """
+    try:
+        optimizer_alpha(factory)
+    except ConfigError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"optimizer cannot be made of {factory!r} ({error}): give a function of parameters, "
+            "such as functools.partial(torch.optim.Adam, lr=1e-3)."
+        ) from error
 
 
 def step_seconds_per_byte(

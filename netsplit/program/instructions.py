@@ -116,16 +116,6 @@ class Program:
         """Initializer -> the one device that holds it."""
         return {k: self.device_of[node.name] for node in self.graph for k in node.initializers}
 
-    @cached_property
-    def output_device(self) -> dict[str, str]:
-        """Output variable -> the device where it arises."""
-        found = {}
-        for k in self.graph.output_variables:
-            producer = self.graph.variables[k].producer
-            assert producer is not None
-            found[k] = self.device_of[producer]
-        return found
-
     @property
     def transfers(self) -> int:
         """Tensors sent in one iteration."""

@@ -73,7 +73,9 @@ class DistributedRuntime:
         results = self._call(_predict, self.inference, feeds)
         found = {key: tensor for result in results for key, tensor in result.items()}
         for i, feed in enumerate(feeds):  # a model may return an input as it is
-            found |= {(k, i): tensor for k, tensor in feed.items() if k in self.inference.graph.output_variables}
+            found |= {
+                (k, i): tensor for k, tensor in feed.items() if k in self.inference.graph.output_variables
+            }
         return {
             k: torch.cat([found[k, i] for i in range(self.inference.microbatches)])
             for k in self.inference.graph.output_variables

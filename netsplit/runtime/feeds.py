@@ -33,6 +33,11 @@ def split_batch(
                 f"the batch has a tensor of shape {tuple(tensor.shape)} where the program was captured for "
                 f"{expected}: use batches of {expected[0]} samples, or capture again."
             )
+        if str(tensor.dtype) != f"torch.{program.graph.variables[name].dtype}":
+            raise NetSplitError(
+                f"the batch has a tensor of {tensor.dtype} where the program was captured for "
+                f"torch.{program.graph.variables[name].dtype}: convert it."
+            )
         for part, piece in zip(parts, torch.chunk(tensor, m), strict=True):
             part[name] = piece
     return parts

@@ -37,11 +37,7 @@ class LocalRuntime:
                 {k: values[k] for k, home in program.initializer_device.items() if home == name},
                 self.torch_device[name],
                 optimizer,
-                [
-                    k
-                    for k, init in program.graph.initializers.items()
-                    if init.is_parameter and init.requires_grad
-                ],
+                [k for k, init in program.graph.initializers.items() if init.requires_grad],
             )
             for name in program.devices
         }

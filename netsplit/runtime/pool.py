@@ -28,7 +28,7 @@ import cloudpickle
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
 from netsplit.runtime.board import Place, read_place
-from netsplit.runtime.worker import KEY_VARIABLE, Call, Hello, Reply, Setup
+from netsplit.runtime.worker import KEY_VARIABLE, SIGN_OF_LIFE_S, Call, Hello, Reply, Setup
 
 __all__ = ["WorkerPool"]
 
@@ -56,6 +56,8 @@ class WorkerPool:
         self.connections: list[Connection] = []
         self.hellos: list[Hello] = []
         self.describe: Callable[[int, Place], str] | None = None  # words for a rank's place
+        self.failed = False
+        self._doing = "start"
         self._launcher: subprocess.Popen[bytes] | None = None
         try:
             self._start()
@@ -69,11 +71,13 @@ class WorkerPool:
 
     def call_one(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """`function(worker, *args)` on one worker."""
+        self._doing = function.__name__.strip("_")
         self._send(rank, Call(function, args))
         return self._gather([rank])[0]
 
     def call_each(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`function(worker, *args[rank])` on every worker; their answers in rank order."""
+        self._doing = function.__name__.strip("_")
         for rank, own in enumerate(args):
             self._send(rank, Call(function, own))
         return self._gather(list(range(len(args))))
@@ -135,7 +139,9 @@ class WorkerPool:
             f"--log-dir={self.folder / 'torchelastic'}",
             "-m", "netsplit.runtime.worker", "--controller", controller,
         ]  # fmt: skip
-        own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
+        # What this process can import, the workers can: a user's optimiser may live beside his script.
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         if self.spec.host.startswith("127."):
             own["GLOO_SOCKET_IFNAME"] = "lo"
         with (self.folder / "workers.log").open("wb") as output:
@@ -194,31 +200,35 @@ class WorkerPool:
     def _gather(self, ranks: list[int], limit_s: float | None = None) -> list[Any]:
         replies: dict[int, Reply] = {}
         dead: dict[int, str] = {}
-        watch = _Watch(self, limit_s if limit_s is not None else self.spec.timeout_s + _GRACE_S)
+        watch = _Watch(self, limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
         failed_at: float | None = None
         while len(replies) + len(dead) < len(ranks):
             open_ = {self.connections[r]: r for r in ranks if r not in replies and r not in dead}
             for ready in wait(list(open_), timeout=0.2):
                 rank = open_[ready]  # type: ignore[index]
                 try:
-                    replies[rank] = cloudpickle.loads(self.connections[rank].recv_bytes())
+                    reply = cloudpickle.loads(self.connections[rank].recv_bytes())
                 except (EOFError, OSError):
                     dead[rank] = "died"
+                    continue
+                watch.lives(rank)
+                if reply is not None:
+                    replies[rank] = reply
             if dead or any(reply.error for reply in replies.values()):
                 failed_at = failed_at if failed_at is not None else time.monotonic()
                 if time.monotonic() - failed_at > _GRACE_S:
                     break
-            elif watch.expired():
-                dead.update(dict.fromkeys(watch.stuck(ranks, replies), "hangs"))
+            else:
+                waiting = [rank for rank in ranks if rank not in replies]
+                dead.update(dict.fromkeys(watch.silent(waiting), "does not answer"))
+                if not dead and watch.stands_still():
+                    dead.update(dict.fromkeys(waiting, "hangs"))
         if dead or any(reply.error for reply in replies.values()):
             raise self._failure(dead, replies)
         return [replies[rank].value for rank in ranks]
 
     def _failure(self, dead: dict[int, str], replies: dict[int, Reply]) -> WorkerError:
         """One sentence: the first cause, then what the others were waiting for."""
-        for reply in replies.values():
-            if reply.trace:
-                log.debug("worker traceback:\n%s", reply.trace)
         raised = {r: reply.error for r, reply in replies.items() if reply.error and not reply.known}
         told = [reply.error for reply in replies.values() if reply.error and reply.known]
         parts = [f"worker {self._who(r)} {how}{self._where(r)}" for r, how in dead.items()]
@@ -227,6 +237,7 @@ class WorkerPool:
             accused = [r for r in range(len(self.hellos)) if r not in replies]
             parts = [f"worker {self._who(r)} does not answer{self._where(r)}" for r in accused]
         self._log_traces(replies)
+        self.failed = True
         self.close()
         slow = not any(how == "died" for how in dead.values()) and not raised
         cure = " (raise cluster.timeout_s if it is only slow)" if slow else ""
@@ -248,32 +259,39 @@ class WorkerPool:
     def _where(self, rank: int) -> str:
         place = read_place(self.folder, rank)
         if place is None or place.index < 0 or self.describe is None:
-            return ""
+            return f" during '{self._doing}'"
         return f" at its {self.describe(rank, place)}"
 
 
 class _Watch:
-    """Notices that no worker has begun an instruction for a while."""
+    """Notices workers that show no sign of life, and a program in which nothing moves any more."""
 
     def __init__(self, pool: WorkerPool, limit_s: float) -> None:
         self.pool = pool
         self.limit_s = limit_s
+        self.began = time.monotonic()
+        self.alive: dict[int, float] = {}
         self.seen: list[Place | None] = []
-        self.since = time.monotonic()
+        self.since = self.began
 
-    def expired(self) -> bool:
+    def lives(self, rank: int) -> None:
+        self.alive[rank] = time.monotonic()
+
+    def silent(self, ranks: list[int]) -> list[int]:
+        """Those of `ranks` whose process is stopped, or whose machine is gone."""
+        now = time.monotonic()
+        return [rank for rank in ranks if now - self.alive.get(rank, self.began) > self.limit_s]
+
+    def stands_still(self) -> bool:
+        """Whether inside a program no worker has begun an instruction for longer than a peer would wait."""
         places = [read_place(self.pool.folder, r) for r in range(len(self.pool.connections))]
         if places != self.seen:
             self.seen = places
             self.since = time.monotonic()
-        # Outside a program (profiling, loading) nothing moves on the boards: no verdict then.
+        # Outside a program (measuring, loading) nothing moves on the boards, however long it takes.
         if all(place is None or place.index < 0 for place in places):
             return False
-        return time.monotonic() - self.since > self.limit_s
-
-    @staticmethod
-    def stuck(ranks: list[int], replies: dict[int, Reply]) -> list[int]:
-        return [rank for rank in ranks if rank not in replies]
+        return time.monotonic() - self.since > self.limit_s + _GRACE_S
 
 
 def _check_free(host: str, port: int) -> None:

@@ -13,6 +13,7 @@ import os
 import queue
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from netsplit.runtime.board import Board
 __all__ = ["KEY_VARIABLE", "Call", "Hello", "Reply", "Setup", "Worker", "main"]
 
 KEY_VARIABLE = "NETSPLIT_KEY"
+SIGN_OF_LIFE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,38 +90,69 @@ def main() -> None:
     connection = Client((host, int(port)), authkey=os.environ[KEY_VARIABLE].encode())
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     connection.send_bytes(cloudpickle.dumps(Hello(rank, world_size, os.getpid(), socket.gethostname())))
-    calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, calls), daemon=True).start()
-    setup = calls.get()
-    connection.send_bytes(cloudpickle.dumps(_attempt(lambda: _join(rank, setup), calls)))
-    worker = calls.get()
-    while True:
-        call = calls.get()
-        reply = _attempt(lambda call=call: call.function(worker, *call.args))  # type: ignore[misc]
-        connection.send_bytes(cloudpickle.dumps(reply))
+    _serve(_Line(connection), rank)
 
 
-def _listen(connection: Connection, calls: queue.SimpleQueue[Any]) -> None:
-    """Feed the queue; end the process with the connection, even when the main thread is stuck."""
+def _serve(line: _Line, rank: int) -> None:
+    """The first message is the set-up, every other a call; each is answered."""
+    worker: Worker | None = None
+
+    def answer(message: bytes) -> Any:
+        nonlocal worker
+        task = cloudpickle.loads(message)
+        if worker is None:
+            worker = _join(rank, task)
+            return None
+        return task.function(worker, *task.args)
+
     while True:
+        line.answer(answer)
+
+
+class _Line:
+    """The connection to the controller.
+
+    One thread receives, and ends the process with the connection even when the main thread is stuck;
+    another shows that the process lives while a call is under way.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        self.busy = threading.Event()
+        for target in (self._listen, self._live):
+            threading.Thread(target=target, daemon=True).start()
+
+    def answer(self, function: Callable[[bytes], Any]) -> None:
+        message = self.calls.get()
+        self.busy.set()
         try:
-            message = connection.recv_bytes()
-        except (EOFError, OSError):
-            os._exit(0)
-        calls.put(cloudpickle.loads(message))
+            reply = Reply(function(message))
+        except NetSplitError as error:
+            reply = Reply(error=str(error), known=True, trace=traceback.format_exc())
+        except Exception as error:
+            reply = Reply(error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+        self.busy.clear()
+        self._send(reply)
 
+    def _listen(self) -> None:
+        while True:
+            try:
+                self.calls.put(self.connection.recv_bytes())
+            except (EOFError, OSError):
+                os._exit(0)
 
-def _attempt(action: Callable[[], Any], keep: queue.SimpleQueue[Any] | None = None) -> Reply:
-    try:
-        value = action()
-    except NetSplitError as error:
-        return Reply(error=str(error), known=True, trace=traceback.format_exc())
-    except Exception as error:
-        return Reply(error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
-    if keep is not None:
-        keep.put(value)
-        return Reply()
-    return Reply(value)
+    def _live(self) -> None:
+        while True:
+            self.busy.wait()
+            time.sleep(SIGN_OF_LIFE_S)
+            if self.busy.is_set():
+                self._send(None)
+
+    def _send(self, message: Reply | None) -> None:
+        with self.lock:
+            self.connection.send_bytes(cloudpickle.dumps(message))
 
 
 def _join(rank: int, setup: Setup) -> Worker:

@@ -83,7 +83,7 @@ def _link_label(pair: tuple[str, str], link: Link) -> str:
 def training_figure(curves: Mapping[str, TrainingCurve], path: str | Path) -> Figure:
     """Training loss and test accuracy, by epoch and by seconds.
 
-    Methods that train alike have the same curve by epoch: later ones are drawn thinner, so that all show.
+    Curves that lie on one another all show: later ones are drawn thinner.
     """
     figure = new_figure(11, 7.5)
     grid = figure.subplots(2, 2, sharey="row")

@@ -41,6 +41,11 @@ class MethodRun:
         self._points: list[Point] = []
         self._flushed = time.monotonic()
 
+    @property
+    def status(self) -> RunStatus:
+        """How the run ends when nothing leaves its block."""
+        return "FINISHED"
+
     def metrics(self, values: Sequence[tuple[str, float, int]]) -> None:
         """Log (key, value, step) triples, time-stamped now."""
         now = int(1000 * time.time())
@@ -124,7 +129,15 @@ class Comparison(MethodRun):
     def __init__(self, store: Store, name: str, run_id: str) -> None:
         super().__init__(store, name, run_id)
         self.killed = False
+        self.begun = 0
         self.failed: list[str] = []
+
+    @property
+    def status(self) -> RunStatus:
+        """How it ends when nothing leaves its block: failed when every method did."""
+        if self.killed:
+            return "KILLED"
+        return "FAILED" if self.begun and len(self.failed) == self.begun else "FINISHED"
 
     @contextmanager
     def method(
@@ -134,6 +147,7 @@ class Comparison(MethodRun):
         run = MethodRun(
             self._store, name, self._store.create_run(name, _tags("method", name, tags), self.run_id)
         )
+        self.begun += 1
         try:
             with _ended(run):
                 run.params(params)
@@ -214,7 +228,7 @@ def _ended(run: MethodRun) -> Iterator[None]:
     except BaseException as error:
         run.close("FAILED", _sentence(error))
         raise
-    run.close("KILLED" if getattr(run, "killed", False) else "FINISHED")
+    run.close(run.status)
 
 
 def _sentence(error: BaseException) -> str:

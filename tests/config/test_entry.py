@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,19 +13,22 @@ from omegaconf import DictConfig
 from netsplit.config import check
 from netsplit.errors import NetSplitError
 from runners._entry import entry
+from runners.compare import GROUPS
 
 Run = Callable[..., tuple[int, str]]
 
 
 def job(cfg: DictConfig) -> None:
     """Fails as its seed says."""
-    check(cfg)
+    check(cfg, groups=GROUPS)
     if cfg.seed == 2:
         raise NetSplitError("the job found a mistake.")
     if cfg.seed == 3:
         raise KeyboardInterrupt
     if cfg.seed == 4:
         raise RuntimeError("a bug")
+    if cfg.seed == 5:
+        raise OSError(errno.ENOSPC, "No space left on device", "there")
 
 
 @pytest.fixture
@@ -71,7 +75,9 @@ def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Pat
         (["epochs=x"], ["epochs is 'x'"]),
         (["dataset=imagefolder"], ["dataset.root must be given"]),
         (["model=["], ["["]),
+        (["+foo.bar=1"], ["foo is not a config key"]),
         (["seed=2"], ["the job found a mistake."]),
+        (["seed=5"], ["cannot use 'there': No space left on device; choose another place"]),
     ],
 )
 def test_a_mistake_gives_one_sentence_and_exit_code_2(
@@ -82,6 +88,11 @@ def test_a_mistake_gives_one_sentence_and_exit_code_2(
     assert stderr.startswith("error: ")
     assert stderr.count("\n") == 1
     assert all(word in stderr for word in words), stderr
+
+
+def test_a_refused_job_leaves_no_folder(run: Run, tmp_path: Path) -> None:
+    run("seed=2")
+    assert not list(tmp_path.glob("outputs/*/runs/*"))
 
 
 def test_an_interrupt_exits_with_130(run: Run) -> None:

@@ -31,7 +31,7 @@ def test_nodes_are_in_topological_order_and_edges_agree_from_both_ends(name: str
 def test_parameters_and_buffers_keep_the_names_of_the_state_dict(name: str) -> None:
     graph = graph_of(name)
     keys = {k for init in graph.initializers.values() for k in (init.name, *init.aliases)}
-    assert keys == set(CASES[name].fresh().state_dict())
+    assert keys - set(graph.constants) == set(CASES[name].fresh().state_dict())
 
 
 def test_the_loss_is_a_node_and_the_targets_are_an_input() -> None:
@@ -64,6 +64,21 @@ def test_users_of_a_tied_parameter_are_colocated() -> None:
     assert len(users) == 2
     assert any(set(users) <= set(group) for group in graph.colocated)
     assert graph.initializers["inward.weight"].aliases == ("outward.weight",)
+
+
+def test_all_uses_of_one_normalisation_are_one_unit_because_its_statistics_have_an_order() -> None:
+    graph = graph_of("shared_norm")
+    norms = {node.name for node in graph if node.kind == "batch_norm"}
+    assert len(norms) == 3
+    assert any(norms <= set(unit) for unit in graph.units)
+
+
+def test_tensors_that_are_no_parameter_or_buffer_are_kept_with_the_graph() -> None:
+    case = CASES["constants"]
+    graph = graph_of("constants")
+    assert sorted(t.sum().item() for t in graph.constants.values()) == [10.0, 15.0]
+    inference = capture_inference(case.fresh(), case.inputs)
+    assert not set(inference.constants) & set(graph.constants)
 
 
 def test_a_buffer_counter_stays_with_its_module() -> None:

@@ -91,6 +91,37 @@ def test_an_operator_that_never_returns_is_found_at_its_instruction(pool: Worker
     assert "device cpu:0 waited" in message
 
 
+def _nothing(worker: Worker, *_: object) -> None:
+    pass
+
+
+def test_a_worker_stopped_outside_a_program_is_found_too(pool: WorkerPool) -> None:
+    pool.call(_nothing)
+    os.kill(pool.hellos[1].pid, signal.SIGSTOP)
+    with pytest.raises(WorkerError, match=r"worker cpu:1 .* does not answer during 'nothing'"):
+        pool.call(_nothing)
+    assert pool.failed
+
+
+def _take_long(worker: Worker) -> str:
+    time.sleep(2 * TIMEOUT_S)
+    return "done"
+
+
+def test_a_long_call_outside_a_program_is_no_fault(pool: WorkerPool) -> None:
+    assert pool.call_one(0, _take_long) == "done"
+
+
+class _Unloadable:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (__import__, ("no_such_module_anywhere",))
+
+
+def test_what_a_worker_cannot_load_is_said_instead_of_waited_for(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerError, match="No module named 'no_such_module_anywhere'"):
+        pool.call(_nothing, _Unloadable())
+
+
 def test_a_slow_worker_is_waited_for(pool: WorkerPool) -> None:
     runtime = deployed(pool)
     pool.call_one(1, _stall, TIMEOUT_S / 3)
