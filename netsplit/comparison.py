@@ -118,6 +118,7 @@ def _method(
     plan = study.plan(partitioner, experiment.seed)
     run.summary(solver_summary(plan.placement.report))
     folder = found.folder / run.name
+    log.info("%s: drawing the plan, placing the parameters", run.name)
     _write_plan(plan, folder)
     run.describe(f"```\n{plan.summary()}\n```")
     model = session.deploy(plan)
