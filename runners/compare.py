@@ -65,8 +65,8 @@ def job(cfg: DictConfig) -> None:
     console.print(comparison_table(found.rows, title=experiment.name))
     console.print(f"Written to {folder}; 'make ui' shows the runs, 'comparison.md' there is this table.")
     if found.failed:
-        first = found.failed[0]
-        share = f"{len(found.failed)} of {len(found.rows)} methods failed; the first, "
+        first, names = found.failed[0], ", ".join(row.method for row in found.failed)
+        share = f"{len(found.failed)} of {len(found.rows)} methods failed ({names}); "
         raise NetSplitError(f"{share if len(found.rows) > 1 else ''}{first.method}: {first.error}")
 
 

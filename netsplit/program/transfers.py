@@ -41,7 +41,7 @@ def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph,
                 variables[transfer.outputs[0]] = _moved(graph.variables[k], transfer)
             renamed[k] = local_name[k, here]
         nodes[node.name] = _rename_inputs(node, renamed)
-    return replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables), constants={}), placed
+    return replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables)), placed
 
 
 def _transfer_node(variable: str, device: str) -> Node:

@@ -45,6 +45,7 @@ class DistributedRuntime:
             {k: values[k].detach() for k, home in homes.items() if home == name} for name in program.devices
         ]
         pool.describe = self._describe
+        program, inference = _light(program), None if inference is None else _light(inference)
         pool.call_each(_load, [(program, inference, mine, optimizer) for mine in own])
 
     def train_batch(self, inputs: Tensor | tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...]) -> float:
@@ -102,6 +103,11 @@ class DistributedRuntime:
         program = self.inference if place.phase == 2 and self.inference is not None else self.program
         instructions = program.instructions[program.devices[rank]]
         return str(instructions[place.index]) if place.index < len(instructions) else "end"
+
+
+def _light(program: Program) -> Program:
+    """The program without the constants' values, which go to the one device that uses them."""
+    return replace(program, graph=replace(program.graph, constants={}))
 
 
 @dataclass(frozen=True)
