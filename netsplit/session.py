@@ -158,7 +158,8 @@ class Session:
     def pool(self) -> WorkerPool:
         """The workers; started at first use, and again after a failure."""
         if self._pool is None or not self._pool.connections:
-            log.info("starting %d workers for cluster '%s'", len(self.spec.devices), self.spec.name)
+            if not self.spec.external:
+                log.info("starting %d workers for cluster '%s'", len(self.spec.devices), self.spec.name)
             self._pool = WorkerPool(self.spec, self.folder)
         return self._pool
 

@@ -26,7 +26,7 @@ from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -73,6 +73,8 @@ def sentence(error: BaseException) -> str:
     """What is wrong, where, and what may be given instead, in one line."""
     if isinstance(error, MissingConfigException):
         return _missing_option(error)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read '{error.override}': quote what has special characters, as in key='\"~/value\"'."
     cause = error.__cause__
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
         error = cause if isinstance(cause, OmegaConfBaseException) else error
@@ -114,6 +116,8 @@ def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
         _leave(
             f"error: cannot use{place}: {error.strerror}; choose another place, or make room.", EXIT_MISTAKE
         )
+    if isinstance(error, ValueError) and "group override must be" in str(error) and not wants_traceback:
+        _leave("error: a group cannot be null: choose one of its options (tracking=none).", EXIT_MISTAKE)
     if isinstance(error, USER_MISTAKES) and not wants_traceback:
         _leave(f"error: {sentence(error)}", EXIT_MISTAKE)
     raise error

@@ -19,6 +19,7 @@ __all__ = ["job", "main"]
 log = logging.getLogger(__name__)
 
 GROUPS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "tracking", "loss")
+TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
@@ -37,7 +38,7 @@ def job(cfg: DictConfig) -> None:
     from netsplit.comparison import Experiment, compare
     from netsplit.profile.optimizer import check_optimizer
     from netsplit.session import Session
-    from netsplit.tracking import comparison_table
+    from netsplit.tracking import comparison_table, outline
     from runners._progress import ConsoleProgress
 
     torch.manual_seed(settings.seed)
@@ -62,7 +63,10 @@ def job(cfg: DictConfig) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     with Session(spec, folder / "workers") as session, ConsoleProgress(console) as progress:
         found = compare(experiment, session, tracker, folder, progress)
-    console.print(comparison_table(found.rows, title=experiment.name))
+    if console.width < TABLE_WIDTH:
+        console.print(outline(found.rows), highlight=False, soft_wrap=True)
+    else:
+        console.print(comparison_table(found.rows, title=experiment.name))
     console.print(f"Written to {folder}; 'make ui' shows the runs, 'comparison.md' there is this table.")
     if found.failed:
         first, names = found.failed[0], ", ".join(row.method for row in found.failed)

@@ -23,7 +23,8 @@ from netsplit.graph.ir import Graph
 __all__ = ["CASES", "TOLERANCE", "Case", "cluster_of", "placements", "plain_training"]
 
 TOLERANCE = 1e-9
-SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+# Weight decay shows whether a parameter that plain PyTorch gives no gradient stays without.
+SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01)
 
 
 class Chain(nn.Module):
@@ -128,6 +129,26 @@ class Constants(nn.Module):
         return torch.tanh(self.inward(x).double() + self.shift) * scale
 
 
+class Assigned(nn.Module):
+    """Buffers that are assigned rather than written, and a branch that does not reach the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward = nn.Linear(12, 8)
+        self.idle = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 5)
+        self.register_buffer("mean", torch.zeros(12))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.count + 1
+        centred = x - self.mean
+        self.mean = self.mean * 0.9 + x.detach().mean(0) * 0.1
+        hidden = torch.tanh(self.inward(centred))
+        idle = torch.relu(self.idle(hidden)).detach()
+        return self.head(hidden + 0.1 * idle)
+
+
 @dataclass(frozen=True)
 class Case:
     """A model with a batch of eight samples."""
@@ -161,6 +182,7 @@ CASES = {
         _case("tied", Tied, (12,)),
         _case("shared_norm", SharedNorm, (12,)),
         _case("constants", Constants, (12,)),
+        _case("assigned", Assigned, (12,)),
         Case("two_inputs", TwoInputs, (*_two.inputs, torch.arange(8) % 7), _two.targets),
     )
 }

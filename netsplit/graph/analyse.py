@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from netsplit.graph.ir import Graph, Initializer, Node
+from netsplit.graph.ir import INITIALIZER, Graph, Initializer, Node
 from netsplit.graph.operators import call_node, resolve
 
 __all__ = ["analyse"]
@@ -23,7 +23,7 @@ def analyse(graph: Graph, batch: tuple[torch.Tensor, ...]) -> Graph:
     """`graph` with gradients, saved tensors, in-place units and colocated sets filled in."""
     run = _FakeRun(graph, batch)
     nodes = {node.name: run.node(node) for node in graph}
-    owner = {storage_id(tensor): name for name, tensor in run.initializers.items()}
+    owner = {storage_id(tensor): INITIALIZER + name for name, tensor in run.initializers.items()}
     variables = {}
     for k, variable in graph.variables.items():
         first = owner.setdefault(storage_id(run.tensors[k]), k)

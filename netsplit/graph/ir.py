@@ -12,10 +12,13 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-__all__ = ["TRANSFER", "Graph", "Initializer", "Node", "Variable", "dtype_bytes"]
+__all__ = ["INITIALIZER", "TRANSFER", "Graph", "Initializer", "Node", "Variable", "dtype_bytes"]
 
 TRANSFER = "netsplit.transfer"
 """Operator of a node that copies a variable to another device (see `program.transfers`)."""
+
+INITIALIZER = "initializer "
+"""Precedes an initializer's name where a variable's could stand too: a model may use one name for both."""
 
 _DTYPE_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -38,7 +41,7 @@ class Variable:
     producer: str | None  # None: an input of the graph
     consumers: tuple[str, ...]  # node names in topological order, each once
     requires_grad: bool = False  # a gradient flows back through it
-    alias_of: str | None = None  # the initializer, or earliest variable, whose storage it shares
+    alias_of: str | None = None  # the earliest variable, or INITIALIZER + name, whose storage it shares
 
     @property
     def nbytes(self) -> int:

@@ -39,7 +39,22 @@ class TrainingStep(nn.Module):
         self.n_inputs = n_inputs
 
     def forward(self, *batch: Tensor) -> Tensor:
-        return self.loss(self.model(*batch[: self.n_inputs]), *batch[self.n_inputs :])
+        with _assignments_kept(self.model):
+            outputs = self.model(*batch[: self.n_inputs])
+        return self.loss(outputs, *batch[self.n_inputs :])
+
+
+@contextmanager
+def _assignments_kept(model: nn.Module) -> Iterator[None]:
+    """Make ``self.buffer = value`` a write into the buffer, which export records; it drops an assignment."""
+    before = [(module, dict(module._buffers)) for module in model.modules()]
+    yield
+    for module, buffers in before:
+        for name, old in buffers.items():
+            new = module._buffers.get(name)
+            if old is not None and new is not None and new is not old:
+                module._buffers[name] = old
+                old.copy_(new.detach())
 
 
 class _Inference(nn.Module):

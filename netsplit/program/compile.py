@@ -78,7 +78,8 @@ class _Walk:
         self.feeders = [
             sorted({self.maker[k] for k in map(self._source, s.inputs) if k in self.maker}) for s in segments
         ]
-        self.trained = self._trained_segments()
+        self.reached = _reached(graph)
+        self.trained = {s.index for s in segments if any(k in self.reached for k in s.outputs)}
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
 
     def forward(self, s: int, i: int) -> None:
@@ -95,7 +96,7 @@ class _Walk:
         self._emit(segment.device, Backward(s, i))
         for k in segment.inputs:
             source = self._source(k)
-            if source == k or not self._carries_gradient(source):
+            if source == k or k not in self.reached:
                 continue
             left = self.left.setdefault((k, i), self._backward_readers(k)) - 1
             self.left[k, i] = left
@@ -129,18 +130,19 @@ class _Walk:
             return self.graph.nodes[producer].inputs[0]
         return k
 
-    def _carries_gradient(self, k: str) -> bool:
-        return self.graph.variables[k].requires_grad and self.maker[k] in self.trained
-
     def _backward_readers(self, k: str) -> int:
         return sum(k in segment.inputs and segment.index in self.trained for segment in self.segments)
 
-    def _trained_segments(self) -> set[int]:
-        """Segments with an output that the loss's gradient reaches: all that have a Backward."""
-        reached = set(self.graph.output_variables)
-        trained: set[int] = set()
-        for segment in reversed(self.segments):
-            if any(k in reached and self.graph.variables[k].requires_grad for k in segment.outputs):
-                trained.add(segment.index)
-                reached.update(map(self._source, segment.inputs))
-        return trained
+
+def _reached(graph: Graph) -> set[str]:
+    """Variables through which the loss's gradient flows back: others get none, as in plain autograd."""
+    unit_of = {name: unit for unit in graph.units for name in unit}
+    found = {k for k in graph.output_variables if graph.variables[k].requires_grad}
+    before = -1
+    while len(found) > before:  # once more where a unit's writes are seen through another name
+        before = len(found)
+        for node in reversed(list(graph)):
+            unit = unit_of.get(node.name, (node.name,))
+            if any(k in found for name in unit for k in graph.nodes[name].outputs):
+                found.update(k for k in node.inputs if graph.variables[k].requires_grad)
+    return found

@@ -112,6 +112,10 @@ class WorkerPool:
     def _start(self) -> None:
         spec = self.spec
         key = os.environ.get(KEY_VARIABLE) if spec.external else secrets.token_hex(16)
+        if spec.external and spec.port == 0:
+            raise WorkerError(
+                "cluster.external needs cluster.port, where all torchrun agents meet: give one."
+            )
         if key is None:
             raise WorkerError(
                 f"cluster.external needs the environment variable {KEY_VARIABLE}, the same on all machines."

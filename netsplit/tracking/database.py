@@ -148,6 +148,10 @@ def _check_file(path: Path) -> None:
             with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
                 connection.execute("PRAGMA schema_version").fetchone()
         except sqlite3.Error as error:
+            if "locked" in str(error):
+                raise ConfigError(
+                    f"{path} is in use by another process ({error}): wait, or set another tracking.uri."
+                ) from error
             raise ConfigError(
                 f"{path} is not an MLflow database ({error}): set another tracking.uri."
             ) from error
