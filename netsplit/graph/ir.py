@@ -156,3 +156,22 @@ class Graph:
     def position(self) -> dict[str, int]:
         """Node name to its place in the topological order."""
         return {name: i for i, name in enumerate(self.nodes)}
+
+    @cached_property
+    def carrying(self) -> frozenset[str]:
+        """Variables through which a gradient comes back from an output of the graph; others get none.
+
+        A write through a view is seen by the readers of the tensor viewed, and the view itself may have
+        none: the nodes of a unit therefore carry a gradient together.
+        """
+        unit_of = {name: unit for unit in self.units for name in unit}
+        found = {k for k in self.output_variables if self.variables[k].requires_grad}
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            for node in reversed(list(self)):
+                unit = unit_of.get(node.name, (node.name,))
+                if any(k in found for name in unit for k in self.nodes[name].outputs):
+                    own = (k for k in (*node.inputs, *node.outputs) if k)
+                    found.update(k for k in own if self.variables[k].requires_grad)
+        return frozenset(found)

@@ -88,7 +88,7 @@ def profile_compute(
 
 
 def _windows(graph: Graph, values: Mapping[str, Tensor], clock: Clock, window_bytes: int) -> list[Window]:
-    carrying, module = _carrying(graph), rebuild(graph, values)
+    carrying, module = graph.carrying, rebuild(graph, values)
     benches = {
         node.name: NodeBench(node, clock, any(k in carrying for k in node.outputs), module) for node in graph
     }
@@ -96,23 +96,3 @@ def _windows(graph: Graph, values: Mapping[str, Tensor], clock: Clock, window_by
         Window(graph, [benches[name] for name in names], values, carrying, clock)
         for names in windows(graph, window_bytes)
     ]
-
-
-def _carrying(graph: Graph) -> set[str]:
-    """Variables through which a gradient comes back from an output of the graph.
-
-    A write through a view is seen by the readers of the tensor viewed, and the view itself may have
-    none: the nodes of a unit therefore carry a gradient together.
-    """
-    unit_of = {name: unit for unit in graph.units for name in unit}
-    found = {k for k in graph.output_variables if graph.variables[k].requires_grad}
-    before = -1
-    while len(found) > before:
-        before = len(found)
-        for node in reversed(list(graph)):
-            unit = unit_of.get(node.name, (node.name,))
-            if any(k in found for name in unit for k in graph.nodes[name].outputs):
-                found.update(
-                    k for k in (*node.inputs, *node.outputs) if k and graph.variables[k].requires_grad
-                )
-    return found

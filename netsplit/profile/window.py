@@ -30,7 +30,7 @@ class Window:
         graph: Graph,
         benches: list[NodeBench],
         values: Mapping[str, Tensor],
-        carrying: set[str],
+        carrying: frozenset[str],
         clock: Clock,
     ) -> None:
         self.benches = benches

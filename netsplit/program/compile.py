@@ -78,8 +78,7 @@ class _Walk:
         self.feeders = [
             sorted({self.maker[k] for k in map(self._source, s.inputs) if k in self.maker}) for s in segments
         ]
-        self.reached = _reached(graph)
-        self.trained = {s.index for s in segments if any(k in self.reached for k in s.outputs)}
+        self.trained = {s.index for s in segments if any(k in graph.carrying for k in s.outputs)}
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
 
     def forward(self, s: int, i: int) -> None:
@@ -96,7 +95,7 @@ class _Walk:
         self._emit(segment.device, Backward(s, i))
         for k in segment.inputs:
             source = self._source(k)
-            if source == k or k not in self.reached:
+            if source == k or k not in self.graph.carrying:
                 continue
             left = self.left.setdefault((k, i), self._backward_readers(k)) - 1
             self.left[k, i] = left
@@ -132,17 +131,3 @@ class _Walk:
 
     def _backward_readers(self, k: str) -> int:
         return sum(k in segment.inputs and segment.index in self.trained for segment in self.segments)
-
-
-def _reached(graph: Graph) -> set[str]:
-    """Variables through which the loss's gradient flows back: others get none, as in plain autograd."""
-    unit_of = {name: unit for unit in graph.units for name in unit}
-    found = {k for k in graph.output_variables if graph.variables[k].requires_grad}
-    before = -1
-    while len(found) > before:  # once more where a unit's writes are seen through another name
-        before = len(found)
-        for node in reversed(list(graph)):
-            unit = unit_of.get(node.name, (node.name,))
-            if any(k in found for name in unit for k in graph.nodes[name].outputs):
-                found.update(k for k in node.inputs if graph.variables[k].requires_grad)
-    return found
