@@ -112,7 +112,10 @@ class Plan:
         """Device -> bytes as the partitioners count them (5-18)."""
         study = self.study
         return static_bytes(
-            study.graph, self.placement.device_of, study.costs.alpha, study.schedule.in_flight
+            study.graph,
+            self.placement.device_of,
+            study.costs.alpha,
+            study.costs.copies(study.schedule.in_flight),
         )
 
     def summary(self) -> str:

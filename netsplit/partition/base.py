@@ -11,9 +11,17 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
 
-__all__ = ["Partitioner", "Placement", "Problem", "SolverReport", "Status"]
+__all__ = ["Objective", "Partitioner", "Placement", "Problem", "SolverReport", "Stage", "Status"]
 
 Status = Literal["optimal", "feasible", "infeasible", "limit", "heuristic"]
+
+Objective = Literal["latency", "max_load", "simulated"]
+"""What is minimised, in seconds.
+
+- ``latency``: one training step of one micro-batch, as the simulator has it under ``single_batch``;
+- ``max_load``: the period of a saturated pipeline, the largest load of a device with its transfers;
+- ``simulated``: the simulated iteration of the chosen schedule with its micro-batches.
+"""
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,20 @@ class Problem:
     cluster: Cluster
     in_flight: int = 1  # micro-batches whose variables are alive at once under the schedule
     seed: int = 0
-    evaluate: Callable[[Placement], Any] | None = None  # simulated Timeline of a placement
+    evaluate: Callable[[Placement], Any] | None = None  # simulated Timeline under the chosen schedule
+    objective: Objective = "latency"
+    contiguous: bool = False  # max_load: the nodes of a device must form a convex set
+    time_limit_s: float | None = None  # of the whole decision; None: the method's own default
+    backward_nodes: frozenset[str] = frozenset()
+    """Nodes of a task graph that are backward computations of their own: they have forward seconds only.
+    Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
+    stage_time: bool = False
+    """`max_load` is PipeDream's: stages with replicas, weight synchronisation, transfers beside compute."""
+
+    @property
+    def copies(self) -> int:
+        """How often a variable's bytes count in (5-18)."""
+        return self.costs.copies(self.in_flight)
 
 
 @dataclass(frozen=True)
@@ -55,6 +76,15 @@ class SolverReport:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A set of nodes that several devices run as data-parallel replicas, or one device alone."""
+
+    nodes: tuple[str, ...]
+    devices: tuple[str, ...]  # the first is `device_of` of the nodes
+    warm_up: int = 0  # forwards a replica runs before its first backward
+
+
+@dataclass(frozen=True)
 class Placement:
     """Every node on exactly one device, and a total order which the program enforces."""
 
@@ -62,6 +92,7 @@ class Placement:
     device_of: dict[str, str]  # node name -> device name
     priority: dict[str, int]  # node name -> rank; a topological order of the graph
     report: SolverReport
+    stages: tuple[Stage, ...] = ()  # of a method that replicates; in pipeline order
 
 
 class Partitioner(ABC):
@@ -69,6 +100,7 @@ class Partitioner(ABC):
 
     name: str = ""
     respects_capacity: bool = True
+    optimises: str = ""  # what the method itself minimises, in a few words
 
     @abstractmethod
     def partition(self, problem: Problem) -> Placement:

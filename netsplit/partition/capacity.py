@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from netsplit.errors import InfeasibleError
 from netsplit.partition.atoms import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.profile.memory import copies_alive, memory_of, node_weight_bytes, related_nodes, static_bytes
+from netsplit.profile.memory import memory_of, node_weight_bytes, related_nodes, static_bytes
 
 __all__ = ["Load", "MemoryModel", "check_capacity", "fill_in_order", "infeasible", "read_bytes"]
 
@@ -31,7 +31,7 @@ class MemoryModel:
     def __init__(self, problem: Problem) -> None:
         graph, alpha = problem.graph, problem.costs.alpha
         self.state_bytes = {name: alpha * w for name, w in node_weight_bytes(graph).items()}
-        copies = copies_alive(problem.in_flight)
+        copies = problem.copies
         self.variable_bytes = {k: copies * v.nbytes for k, v in graph.variables.items()}
         self.touched: dict[str, list[str]] = {name: [] for name in graph.nodes}
         for k, variable in graph.variables.items():
@@ -115,7 +115,7 @@ def infeasible(problem: Problem, method: str, reason: str | None = None) -> Infe
     fill in topological order succeeds. Without a `reason`, the shortage of that placement is named.
     """
     devices = problem.cluster.devices
-    used = static_bytes(problem.graph, _least_fill(problem), problem.costs.alpha, problem.in_flight)
+    used = static_bytes(problem.graph, _least_fill(problem), problem.costs.alpha, problem.copies)
     worst = max(devices, key=lambda device: used.get(device.name, 0) - device.capacity_bytes)
     missing = used.get(worst.name, 0) - worst.capacity_bytes
     if reason is None:
@@ -145,7 +145,7 @@ def read_bytes(nbytes: int) -> str:
 
 
 def _required_bytes(problem: Problem, nodes: Iterable[str]) -> int:
-    return memory_of(problem.graph, nodes, problem.costs.alpha, problem.in_flight)
+    return memory_of(problem.graph, nodes, problem.costs.alpha, problem.copies)
 
 
 def _least_fill(problem: Problem) -> dict[str, str]:

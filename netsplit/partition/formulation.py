@@ -175,7 +175,7 @@ class Formulation:
 
     def _full_devices(self) -> list[int]:
         graph, alpha = self.problem.graph, self.problem.costs.alpha
-        required = memory_of(graph, graph.nodes, alpha, self.problem.in_flight)
+        required = memory_of(graph, graph.nodes, alpha, self.problem.copies)
         return [p for p in range(len(self.devices)) if self._capacity(p) < required]
 
     def _capacity(self, p: int) -> int:

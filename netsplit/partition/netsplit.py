@@ -129,6 +129,6 @@ class NetSplit(Partitioner):
 
 def _excess(problem: Problem, device_of: dict[str, str]) -> dict[str, int]:
     """Device name to the bytes by which a placement exceeds its capacity, where it does."""
-    used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.in_flight)
+    used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
     over = {name: nbytes - problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()}
     return {name: nbytes for name, nbytes in over.items() if nbytes > 0}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from netsplit.profile.memory import copies_alive
+
 __all__ = ["Costs", "NodeSeconds"]
 
 
@@ -31,6 +33,9 @@ class Costs:
     alpha: int
     step_seconds_per_byte: dict[str, float] = field(default_factory=dict)  # device kind -> optimiser step
     instruction_s: dict[str, float] = field(default_factory=dict)  # device kind -> overhead of each
+    variable_copies: int | None = None
+    """How often a variable's bytes count on a device that touches it, in (5-18). None: the micro-batches
+    in flight, and one gradient. A graph file may state otherwise (0: a node's bytes include its output)."""
 
     def forward_s(self, node: str, kind: str) -> float:
         return self.seconds[kind][node].forward_s
@@ -40,3 +45,7 @@ class Costs:
 
     def total_s(self, node: str, kind: str) -> float:
         return self.seconds[kind][node].total_s
+
+    def copies(self, in_flight: int) -> int:
+        """How often a variable counts in (5-18) with that many micro-batches in flight."""
+        return copies_alive(in_flight) if self.variable_copies is None else self.variable_copies

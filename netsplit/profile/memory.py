@@ -34,21 +34,18 @@ def node_weight_bytes(graph: Graph) -> dict[str, int]:
     return weights
 
 
-def memory_of(graph: Graph, nodes: Iterable[str], alpha: int, in_flight: int = 1) -> int:
-    """Bytes that a set of nodes needs on one device: alpha * parameters + copies_alive * variables.
+def memory_of(graph: Graph, nodes: Iterable[str], alpha: int, copies: int = 2) -> int:
+    """Bytes that a set of nodes needs on one device: alpha * parameters + copies * variables.
 
-    A variable counts when its producer or any consumer is in the set. `in_flight` is the number of
-    micro-batches whose variables are alive at once.
+    A variable counts when its producer or any consumer is in the set.
     """
     chosen = set(nodes)
     weights = node_weight_bytes(graph)
     variables = sum(v.nbytes for v in graph.variables.values() if any(n in chosen for n in related_nodes(v)))
-    return alpha * sum(weights[n] for n in chosen) + copies_alive(in_flight) * variables
+    return alpha * sum(weights[n] for n in chosen) + copies * variables
 
 
-def static_bytes(
-    graph: Graph, device_of: Mapping[str, str], alpha: int, in_flight: int = 1
-) -> dict[str, int]:
+def static_bytes(graph: Graph, device_of: Mapping[str, str], alpha: int, copies: int = 2) -> dict[str, int]:
     """Device name to its static bytes under (5-18), for the devices that hold a node (Algorithm 1)."""
     weights = node_weight_bytes(graph)
     used = dict.fromkeys(device_of.values(), 0)
@@ -56,5 +53,5 @@ def static_bytes(
         used[device] += alpha * weights[name]
     for variable in graph.variables.values():
         for device in {device_of[n] for n in related_nodes(variable)}:
-            used[device] += copies_alive(in_flight) * variable.nbytes
+            used[device] += copies * variable.nbytes
     return used

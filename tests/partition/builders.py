@@ -88,7 +88,7 @@ def chain(nbytes: Sequence[int], weights: Mapping[str, int] | None = None, **oth
 
 def required_bytes(problem: Problem) -> int:
     graph = problem.graph
-    return memory_of(graph, graph.nodes, problem.costs.alpha, problem.in_flight)
+    return memory_of(graph, graph.nodes, problem.costs.alpha, problem.copies)
 
 
 def with_capacities(problem: Problem, capacities: Sequence[int]) -> Problem:

@@ -76,7 +76,7 @@ def test_static_bytes_are_within_capacity_or_the_error_gives_capacities_that_are
         more = "more on each device" in cure
         problem = with_capacities(problem, [d.capacity_bytes * more + enough for d in devices])
         placement = method.partition(problem)
-    used = static_bytes(problem.graph, placement.device_of, problem.costs.alpha, problem.in_flight)
+    used = static_bytes(problem.graph, placement.device_of, problem.costs.alpha, problem.copies)
     for name, nbytes in used.items():
         assert nbytes <= problem.cluster.device(name).capacity_bytes
 

@@ -57,5 +57,5 @@ def test_groups_partition_the_nodes_and_merged_ones_fit_the_smallest_device(prob
     assert sorted(name for group in groups for name in group) == sorted(graph.nodes)
     limit = min(device.capacity_bytes for device in problem.cluster.devices)
     for group in groups:
-        need = memory_of(graph, group, problem.costs.alpha, problem.in_flight)
+        need = memory_of(graph, group, problem.costs.alpha, problem.copies)
         assert group in atoms or need <= limit

@@ -48,7 +48,7 @@ def best_of_all(problem, groups):
     found = []
     for chosen in itertools.product(problem.cluster.devices, repeat=len(groups)):
         device_of = {n: d.name for group, d in zip(groups, chosen, strict=True) for n in group}
-        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.in_flight)
+        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
         if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
             found.append(makespan(problem, device_of))
     return min(found, default=None)

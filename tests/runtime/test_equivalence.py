@@ -87,7 +87,7 @@ def decided(method: str, graph: Graph, schedule: Schedule, devices: int) -> Prog
 def _single_bytes(graph: Graph, costs: Costs, schedule: Schedule) -> int:
     from netsplit.profile.memory import memory_of
 
-    return memory_of(graph, graph.nodes, costs.alpha, schedule.in_flight)
+    return memory_of(graph, graph.nodes, costs.alpha, costs.copies(schedule.in_flight))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
