@@ -14,16 +14,6 @@ __all__ = ["Cluster", "Device", "Link"]
 
 
 @dataclass(frozen=True)
-class Device:
-    """One place that runs operators: a worker process with one CPU thread, or one GPU."""
-
-    name: str  # "cpu:0", "cuda:1": unique in the cluster
-    kind: str  # devices of one kind have the same speed: "cpu", "NVIDIA H100"
-    capacity_bytes: int
-    torch_device: str = "cpu"  # what the worker passes to torch.device
-
-
-@dataclass(frozen=True)
 class Link:
     """A directed link with its linear cost; `r_squared` says how well the line fits (None: given)."""
 
@@ -38,6 +28,18 @@ class Link:
     def bandwidth(self) -> float:
         """Bytes per second."""
         return 1.0 / self.seconds_per_byte if self.seconds_per_byte > 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One place that runs operators: a worker process with one CPU thread, or one GPU."""
+
+    name: str  # "cpu:0", "cuda:1": unique in the cluster
+    kind: str  # devices of one kind have the same speed: "cpu", "NVIDIA H100"
+    capacity_bytes: int
+    torch_device: str = "cpu"  # what the worker passes to torch.device
+    port: Link | None = None
+    """The link to host memory, where all transfers of the device pass the host; None: it has peer links."""
 
 
 @dataclass(frozen=True)
