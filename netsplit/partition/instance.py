@@ -113,9 +113,7 @@ class Instance:
             nbytes=np.array([graph.variables[k].nbytes for k in used], np.int64),
             carrying=np.array([k in carrying for k in used], bool),
             latency_s=np.array([[link.latency_s for link in row] for row in links]),
-            seconds_per_byte=np.array(
-                [[0.0 if x is None else x.seconds_per_byte for x in row] for row in pairs]
-            ),
+            seconds_per_byte=np.array([[link.seconds_per_byte for link in row] for row in links]),
             atom_of=atom_of,
             unit_of=_units(problem),
             state_bytes=np.array([costs.alpha * weights[name] for name in names], np.int64),
@@ -181,7 +179,7 @@ class Instance:
         read = self._present(self.consumers, where)
         home = np.zeros_like(read)
         home[np.arange(len(home)), where[self.producer]] = True
-        sent = home & (read & ~home).any(axis=1)[:, None]
+        sent = home & np.any(read & ~home, axis=1, keepdims=True)
         return np.asarray(loads + (self.hop_s * (sent | (read & ~home))).sum(axis=0))
 
     @cached_property
