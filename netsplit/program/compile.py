@@ -36,7 +36,7 @@ def compile_program(
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
     placed, devices = insert_transfers(graph, device_of)
-    segments = cut_segments(placed, devices, priority)
+    segments = cut_segments(placed, devices, priority, schedule.fine_segments)
     walk = _Walk(placed, devices, segments, tuple(device.name for device in cluster.devices))
     for phase, s, i in schedule.forwards(walk.feeders):
         assert phase == "forward"

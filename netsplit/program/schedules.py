@@ -23,6 +23,8 @@ class Schedule(ABC):
     """An order of computation; `microbatches` is the number of parts a batch is cut into."""
 
     name: ClassVar[str]
+    fine_segments: ClassVar[bool] = False
+    """Segments are cut at every transfer (see `program.segments`)."""
     microbatches: int
 
     @property
@@ -57,6 +59,7 @@ class SingleBatch(Schedule):
     """The whole batch at once, segments in the placement's own order."""
 
     name: ClassVar[str] = "single_batch"
+    fine_segments: ClassVar[bool] = True
     microbatches: ClassVar[int] = 1  # type: ignore[misc]
 
     @property

@@ -4,6 +4,9 @@ Nodes are taken in the placement's priority order. A device's run of nodes goes 
 results is needed on another device, or until the next node needs something which another device
 made after the run began. Every run thus starts after all it reads was finished and ends before
 anything it feeds elsewhere starts: taken as one piece each, runs never wait in a circle.
+
+Fine cuts also end a run after every node with a reader elsewhere, and before every node that reads
+from elsewhere: no tensor is sent later, and no node waits for more, than the order of nodes demands.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ __all__ = ["cut_segments"]
 
 
 def cut_segments(
-    graph: Graph, device_of: Mapping[str, str], priority: Mapping[str, int]
+    graph: Graph, device_of: Mapping[str, str], priority: Mapping[str, int], fine: bool = False
 ) -> tuple[Segment, ...]:
     """Segments of a graph with transfer nodes, in an order in which they may run.
 
@@ -27,8 +30,10 @@ def cut_segments(
         graph: as `insert_transfers` made it; transfer nodes belong to no segment.
         device_of: of every node.
         priority: of every node but the transfers; least first among the nodes that could be next.
+        fine: cut at every transfer. Pays where a device works on one micro-batch: with several, the
+            device works on another meanwhile, and fewer segments make a shorter pipeline.
     """
-    runs = _Runs()
+    runs = _Runs(fine)
     run_of: dict[str, _Run] = {}
     for unit in _units_in_order(graph, priority):
         device = device_of[unit[0]]
@@ -36,6 +41,8 @@ def cut_segments(
         run = runs.run_for(device, remote)
         run.nodes += unit
         run_of.update(dict.fromkeys(unit, run))
+        if fine and any(graph.nodes[v].op == TRANSFER for name in unit for v in graph.successors[name]):
+            runs.close(run)
     return tuple(_segment(graph, index, run, run_of) for index, run in enumerate(runs.closed()))
 
 
@@ -50,19 +57,20 @@ class _Run:
 class _Runs:
     """The open run of each device, and a clock that orders openings and closings."""
 
-    def __init__(self) -> None:
+    def __init__(self, fine: bool) -> None:
+        self.fine = fine
         self.all: list[_Run] = []
         self.open: dict[str, _Run] = {}
         self.clock = 0
 
     def run_for(self, device: str, remote: list[_Run]) -> _Run:
         for feeder in remote:
-            self._close(feeder)
+            self.close(feeder)
         run = self.open.get(device)
         if run is not None and any(
-            feeder.closed is not None and feeder.closed > run.opened for feeder in remote
+            self.fine or (feeder.closed is not None and feeder.closed > run.opened) for feeder in remote
         ):
-            self._close(run)
+            self.close(run)
             run = None
         if run is None:
             run = self.open[device] = _Run(device, self._tick())
@@ -71,10 +79,10 @@ class _Runs:
 
     def closed(self) -> list[_Run]:
         for run in list(self.open.values()):
-            self._close(run)
+            self.close(run)
         return sorted(self.all, key=lambda run: run.closed or 0)
 
-    def _close(self, run: _Run) -> None:
+    def close(self, run: _Run) -> None:
         if run.closed is None:
             run.closed = self._tick()
             del self.open[run.device]

@@ -94,7 +94,7 @@ def fork(link: Link, lists: Mapping[str, Sequence[object]]) -> Timeline:
     cluster = cluster_of("pq", link)
     graph = graph_of({"a": [], "b": [], "d": [], "c": ["a", "b", "d"]})
     where = {"a": "p", "b": "p", "c": "q", "d": "q"}
-    program = compile_program(graph, where, graph.position, cluster, SingleBatch(), training=False)
+    program = compile_program(graph, where, graph.position, cluster, GPipe(1), training=False)
     assert [s.nodes for s in program.segments] == [("a", "b"), ("d",), ("c",)]
     program = replace(program, instructions={name: tuple(each) for name, each in lists.items()})  # type: ignore[arg-type]
     seconds = {"a": (1.0, 0.0), "b": (1.0, 0.0), "d": (10.0, 0.0), "c": (1.0, 0.0)}
