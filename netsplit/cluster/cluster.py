@@ -6,6 +6,7 @@ devices (NetSplit thesis, section 4.2). Same device: zero.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from netsplit.errors import ConfigError
@@ -49,6 +50,9 @@ class Cluster:
     name: str
     devices: tuple[Device, ...]
     links: dict[tuple[str, str], Link]
+    levels: tuple[tuple[int, float], ...] = ()
+    """(members, bytes per second) of every level of a regular tree of machines, innermost first. The devices
+    are their product, in depth-first order; empty where the links follow no such tree."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -62,6 +66,31 @@ class Cluster:
             if device.name == name:
                 return device
         raise ConfigError(f"cluster '{self.name}' has no device '{name}': {[d.name for d in self.devices]}.")
+
+    def check_links(self) -> None:
+        """Refuse a cluster in which two devices have no link, or one without a sensible cost.
+
+        Raises:
+            ConfigError: the first such pair, by name.
+        """
+        for source in self.devices:
+            for target in self.devices:
+                link = self.links.get((source.name, target.name))
+                if source is target:
+                    continue
+                if link is None:
+                    raise ConfigError(
+                        f"cluster '{self.name}' has no link from '{source.name}' to '{target.name}': every "
+                        "ordered pair of devices needs one."
+                    )
+                if not all(
+                    math.isfinite(cost) and cost >= 0 for cost in (link.latency_s, link.seconds_per_byte)
+                ):
+                    raise ConfigError(
+                        f"cluster '{self.name}': the link from '{source.name}' to '{target.name}' has "
+                        f"latency {link.latency_s} s and {link.seconds_per_byte} s a byte: give finite "
+                        "numbers of 0 or more."
+                    )
 
     def transfer_seconds(self, nbytes: int, source: str, target: str) -> float:
         """Seconds to move `nbytes` between two devices by name; zero on the same device."""

@@ -59,8 +59,9 @@ class Annealer:
     def __init__(self, instance: Instance, periods: float = 0.0) -> None:
         self.instance = instance
         self.step = Step(instance)
+        self.clusters = clusters_of(instance)
         self.stop = np.zeros(1, np.int64)  # set to 1 by another thread: runs end at once
-        clusters, held = clusters_of(instance), _held_by_atom(instance)
+        clusters, held = self.clusters, _held_by_atom(instance)
         self.pieces = Pieces(
             instance.atoms.starts, instance.atoms.items, clusters.starts, clusters.items, held.starts,
             held.items, _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity,

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
+from netsplit.errors import ConfigError
+from netsplit.partition.baechi import authors_makespan_s, breadth_first, footprints
 from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.capacity import MemoryModel, check_capacity, fill_in_order, infeasible
+from netsplit.partition.capacity import check_capacity, fill_in_order, infeasible
 from netsplit.partition.priority import topological_priority
-from netsplit.profile.memory import related_nodes
 
-__all__ = ["MTopo", "footprints"]
+__all__ = ["MTopo", "Order", "even_level", "footprints"]
+
+Order = Literal["captured", "breadth_first"]
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,20 @@ class MTopo(Partitioner):
 
     Where that leaves atoms over, as large colocated sets may, only the capacity is tested, as in
     Baechi's variant, and the report's notes say ``cap: capacity``.
+
+    Baechi's order is `breadth_first`; `captured` is the order in which the model runs, which keeps
+    branches together. The report's objective is the seconds of the forward computations in the authors'
+    VirtualScheduler.
     """
 
+    order: Order = "captured"
+
     name = "m_topo"
+    optimises = "nothing: an even share of the memory"
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(Order):
+            raise ConfigError(f"m_topo.order is '{self.order}': give one of {', '.join(get_args(Order))}.")
 
     def partition(self, problem: Problem) -> Placement:
         started = time.perf_counter()
@@ -51,10 +66,14 @@ class MTopo(Partitioner):
                 used[p] = grown
             return fits
 
+        ordered = problem if self.order == "captured" else _breadth_first(problem)
         notes: dict[str, int | str] = {"cap_bytes": cap}
-        device_of = fill_in_order(problem, capacities, within_cap)
+        device_of = fill_in_order(ordered, capacities, within_cap)
         if device_of is None:
             notes = {"cap": "capacity"}
+            device_of = fill_in_order(ordered, capacities)
+        if device_of is None and ordered is not problem:
+            notes = {"cap": "capacity", "order": "captured"}
             device_of = fill_in_order(problem, capacities)
         if device_of is None:
             raise infeasible(problem, self.name)
@@ -62,21 +81,20 @@ class MTopo(Partitioner):
             method=self.name,
             device_of=device_of,
             priority=topological_priority(problem.graph, problem.graph.position),
-            report=SolverReport("heuristic", time.perf_counter() - started, notes=notes),
+            report=SolverReport(
+                "heuristic",
+                time.perf_counter() - started,
+                objective=authors_makespan_s(problem, device_of),
+                notes=notes,
+            ),
         )
 
 
-def footprints(problem: Problem) -> dict[str, int]:
-    """Static bytes of each node alone: alpha * initializers + copies_alive * its own outputs.
-
-    An input of the graph counts at its first consumer, so every variable counts once in all.
-    """
-    memory = MemoryModel(problem)
-    sizes = dict(memory.state_bytes)
-    for k, variable in problem.graph.variables.items():
-        for owner in related_nodes(variable)[:1]:
-            sizes[owner] += memory.variable_bytes[k]
-    return sizes
+def _breadth_first(problem: Problem) -> Problem:
+    """The same problem with the nodes of its graph in the authors' topological order."""
+    graph = problem.graph
+    nodes = {name: graph.nodes[name] for name in breadth_first(graph)}
+    return replace(problem, graph=replace(graph, nodes=nodes))
 
 
 def even_level(total: int, capacities: Sequence[int]) -> int:

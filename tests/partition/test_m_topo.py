@@ -2,6 +2,7 @@
 
 import pytest
 
+from netsplit.errors import ConfigError
 from netsplit.partition import MTopo, Problem
 from netsplit.partition.m_topo import even_level, footprints
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of
@@ -64,3 +65,16 @@ def test_the_level_shares_evenly_but_no_more_than_a_capacity():
     assert even_level(240, [40, 1000, 1000]) == 100
     assert even_level(240, [1000, 40, 60]) == 140
     assert even_level(240, [10, 20]) == 20
+
+
+def test_the_order_of_baechis_code_fills_the_devices_level_by_level():
+    """Captured b, c before d; first ready first is b, d before c. Nodes of 40 bytes, cap 120."""
+    graph = graph_of("abcd", [("a", 0, "bd"), ("b", 0, "c")], dict.fromkeys("abcd", 20))
+    problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]))
+    moved = {
+        order: next(v for v, d in MTopo(order).partition(problem).device_of.items() if d == "d1")
+        for order in ("captured", "breadth_first")
+    }
+    assert moved == {"captured": "d", "breadth_first": "c"}
+    with pytest.raises(ConfigError, match=r"m_topo\.order"):
+        MTopo("depth_first")

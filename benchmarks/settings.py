@@ -1,0 +1,178 @@
+"""What is measured: graph files under objectives and clusters, with the values that others reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.cluster.described import ClusterDescription, uniform_cluster
+from netsplit.config import build
+from netsplit.errors import NetSplitError
+from netsplit.partition import METHODS, MEtf, MSct, MTopo, Partitioner, PipeDream, Problem
+from netsplit.workload import Workload, read_workload
+
+__all__ = ["SUITES", "Setting", "settings_of"]
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+SUITES = ("max_load", "max_load_contiguous", "stages", "baechi", "latency")
+"""
+- max_load, max_load_contiguous: files that carry their own cluster, on that cluster;
+- stages: PipeDream's files by PipeDream's formula, on the clusters that its planner was run for;
+- baechi: PipeDream's files, forward only, by the makespan of Baechi's own simulator;
+- latency: every file on the clusters mixed3 and mixed4: unlike devices and links, memory that binds.
+"""
+
+MIXED = ("mixed3", "mixed4")
+BAECHI = {"": "100GB", " with 1 GB a device": "1GB", " with 6 GB a device": "6GB"}
+STAGES: dict[str, dict[str, Any]] = {
+    "4_devices": {"devices": 4, "bandwidth": 1e9},
+    "8_devices": {"devices": 8, "bandwidth": 1e9},
+    "4_devices_straight": {"devices": 4, "bandwidth": 1e9},
+    "16_devices_4x4": {"devices": [4, 4], "bandwidth": [12e9, 1.25e9]},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A graph under one objective on one cluster."""
+
+    suite: str
+    title: str
+    workload: Workload
+    cluster: Cluster | ClusterDescription | None
+    problem_keys: dict[str, Any]
+    methods: Sequence[str]
+    partitioners: dict[str, Partitioner] = field(default_factory=dict)  # where other than at their defaults
+    known: dict[str, float] = field(default_factory=dict)  # by method, or "" for all; in `unit`
+    own_objective: bool = False  # what the method itself counts, instead of the common score
+    unit: str = "ms"
+    unit_s: float = 1e-3
+
+    @property
+    def key(self) -> str:
+        return f"{self.suite}: {self.title}"
+
+    def problem(self, time_limit_s: float) -> Problem:
+        return self.workload.problem(self.cluster, time_limit_s=time_limit_s, **self.problem_keys)
+
+    def partitioner(self, method: str) -> Partitioner:
+        return self.partitioners.get(method) or METHODS[method]()
+
+
+def settings_of(graphs: Path, suites: Sequence[str], captured: Sequence[str]) -> Iterator[Setting]:
+    """Settings of every graph file under a folder, smaller files first, then of captured models.
+
+    Files that are no graphs are passed over.
+    """
+    files = [graphs] if graphs.is_file() else [each for each in graphs.rglob("*") if each.is_file()]
+    for file in sorted(files, key=lambda each: (each.stat().st_size, each.name)):
+        try:
+            workload = read_workload(file)
+        except NetSplitError:
+            continue
+        reference = _reference(file)
+        for suite in suites:
+            yield from _of_file(suite, file, workload, reference)
+    for model in captured:
+        from benchmarks.captured import captured_settings
+
+        yield from captured_settings(model)
+
+
+def _of_file(suite: str, file: Path, workload: Workload, reference: dict[str, Any]) -> Iterator[Setting]:
+    if suite in ("max_load", "max_load_contiguous") and workload.cluster is not None:
+        contiguous = suite == "max_load_contiguous"
+        known = reference.get("contiguous" if contiguous else "non_contiguous")
+        yield Setting(
+            suite=suite,
+            title=f"{file.name}, {suite}, the file's own cluster",
+            workload=workload,
+            cluster=None,
+            problem_keys={"objective": "max_load", "contiguous": contiguous},
+            methods=("auto", "netsplit_exact", "balanced", "layerwise") if contiguous else _all(),
+            known={} if known is None else {"": known},
+        )
+    if suite == "stages" and workload.stage_time:
+        yield from _stages(file, workload, reference)
+    if suite == "baechi" and workload.stage_time:
+        yield from _baechi(file)
+    if suite == "latency":
+        for name in MIXED:
+            yield Setting(
+                suite=suite,
+                title=f"{file.name}, latency, {name}",
+                workload=workload,
+                cluster=described(name),
+                problem_keys={"objective": "latency"},
+                methods=_all(),
+            )
+
+
+def _all() -> tuple[str, ...]:
+    return tuple(METHODS)
+
+
+def _stages(file: Path, workload: Workload, reference: dict[str, Any]) -> Iterator[Setting]:
+    for name, keys in STAGES.items():
+        straight = name.endswith("straight")
+        known = reference.get(name)
+        yield Setting(
+            suite="stages",
+            title=f"{file.name}, slowest stage, {name}",
+            workload=workload,
+            cluster=uniform_cluster(name, capacity="1TB", latency=0, **keys),
+            problem_keys={"objective": "max_load"},
+            methods=("pipedream",) if straight else ("pipedream", "auto"),
+            partitioners={"pipedream": PipeDream(straight=straight)},
+            known={} if known is None else {"": known * 1e3},
+        )
+
+
+def _baechi(file: Path) -> Iterator[Setting]:
+    values = _reference(file, "baechi", whole=True)
+    for text, capacity in BAECHI.items():
+        known = values.get(f"{file.name}{text}")
+        if known is None and text:
+            continue
+        yield Setting(
+            suite="baechi",
+            title=f"{file.name}{text}, makespan in Baechi's simulator",
+            workload=read_workload(file, inputs="profiled"),
+            cluster=uniform_cluster("baechi", 4, bandwidth=1 / 0.1754e-9, latency=134e-6, capacity=capacity),
+            problem_keys={"objective": "latency", "passes": "forward", "alpha": 1, "variable_copies": 1},
+            methods=("m_topo", "m_etf", "m_sct"),
+            partitioners={
+                "m_topo": MTopo(order="breadth_first"),
+                "m_etf": MEtf(memory="kept"),
+                "m_sct": MSct(memory="kept"),
+            },
+            known=known or {},
+            own_objective=True,
+            unit="us",
+            unit_s=1e-6,
+        )
+
+
+@cache
+def described(name: str) -> ClusterDescription:
+    found: ClusterDescription = build(OmegaConf.load(CONF / "cluster" / f"{name}.yaml"))  # type: ignore[arg-type]
+    return found
+
+
+def _reference(file: Path, section: str | None = None, whole: bool = False) -> dict[str, Any]:
+    """The values for a file of the nearest `reference.json` above it; empty where there is none."""
+    for folder in file.resolve().parents:
+        path = folder / "reference.json"
+        if path.is_file():
+            sections = json.loads(path.read_text())
+            found: dict[str, Any] = sections.get(section or file.parent.name, {})
+            return found if whole else found.get(file.name, {})
+    return {}

@@ -1,0 +1,260 @@
+"""Clusters that are described rather than found: for planning on devices that are not here.
+
+A description says how fast a device is relative to the one that a graph's costs were measured on, and may
+give a capacity as a share of what the graph needs. Both become numbers when graph and costs are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, permutations
+from operator import mul
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.cluster.local import parse_bytes
+from netsplit.errors import ConfigError
+
+__all__ = [
+    "ClusterDescription", "DescribedDevice", "DescribedLink", "LinkCost", "described_cluster", "kind_name",
+    "uniform_cluster",
+]  # fmt: skip
+
+MOST_DEVICES = 1024
+
+
+@dataclass(frozen=True)
+class DescribedDevice:
+    """One device as a config gives it."""
+
+    name: str
+    speed: float = 1.0  # 0.5: every operator takes twice as long as measured
+    capacity: int | float | str = "100%"  # bytes, "16GB", or a share of what the whole graph needs
+
+
+@dataclass(frozen=True)
+class LinkCost:
+    """A link as a config gives it."""
+
+    bandwidth: float | str  # bytes per second, or text such as 12GB
+    latency: float = 0.0  # seconds
+
+
+@dataclass(frozen=True)
+class DescribedLink:
+    """The link of every pair, in both directions, of the devices named."""
+
+    between: list[str]
+    bandwidth: float | str
+    latency: float = 0.0
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """Devices by name with speeds and capacities, and all links."""
+
+    name: str
+    speeds: dict[str, float]  # device -> relative to what was measured; in rank order
+    capacities: dict[str, int | float]  # device -> bytes (int), or a share of the graph's need (float)
+    links: dict[tuple[str, str], Link] = field(repr=False)
+    levels: tuple[tuple[int, float], ...] = ()
+
+    def cluster(self, base_kind: str, need_bytes: int) -> Cluster:
+        """The cluster for one graph.
+
+        Args:
+            base_kind: device kind that the graph's costs were measured on; has speed 1.
+            need_bytes: bytes of the whole graph on one device, for capacities given as shares.
+        """
+        devices = tuple(
+            Device(name, kind_name(base_kind, speed), _resolve(self.capacities[name], need_bytes))
+            for name, speed in self.speeds.items()
+        )
+        cluster = Cluster(self.name, devices, self.links, self.levels)
+        cluster.check_links()
+        return cluster
+
+
+def kind_name(base_kind: str, speed: float) -> str:
+    """The device kind of a speed: the base's own name for 1, else as ``"accelerator x0.5"``."""
+    return base_kind if speed == 1.0 else f"{base_kind} x{speed:.12g}"
+
+
+def uniform_cluster(
+    devices: int | Sequence[int],
+    bandwidth: float | str | Sequence[float | str],
+    capacity: int | float | str,
+    latency: float | Sequence[float] = 0.0,
+    speed: float = 1.0,
+    name: str = "uniform",
+) -> ClusterDescription:
+    """Equal devices "d0", "d1", ..., with one kind of link or with one per level.
+
+    Args:
+        devices: how many; or a list, innermost level first: [4, 2] are 2 machines of 4 devices each.
+        bandwidth: bytes per second; or a list with one entry per level.
+        capacity: bytes of each device, a size such as 16GB, or a share of the graph's need such as 40%.
+        latency: seconds; or a list with one entry per level.
+        speed: of each device, relative to the one that the graph's costs were measured on.
+
+    Raises:
+        ConfigError: a value that makes no sense, by its key.
+    """
+    counts = [_count(value) for value in _as_list(devices)]
+    if not counts:
+        raise ConfigError("cluster.devices is an empty list: give a number, or one per level as in [4,2].")
+    total = math.prod(counts)
+    if total > MOST_DEVICES:
+        raise ConfigError(f"cluster.devices is {devices}, which makes {total}: give at most {MOST_DEVICES}.")
+    given = {"bandwidth": _as_list(bandwidth), "latency": _as_list(latency)}
+    for key, values in given.items():
+        if len(values) not in (1, len(counts)):
+            raise ConfigError(
+                f"cluster.{key} has {len(values)} entries and cluster.devices {len(counts)} levels: "
+                "give one number, or one for each level."
+            )
+    rates = [_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
+    waits = [_number(value, "cluster.latency") for value in _spread(given["latency"], len(counts))]
+    sizes = list(accumulate(counts, mul))
+    names = [f"d{i}" for i in range(total)]
+    links = {}
+    for i, j in permutations(range(total), 2):
+        level = next(k for k, size in enumerate(sizes) if i // size == j // size)
+        links[names[i], names[j]] = Link(waits[level], 1.0 / rates[level])
+    return ClusterDescription(
+        name=name,
+        speeds=dict.fromkeys(names, _speed(speed, "cluster.speed")),
+        capacities=dict.fromkeys(names, _capacity(capacity, "cluster.capacity")),
+        links=links,
+        levels=tuple(zip(counts, rates, strict=True)),
+    )
+
+
+def described_cluster(
+    name: str,
+    devices: Sequence[DescribedDevice],
+    link: LinkCost,
+    links: Sequence[DescribedLink] = (),
+) -> ClusterDescription:
+    """Any devices, each with its own speed and capacity.
+
+    Args:
+        devices: in rank order.
+        link: of every pair for which `links` says nothing.
+        links: of groups; later entries win over earlier ones.
+
+    Raises:
+        ConfigError: a value that makes no sense, by its key.
+    """
+    names = [device.name for device in devices]
+    if not names:
+        raise ConfigError("cluster.devices is empty: list at least one device.")
+    for i, each in enumerate(names):
+        if each in names[:i]:
+            raise ConfigError(
+                f"cluster.devices[{i}].name is '{each}', which is taken: give each its own name."
+            )
+    found = dict.fromkeys(permutations(names, 2), _link(link, "cluster.link"))
+    for i, group in enumerate(links):
+        key = f"cluster.links[{i}]"
+        unknown = [each for each in group.between if each not in names]
+        if unknown or len(set(group.between)) < 2:
+            raise ConfigError(
+                f"{key}.between is [{', '.join(group.between)}]: give two or more of {', '.join(names)}."
+            )
+        found |= dict.fromkeys(permutations(dict.fromkeys(group.between), 2), _link(group, key))
+    return ClusterDescription(
+        name=name,
+        speeds={d.name: _speed(d.speed, f"cluster.devices[{i}].speed") for i, d in enumerate(devices)},
+        capacities={
+            d.name: _capacity(d.capacity, f"cluster.devices[{i}].capacity") for i, d in enumerate(devices)
+        },
+        links=found,
+    )
+
+
+def _resolve(capacity: int | float, need_bytes: int) -> int:
+    return capacity if isinstance(capacity, int) else max(1, math.ceil(capacity * need_bytes))
+
+
+def _link(cost: LinkCost | DescribedLink, key: str) -> Link:
+    return Link(_number(cost.latency, f"{key}.latency"), 1.0 / _rate(cost.bandwidth, f"{key}.bandwidth"))
+
+
+def _as_list(value: object) -> list[object]:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def _spread(values: list[object], n: int) -> list[object]:
+    return values * n if len(values) == 1 else values
+
+
+def _count(value: object) -> int:
+    whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
+    if isinstance(value, float) and value.is_integer():
+        whole = int(value)
+    if whole < 1:
+        raise ConfigError(
+            f"cluster.devices is {value!r}: give a whole number of at least 1, or a list of them."
+        )
+    return whole
+
+
+def _number(value: object, key: str) -> float:
+    """A finite number of 0 or more."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise ConfigError(f"{key} is {value!r}: give a number of 0 or more.")
+    return number
+
+
+def _speed(value: object, key: str) -> float:
+    number = _number(value, key)
+    if number == 0:
+        raise ConfigError(f"{key} is {value!r}: give more than 0; 1 is as fast as measured.")
+    return number
+
+
+def _rate(value: object, key: str) -> float:
+    """Bytes per second of a number or a text such as ``"12GB"`` or ``"12 GB/s"``."""
+    rate = _size(str(value).strip().removesuffix("/s"), key, "bytes per second, such as 1e9 or 12GB")
+    if rate <= 0:
+        raise ConfigError(f"{key} is {value!r}: give more than 0 bytes per second.")
+    return rate
+
+
+def _capacity(value: object, key: str) -> int | float:
+    """Bytes as an int, a share as a float."""
+    accepted = "bytes, a size such as 16GB, or a share of what the graph needs such as 40%"
+    text = str(value).strip()
+    if text.endswith("%"):
+        share = _number(text[:-1], key) / 100
+        if share == 0:
+            raise ConfigError(f"{key} is {value!r}: give more than 0 %.")
+        return share
+    nbytes = int(_size(text, key, accepted))
+    if nbytes < 1:
+        raise ConfigError(f"{key} is {value!r}: give {accepted}.")
+    if nbytes > LARGEST_BYTES:
+        raise ConfigError(f"{key} is {value!r}: give at most {LARGEST_BYTES} bytes.")
+    return nbytes
+
+
+LARGEST_BYTES = 2**60  # sums of capacities stay below what a 64-bit integer holds
+
+
+def _size(text: str, key: str, accepted: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return float(parse_bytes(text, key))
+        except ConfigError:
+            number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{key} is {text!r}: give {accepted}.")
+    return number

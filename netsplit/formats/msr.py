@@ -1,0 +1,274 @@
+"""The JSON of dnn-partitioning: tasks with milliseconds on an accelerator ("FPGA") and on a CPU.
+
+Source: Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020
+(github msr-fiddle/dnn-partitioning).
+
+A file carries its own cluster: accelerators that reach one another through host memory, and CPUs. An edge's
+`cost` is the milliseconds to move its source's output over one accelerator's port to or from host memory.
+
+    acc0 ──port──► host memory ──port──► acc1      one hop to or from a CPU, two hops between accelerators
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.errors import NetSplitError
+from netsplit.formats.text import JsonPlaces, checked_number, topological
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.workload import ACCELERATOR, CPU, Workload
+
+__all__ = ["MOST_BYTES", "PSEUDO_BYTES", "read_msr"]
+
+PSEUDO_BYTES = 1e9
+"""Bytes that stand for one millisecond of transfer where the file gives no sizes, or too coarse ones."""
+
+MOST_BYTES = 2**50
+"""Capacity of a CPU, which the format gives no limit."""
+
+UNIT_S = 1e-3
+MOST_DEVICES = 1024
+COARSE = 1e-7  # of all costs: what rounding one variable to whole bytes may change
+TOLERANCE = 1e-9  # relative; costs that follow sizes do so to the last digits of a double
+
+
+@dataclass(frozen=True)
+class _Task:
+    name: str
+    accelerator: float  # milliseconds
+    cpu: float  # milliseconds
+    supported: bool  # on an accelerator
+    backward: bool
+    color: Any  # tasks of one colour share a device; None: free
+    size: int
+
+
+def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload:
+    """The workload of a parsed file.
+
+    A node is a forward task whether the file calls it a backward node or not, and makes one variable, which
+    no gradient follows. Its memory is its `size` and nothing else (alpha 1, variables count 0 times).
+    A node that no accelerator supports gets more seconds there than all the work takes on CPUs.
+
+    Args:
+        text: what `data` was parsed from, to find lines.
+        where: the file, for errors.
+
+    Raises:
+        NetSplitError: the first thing that is wrong, by line.
+    """
+    places = JsonPlaces(text, where)
+    counts = {key: _whole(data, key, where) for key in ("maxFPGAs", "maxCPUs")}
+    if not sum(counts.values()):
+        raise NetSplitError(f"{where}: maxFPGAs and maxCPUs are both 0: the work needs a device.")
+    capacity = round(checked_number(_item(data, "maxSizePerFPGA", where), "maxSizePerFPGA", where))
+    tasks = _tasks(data, places)
+    edges, costs, sizes, remarks = _edges(data, tasks, places)
+    order = topological(
+        list(tasks), list(edges), {ends: places.at("edges", i) for ends, i in edges.items()}, where
+    )
+    nbytes, seconds_per_byte, measured = _bytes(costs, sizes)
+    if not measured and any(costs.values()):
+        remarks.append("transfer costs do not follow sizes: a variable's bytes stand for its cost")
+    unsupported = frozenset(task for task in tasks if not tasks[task].supported)
+    if unsupported and not counts["maxCPUs"]:
+        first = next(task for task in tasks if task in unsupported)
+        raise NetSplitError(
+            f"{where}: node {first} runs on no accelerator, and maxCPUs is 0: it has no device."
+        )
+    forbidden = 2 * sum(task.cpu + task.accelerator for task in tasks.values()) + 1
+    return Workload(
+        name=name,
+        graph=_graph(order, tasks, list(edges), nbytes),
+        costs=Costs(
+            {
+                ACCELERATOR: {
+                    v: NodeSeconds((forbidden if v in unsupported else tasks[v].accelerator) * UNIT_S, 0.0)
+                    for v in order
+                },
+                CPU: {v: NodeSeconds(tasks[v].cpu * UNIT_S, 0.0) for v in order},
+            },
+            alpha=1,
+            variable_copies=0,
+        ),
+        cluster=_cluster(name, counts["maxFPGAs"], counts["maxCPUs"], capacity, seconds_per_byte),
+        unit="ms",
+        unit_s=UNIT_S,
+        backward_nodes=frozenset(v for v in order if tasks[v].backward),
+        unsupported=unsupported,
+        remarks=tuple(remarks),
+    )
+
+
+def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _Task]:
+    found: dict[str, _Task] = {}
+    for i, item in enumerate(_array(data, "nodes", places)):
+        place = places.at("nodes", i)
+        item = _object(item, place)
+        key = _identity(item, "id", place)
+        if key in found:
+            raise NetSplitError(f"{place}: node id {key} is there a second time.")
+        found[key] = _Task(
+            name=str(item.get("name", key)),
+            accelerator=checked_number(_item(item, "fpgaLatency", place), "fpgaLatency", place),
+            cpu=checked_number(_item(item, "cpuLatency", place), "cpuLatency", place),
+            supported=_flag(item, "supportedOnFpga", True, place),
+            backward=_flag(item, "isBackwardNode", False, place),
+            color=_color(item.get("colorClass"), place),
+            size=round(checked_number(_item(item, "size", place), "size", place)),
+        )
+    if not found:
+        raise NetSplitError(f"{places.where}: the file has no nodes.")
+    return found
+
+
+def _edges(
+    data: dict[str, Any], tasks: dict[str, _Task], places: JsonPlaces
+) -> tuple[dict[tuple[str, str], int], dict[str, float], dict[str, float | None], list[str]]:
+    """(u, v) -> index in the file; by source: milliseconds, and bytes (None: missing or unequal); remarks."""
+    edges: dict[tuple[str, str], int] = {}
+    costs: dict[str, float] = {}
+    sizes: dict[str, float | None] = {}
+    uneven: dict[str, None] = {}
+    for i, item in enumerate(_array(data, "edges", places)):
+        place = places.at("edges", i)
+        item = _object(item, place)
+        ends = _identity(item, "sourceId", place), _identity(item, "destId", place)
+        for end in ends:
+            if end not in tasks:
+                raise NetSplitError(f"{place}: the edge names {end}, which is no node of the file.")
+        u = ends[0]
+        cost = checked_number(_item(item, "cost", place), "cost", place)
+        size = checked_number(item["size"], "size", place) if "size" in item else None
+        if cost != costs.get(u, cost):
+            uneven[u] = None
+        costs[u] = max(cost, costs.get(u, 0.0))
+        sizes[u] = size if sizes.get(u, size) == size else None
+        edges.setdefault(ends, i)
+    remarks = []
+    if uneven:
+        first = ", ".join(list(uneven)[:5])
+        remarks.append(
+            f"edges out of one node differ in cost at {len(uneven)} nodes ({first}): the largest counts"
+        )
+    return edges, costs, sizes, remarks
+
+
+def _bytes(costs: dict[str, float], sizes: dict[str, float | None]) -> tuple[dict[str, int], float, bool]:
+    """Bytes of every variable, seconds per byte of a port, and whether the bytes are the file's own.
+
+    A variable's bytes are its cost at the median rate of the file, so that loads are those of the costs and
+    the bytes still make sense on another cluster.
+    """
+    pairs = [(cost, sizes[u]) for u, cost in costs.items()]
+    rates = sorted(size / cost for cost, size in pairs if size and cost > 0)
+    per_ms = rates[len(rates) // 2] if rates else PSEUDO_BYTES
+    if any(
+        abs(round(cost * per_ms) - cost * per_ms) > COARSE * per_ms * sum(costs.values()) for cost, _ in pairs
+    ):
+        per_ms, rates = PSEUDO_BYTES, []
+    own = bool(rates) and all(
+        size is not None and abs(size - cost * per_ms) <= TOLERANCE * size for cost, size in pairs
+    )
+    return {u: round(cost * per_ms) for u, cost in costs.items()}, UNIT_S / per_ms, own
+
+
+def _graph(
+    order: list[str], tasks: dict[str, _Task], edges: list[tuple[str, str]], nbytes: dict[str, int]
+) -> Graph:
+    rank = {v: i for i, v in enumerate(order)}
+    readers: dict[str, list[str]] = {v: [] for v in order}
+    feeders: dict[str, list[str]] = {v: [] for v in order}
+    for u, v in sorted(edges, key=lambda ends: (rank[ends[0]], rank[ends[1]])):
+        readers[u].append(v)
+        feeders[v].append(u)
+    colors: dict[Any, list[str]] = {}
+    for v in order:
+        if tasks[v].color is not None:
+            colors.setdefault(tasks[v].color, []).append(v)
+    return Graph(
+        nodes={
+            v: Node(
+                name=v,
+                op="msr.backward" if tasks[v].backward else "msr.forward",
+                inputs=tuple(feeders[v]),
+                outputs=(v,),
+                initializers=(f"{v}.size",) if tasks[v].size else (),
+                module=tasks[v].name,
+            )
+            for v in order
+        },
+        variables={v: Variable(v, "uint8", (nbytes.get(v, 0),), v, tuple(readers[v])) for v in order},
+        input_variables=(),
+        output_variables=tuple(v for v in order if not readers[v]),
+        initializers={
+            f"{v}.size": Initializer(
+                f"{v}.size", "uint8", (tasks[v].size,), is_parameter=False, requires_grad=False
+            )
+            for v in order
+            if tasks[v].size
+        },
+        colocated=tuple(tuple(group) for group in colors.values() if len(group) > 1),
+    )
+
+
+def _cluster(name: str, accelerators: int, cpus: int, capacity: int, seconds_per_byte: float) -> Cluster:
+    port = Link(0.0, seconds_per_byte)
+    devices = [Device(f"acc{i}", ACCELERATOR, capacity, port=port) for i in range(accelerators)]
+    devices += [Device(f"cpu{i}", CPU, MOST_BYTES, port=Link(0.0, 0.0)) for i in range(cpus)]
+    links = {
+        (p.name, q.name): Link(0.0, sum(d.port.seconds_per_byte for d in (p, q) if d.port))
+        for p in devices
+        for q in devices
+        if p is not q
+    }
+    return Cluster(name, tuple(devices), links)
+
+
+def _array(data: dict[str, Any], key: str, places: JsonPlaces) -> list[Any]:
+    value = _item(data, key, places.where)
+    if not isinstance(value, list):
+        raise NetSplitError(f"{places.where}: '{key}' must be a list.")
+    return value
+
+
+def _object(item: Any, place: object) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise NetSplitError(f"{place}: an object is expected here, in braces.")
+    return item
+
+
+def _item(item: dict[str, Any], key: str, place: object) -> Any:
+    if key not in item:
+        raise NetSplitError(f"{place}: '{key}' is missing.")
+    return item[key]
+
+
+def _identity(item: dict[str, Any], key: str, place: object) -> str:
+    value = _item(item, key, place)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise NetSplitError(f"{place}: {key} is {value!r}: it must be an integer.")
+    return str(value)
+
+
+def _whole(data: dict[str, Any], key: str, where: str) -> int:
+    number = checked_number(_item(data, key, where), key, where)
+    if number != round(number) or number > MOST_DEVICES:
+        raise NetSplitError(f"{where}: {key} is {number:g}: it must be a whole number up to {MOST_DEVICES}.")
+    return round(number)
+
+
+def _flag(item: dict[str, Any], key: str, default: bool, place: object) -> bool:
+    value = item.get(key, default)
+    if value not in (0, 1):
+        raise NetSplitError(f"{place}: {key} is {value!r}: it must be true or false.")
+    return bool(value)
+
+
+def _color(value: Any, place: object) -> Any:
+    if value is not None and (not isinstance(value, int | str) or isinstance(value, bool)):
+        raise NetSplitError(f"{place}: colorClass is {value!r}: it must be an integer.")
+    return value

@@ -1,0 +1,209 @@
+"""NetSplit's own JSON: a graph file (`netsplit.graph.files`) which may carry costs and a cluster too.
+
+Beside the graph's keys, all optional unless a plan is asked for::
+
+    "costs":    {"seconds": {kind: {node: [forward_s, backward_s]}}, "alpha": 4, ...}
+    "cluster":  {"name": ..., "devices": [{"name", "kind", "capacity_bytes", ...}], "links": [...]}
+    "workload": {"name", "unit", "unit_s", "stage_time", "backward_nodes", "unsupported", "remarks"}
+
+All times are seconds; `unit` and `unit_s` say in which unit to show them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.formats.text import JsonPlaces, checked_number, topological
+from netsplit.graph import files
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import Costs, NodeSeconds
+
+if TYPE_CHECKING:
+    from netsplit.workload import Workload
+
+__all__ = ["dumps_workload", "read_own"]
+
+
+def dumps_workload(work: Workload) -> str:
+    """A workload as JSON text."""
+    data = json.loads(files.dumps(work.graph))
+    costs = asdict(work.costs)
+    costs["seconds"] = {
+        kind: {node: [each.forward_s, each.backward_s] for node, each in found.items()}
+        for kind, found in work.costs.seconds.items()
+    }
+    data["costs"] = costs
+    if work.cluster is not None:
+        data["cluster"] = _cluster_out(work.cluster)
+    data["workload"] = {
+        "name": work.name,
+        "unit": work.unit,
+        "unit_s": work.unit_s,
+        "stage_time": work.stage_time,
+        "backward_nodes": sorted(work.backward_nodes),
+        "unsupported": sorted(work.unsupported),
+        "remarks": list(work.remarks),
+    }
+    return json.dumps(data, indent=1, allow_nan=False)
+
+
+def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload:
+    """The workload of a parsed file.
+
+    Raises:
+        NetSplitError: a field is missing, unknown or wrong; or the file holds a graph without costs.
+    """
+    from netsplit.workload import Workload
+
+    graph = files.loads(text, where)
+    _check_graph(graph, JsonPlaces(text, where))
+    if data.get("costs") is None:
+        raise NetSplitError(
+            f"{where}: the file has a graph but no costs: save it with Workload(...).save(path), or add "
+            '"costs": {"seconds": {"<device kind>": {"<node>": [forward_s, backward_s]}}, "alpha": 2}.'
+        )
+    try:
+        cluster = _cluster_in(data["cluster"], where) if data.get("cluster") is not None else None
+        return Workload(
+            graph=graph,
+            costs=_costs_in(data["costs"], graph, where),
+            cluster=cluster,
+            **{"name": name, **_about_in(dict(data.get("workload") or {}), graph, where)},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, NetSplitError):
+            raise
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise NetSplitError(f"{where}: costs, cluster or workload cannot be read: {what}.") from error
+
+
+def _about_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, Any]:
+    for key in ("backward_nodes", "unsupported"):
+        item[key] = frozenset(item.get(key, ()))
+        strange = item[key] - graph.nodes.keys()
+        if strange:
+            raise NetSplitError(
+                f"{where}: workload.{key} names '{min(strange)}', which is no node of the graph."
+            )
+    item["remarks"] = tuple(item.get("remarks", ()))
+    if checked_number(item.get("unit_s", 1.0), "workload.unit_s", where) == 0:
+        raise NetSplitError(f"{where}: workload.unit_s is 0: give the seconds of one unit.")
+    return item
+
+
+def _check_graph(graph: Graph, places: JsonPlaces) -> None:
+    """Refuse a graph whose nodes and variables do not fit together, or that no order can run."""
+    if not graph.nodes:
+        raise NetSplitError(f"{places.where}: the file has no nodes.")
+    for i, node in enumerate(graph):
+        for k in (*node.inputs, *node.outputs):
+            if k and k not in graph.variables:
+                raise NetSplitError(
+                    f"{places.at('nodes', i)}: node '{node.name}' names variable '{k}', which is not there."
+                )
+        for k in node.initializers:
+            if k not in graph.initializers:
+                raise NetSplitError(
+                    f"{places.at('nodes', i)}: node '{node.name}' names initializer '{k}', "
+                    "which is not there."
+                )
+    for i, variable in enumerate(graph.variables.values()):
+        for end in (*variable.consumers, variable.producer):
+            if end is not None and end not in graph.nodes:
+                raise NetSplitError(
+                    f"{places.at('variables', i)}: variable '{variable.name}' names node '{end}', "
+                    "which is not there."
+                )
+    order = topological(
+        list(graph.nodes),
+        [(u, v) for v, found in graph.predecessors.items() for u in found],
+        {},
+        places.where,
+    )
+    if order != list(graph.nodes):
+        late = next(
+            v
+            for v in graph.nodes
+            if any(graph.position[u] > graph.position[v] for u in graph.predecessors[v])
+        )
+        raise NetSplitError(
+            f"{places.at('nodes', graph.position[late])}: node '{late}' stands before a node that feeds it: "
+            "give nodes in topological order."
+        )
+
+
+def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
+    seconds: dict[str, dict[str, NodeSeconds]] = {}
+    for kind, found in item["seconds"].items():
+        missing = next((node for node in graph.nodes if node not in found), None)
+        if missing is not None:
+            raise NetSplitError(f"{where}: costs.seconds.{kind} has no seconds of node '{missing}'.")
+        seconds[kind] = {}
+        for node, pair in found.items():
+            place = f"{where}, costs.seconds.{kind}"
+            if node not in graph.nodes:
+                raise NetSplitError(f"{place}: '{node}' is no node of the graph.")
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise NetSplitError(f"{place}: '{node}' has {pair!r}: give [forward_s, backward_s].")
+            seconds[kind][node] = NodeSeconds(
+                *(checked_number(each, f"a time of '{node}'", place) for each in pair)
+            )
+    if not seconds:
+        raise NetSplitError(f"{where}: costs.seconds names no device kind.")
+    rates = {
+        key: {
+            kind: checked_number(each, f"costs.{key}.{kind}", where)
+            for kind, each in item.get(key, {}).items()
+        }
+        for key in ("step_seconds_per_byte", "instruction_s")
+    }
+    alpha, copies = item["alpha"], item.get("variable_copies")
+    if (
+        not isinstance(alpha, int)
+        or alpha < 1
+        or not (copies is None or (isinstance(copies, int) and copies >= 0))
+    ):
+        raise NetSplitError(
+            f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."
+        )
+    return Costs(seconds, alpha, **rates, variable_copies=copies)
+
+
+def _cluster_out(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "devices": [asdict(device) for device in cluster.devices],
+        "links": [{"source": p, "target": q, **asdict(link)} for (p, q), link in cluster.links.items()],
+        "levels": [list(level) for level in cluster.levels],
+    }
+
+
+def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
+    devices = []
+    for entry in item["devices"]:
+        port = entry.get("port")
+        devices.append(Device(**{**entry, "port": Link(**port) if port is not None else None}))
+        if not isinstance(devices[-1].capacity_bytes, int) or devices[-1].capacity_bytes < 0:
+            raise NetSplitError(
+                f"{where}: device '{devices[-1].name}' has a capacity of "
+                f"{devices[-1].capacity_bytes!r}: give bytes."
+            )
+    links = {
+        (entry["source"], entry["target"]): Link(
+            checked_number(entry["latency_s"], "latency_s", f"{where}, cluster.links[{i}]"),
+            checked_number(entry["seconds_per_byte"], "seconds_per_byte", f"{where}, cluster.links[{i}]"),
+            entry.get("r_squared"),
+        )
+        for i, entry in enumerate(item["links"])
+    }
+    levels = tuple((count, rate) for count, rate in item.get("levels", ()))
+    cluster = Cluster(item["name"], tuple(devices), links, levels)
+    try:
+        cluster.check_links()
+    except ConfigError as error:
+        raise NetSplitError(f"{where}: {error}") from error
+    return cluster

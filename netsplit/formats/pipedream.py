@@ -1,0 +1,210 @@
+"""PipeDream's `graph.txt` (github msr-fiddle/pipedream, graph/graph.py): a profiled model, layer by layer.
+
+One line a node, one tab-indented line an edge::
+
+    node4 -- Conv2d(64, 128) -- forward_compute_time=1.370, backward_compute_time=2.930,
+        activation_size=60211200.0, parameter_size=221184.0 [-- stage_id=0]
+    <tab>node4 -- node5
+
+Milliseconds and bytes. As PipeDream's planner does: `Input` nodes cost no time (what was measured there is
+the loading of data), and sinks that only pick an item of a result (`__getitem__`) are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from netsplit.errors import NetSplitError
+from netsplit.formats.text import checked_number, topological
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.workload import ACCELERATOR, Workload
+
+__all__ = ["INPUT", "Inputs", "read_pipedream"]
+
+Inputs = Literal["free", "profiled"]
+
+INPUT = "Input"
+"""`Node.op` of the nodes that stand for loaded data: no gradient goes back to them."""
+
+ALPHA = 2  # the file knows no optimiser: a parameter and its gradient
+UNIT_S = 1e-3
+
+_NODE = re.compile(
+    r"(?P<id>\S+) -- (?:(?P<description>.*) -- )?"
+    r"forward_compute_time=(?P<forward>[^,]*), *backward_compute_time=(?P<backward>[^,]*), *"
+    r"activation_size=(?P<activation>\[[^\]]*\]|[^,]*), *parameter_size=(?P<parameters>[^,\s]*)"
+    r"(?: -- stage_id=(?P<stage>\S+))?\s*"
+)
+_EDGE = re.compile(r"\s+(?P<source>\S+) -- (?P<target>\S+)\s*")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One node as the file gives it: milliseconds and bytes."""
+
+    description: str
+    forward: float
+    backward: float
+    activation: int
+    parameters: int
+
+    @property
+    def is_input(self) -> bool:
+        return self.description.startswith("Input")
+
+
+def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") -> Workload:
+    """The workload of a `graph.txt`.
+
+    Every node makes one variable of its `activation_size` (a bracketed list is summed), and holds one
+    initializer of its `parameter_size`. Gradients go back along every edge except to `Input` nodes.
+
+    Args:
+        where: the file, for errors.
+        inputs: ``free`` as PipeDream's planner has it; ``profiled`` keeps the measured seconds of
+            `Input` nodes, as Baechi's published runs do.
+
+    Raises:
+        NetSplitError: the first line that is wrong.
+    """
+    lines, edges = _parse(text, where)
+    dropped = _item_sinks(lines, edges)
+    lines = {node: line for node, line in lines.items() if node not in dropped}
+    edges = {ends: line for ends, line in edges.items() if ends[1] not in dropped}
+    if not lines:
+        raise NetSplitError(f"{where}: the file has no node that does anything.")
+    order = topological(list(lines), list(edges), {e: f"{where}, line {n}" for e, n in edges.items()}, where)
+    graph = _graph(order, lines, list(edges))
+    seconds = {
+        node: NodeSeconds(0.0, 0.0)
+        if lines[node].is_input and inputs == "free"
+        else NodeSeconds(lines[node].forward * UNIT_S, lines[node].backward * UNIT_S)
+        for node in order
+    }
+    remarks = []
+    if dropped:
+        remarks.append(f"left out {len(dropped)} unread items (__getitem__): {', '.join(sorted(dropped))}")
+    loading = sum(line.forward + line.backward for line in lines.values() if line.is_input)
+    if loading and inputs == "free":
+        remarks.append(f"{loading:g} ms of loading data at Input nodes do not count")
+    return Workload(
+        name=name,
+        graph=graph,
+        costs=Costs({ACCELERATOR: seconds}, ALPHA),
+        unit="ms",
+        unit_s=UNIT_S,
+        stage_time=True,
+        remarks=tuple(remarks),
+    )
+
+
+def _parse(text: str, where: str) -> tuple[dict[str, _Line], dict[tuple[str, str], int]]:
+    """Nodes by id, and edges with the line that each stands on."""
+    lines: dict[str, _Line] = {}
+    edges: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        place = f"{where}, line {number}"
+        if not line.strip():
+            continue
+        if line[0].isspace():
+            edge = _EDGE.fullmatch(line)
+            if edge is None:
+                raise NetSplitError(f"{place}: not an edge, which reads '<tab>node1 -- node2'.")
+            edges.setdefault((edge["source"], edge["target"]), number)
+            continue
+        node = _NODE.fullmatch(line)
+        if node is None:
+            raise NetSplitError(f"{place}: not a node: {_fault(line)}.")
+        if node["id"] in lines:
+            raise NetSplitError(f"{place}: node '{node['id']}' is there a second time.")
+        lines[node["id"]] = _Line(
+            description=(node["description"] or "").strip(),
+            forward=checked_number(node["forward"], "forward_compute_time", place),
+            backward=checked_number(node["backward"], "backward_compute_time", place),
+            activation=_activation(node["activation"], place),
+            parameters=round(checked_number(node["parameters"], "parameter_size", place)),
+        )
+    for ends, number in edges.items():
+        for end in ends:
+            if end not in lines:
+                raise NetSplitError(
+                    f"{where}, line {number}: the edge names '{end}', which is no node of the file."
+                )
+    return lines, edges
+
+
+def _fault(line: str) -> str:
+    """Why a line is not a node's."""
+    for key in ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size"):
+        if f"{key}=" not in line:
+            return f"{key}=... is missing"
+    return "it must read 'id -- description -- key=value, ...', with the four keys in the usual order"
+
+
+def _activation(text: str, place: str) -> int:
+    items = text.strip("[] ").split(";") if text.startswith("[") else [text]
+    return round(
+        sum(
+            checked_number(item.strip(), "activation_size", place)
+            for item in items
+            if item.strip() or len(items) == 1
+        )
+    )
+
+
+def _item_sinks(lines: dict[str, _Line], edges: dict[tuple[str, str], int]) -> set[str]:
+    read = {u for u, _ in edges}
+    return {
+        node
+        for node, line in lines.items()
+        if line.description.startswith("__getitem__") and node not in read
+    }
+
+
+def _graph(order: list[str], lines: dict[str, _Line], edges: list[tuple[str, str]]) -> Graph:
+    rank = {node: i for i, node in enumerate(order)}
+    readers: dict[str, list[str]] = {node: [] for node in order}
+    feeders: dict[str, list[str]] = {node: [] for node in order}
+    for u, v in sorted(edges, key=lambda ends: (rank[ends[0]], rank[ends[1]])):
+        readers[u].append(v)
+        feeders[v].append(u)
+    return Graph(
+        nodes={
+            node: Node(
+                name=node,
+                op=INPUT if lines[node].is_input else _operator(lines[node].description),
+                inputs=tuple(feeders[node]),
+                outputs=(node,),
+                initializers=(f"{node}.parameters",) if lines[node].parameters else (),
+                module=lines[node].description,
+            )
+            for node in order
+        },
+        variables={
+            node: Variable(
+                node, "uint8", (lines[node].activation,), node, tuple(readers[node]), not lines[node].is_input
+            )
+            for node in order
+        },
+        input_variables=(),
+        output_variables=tuple(node for node in order if not readers[node]),
+        initializers={
+            f"{node}.parameters": Initializer(
+                f"{node}.parameters",
+                "uint8",
+                (lines[node].parameters,),
+                is_parameter=True,
+                requires_grad=True,
+            )
+            for node in order
+            if lines[node].parameters
+        },
+    )
+
+
+def _operator(description: str) -> str:
+    """``Conv2d`` of ``Conv2d(3, 64, kernel_size=(3, 3))``."""
+    return description.partition("(")[0].strip().replace(".", "_") or "node"

@@ -1,0 +1,161 @@
+"""What the readers share: places in a file for error messages, numbers, and the order of nodes."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from netsplit.errors import NetSplitError
+
+__all__ = ["JsonPlaces", "Place", "checked_number", "parse_json", "topological"]
+
+_SPACE = " \t\n\r"
+_SHOWN = 6  # nodes of a cycle that an error names
+
+
+class JsonPlaces:
+    """Says where an element of a top-level array of a JSON text lies. Reads the text only when asked."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self.text = text
+        self.where = where
+
+    def at(self, key: str, index: int) -> Place:
+        return Place(self, key, index)
+
+    @cached_property
+    def starts(self) -> dict[str, list[int]]:
+        return _element_starts(self.text)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """One element; as text ``file, line 7, nodes[3]``, which is worked out only where an error needs it."""
+
+    places: JsonPlaces
+    key: str
+    index: int
+
+    def __str__(self) -> str:
+        starts = self.places.starts.get(self.key, [])
+        if self.index >= len(starts):
+            return f"{self.places.where}, {self.key}[{self.index}]"
+        line = self.places.text.count("\n", 0, starts[self.index]) + 1
+        return f"{self.places.where}, line {line}, {self.key}[{self.index}]"
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        NetSplitError: not JSON; names the line.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise NetSplitError(
+            f"{where}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})."
+        ) from error
+    except RecursionError as error:
+        raise NetSplitError(f"{where}: not JSON that can be read ({error}).") from error
+
+
+def checked_number(value: Any, what: str, where: object) -> float:
+    """A finite number of 0 or more.
+
+    Raises:
+        NetSplitError: anything else; names `where` and `what`.
+    """
+    number = math.nan
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+    if not math.isfinite(number) or number < 0:
+        shown = repr(value) if not isinstance(value, str) else f"'{value}'"
+        raise NetSplitError(f"{where}: {what} is {shown}: it must be a finite number of 0 or more.")
+    return number
+
+
+def topological(
+    names: Sequence[str],
+    edges: Sequence[tuple[str, str]],
+    places: Mapping[tuple[str, str], object],
+    where: str,
+) -> list[str]:
+    """The names in a topological order that follows the file's as closely as it can.
+
+    Args:
+        edges: (u, v), each once.
+        places: where an edge stands, for the error.
+
+    Raises:
+        NetSplitError: a cycle; names its nodes and one of its edges.
+    """
+    rank = {name: i for i, name in enumerate(names)}
+    after: dict[str, list[str]] = {name: [] for name in names}
+    waits_for = dict.fromkeys(names, 0)
+    for u, v in edges:
+        after[u].append(v)
+        waits_for[v] += 1
+    ready = [rank[name] for name in names if not waits_for[name]]
+    heapq.heapify(ready)
+    order: list[str] = []
+    while ready:
+        name = names[heapq.heappop(ready)]
+        order.append(name)
+        for v in after[name]:
+            waits_for[v] -= 1
+            if not waits_for[v]:
+                heapq.heappush(ready, rank[v])
+    if len(order) < len(names):
+        cycle = _cycle([name for name in names if waits_for[name]], edges)
+        place = places.get((cycle[0], cycle[1 % len(cycle)]), where)
+        shown = " -> ".join(cycle[:_SHOWN]) + (" -> ..." if len(cycle) > _SHOWN else f" -> {cycle[0]}")
+        raise NetSplitError(f"{place}: the edges form a cycle of {len(cycle)} nodes: {shown}.")
+    return order
+
+
+def _cycle(left: Sequence[str], edges: Sequence[tuple[str, str]]) -> list[str]:
+    """One cycle among nodes of which each waits for another of them."""
+    inside = set(left)
+    before = {v: u for u, v in edges if u in inside and v in inside}
+    walk, seen = [left[0]], {left[0]: 0}
+    while (u := before[walk[-1]]) not in seen:
+        seen[u] = len(walk)
+        walk.append(u)
+    return walk[seen[u] :][::-1]
+
+
+def _element_starts(text: str) -> dict[str, list[int]]:
+    """Offsets of the elements of every array that is a value of the top-level object."""
+    decoder = json.JSONDecoder()
+    found: dict[str, list[int]] = {}
+    at = _skip(text, 0) + 1
+    while text[at := _skip(text, at)] != "}":
+        key, at = decoder.raw_decode(text, at)
+        at = _skip(text, _skip(text, at) + 1)
+        if text[at] != "[":
+            _, at = decoder.raw_decode(text, at)
+        else:
+            starts = found[key] = []
+            at = _skip(text, at + 1)
+            while text[at] != "]":
+                starts.append(at)
+                _, at = decoder.raw_decode(text, at)
+                at = _skip(text, _skip(text, at, ","), "")
+            at += 1
+        at = _skip(text, at, ",")
+    return found
+
+
+def _skip(text: str, at: int, also: str = "") -> int:
+    while text[at] in _SPACE or text[at] in also:
+        at += 1
+    return at

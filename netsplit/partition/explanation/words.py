@@ -1,0 +1,83 @@
+"""Seconds, bytes and sets of nodes in a few characters, and lines that are not too wide."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+__all__ = [
+    "WIDTH",
+    "counted",
+    "is_path",
+    "listed",
+    "nbytes",
+    "node_run",
+    "percent",
+    "seconds",
+    "short",
+    "wrapped",
+]
+
+WIDTH = 100
+_TOGETHER = re.compile(r" (->|<->|\.\.) |(?<=\d) (s|ms|us|B|[KMG]iB|%)(?!\w)")  # not parted at a line's end
+
+
+def seconds(value: float) -> str:
+    """``1.234 s``, ``12.3 ms``, ``4.5 us``: four digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{1e6 * value:.3g} us" if value else "0 s"
+
+
+def nbytes(value: float) -> str:
+    """``512 B``, ``1.5 MiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(value) >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value:.0f} B"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def is_path(module: str) -> bool:
+    """A dotted path of modules, and not a description in words as some graph files have it."""
+    return re.fullmatch(r"[\w.]+", module) is not None
+
+
+def counted(number: int, what: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def percent(part: float, whole: float, digits: int = 0) -> str:
+    return f"{100 * part / whole:.{digits}f} %" if whole else "-"
+
+
+def short(name: str, length: int = 32) -> str:
+    """A name with its middle left out where it is long."""
+    if len(name) <= length:
+        return name
+    head = (length - 1) // 2
+    return f"{name[:head]}…{name[head + 1 - length :]}"
+
+
+def node_run(nodes: Sequence[str], length: int = 26) -> str:
+    """``n0``, ``n0, n1``, or ``n0 .. n9 (10 nodes)``."""
+    if len(nodes) <= 2:
+        return ", ".join(short(name, length) for name in nodes)
+    return f"{short(nodes[0], length)} .. {short(nodes[-1], length)} ({len(nodes)} nodes)"
+
+
+def wrapped(text: str, indent: str = "", hanging: str | None = None) -> list[str]:
+    """Lines of at most `WIDTH` columns; a word that is wider is cut."""
+    hanging = indent + "  " if hanging is None else hanging
+    text = _TOGETHER.sub(lambda found: found[0].replace(" ", "\u00a0"), text)
+    lines = textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
+    )
+    return [line.replace("\u00a0", " ") for line in lines] or [indent.rstrip()]

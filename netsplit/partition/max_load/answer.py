@@ -1,0 +1,53 @@
+"""What the solvers of `max_load` answer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from netsplit.partition.base import Status
+from netsplit.partition.instance import Instance, Ints
+
+__all__ = ["MaxLoadAnswer", "answer_of"]
+
+
+@dataclass(frozen=True)
+class MaxLoadAnswer:
+    """A placement and what is proven of it. `bound_s` is never more than `value_s`."""
+
+    where: Ints  # [n] device of each node
+    value_s: float  # instance.loads(where).max()
+    bound_s: float  # no placement of the kind that was asked for has less
+    status: Status
+    seconds: float
+    engine: str
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / value."""
+        return (self.value_s - self.bound_s) / self.value_s if self.value_s > 0 else 0.0
+
+
+def answer_of(
+    instance: Instance,
+    where: Ints,
+    bound_s: float,
+    gap: float,
+    started: float,
+    engine: str,
+    notes: dict[str, Any],
+) -> MaxLoadAnswer:
+    """The answer with its exact value; "optimal" where the bound is within `gap` of it."""
+    value = float(instance.loads(where).max(initial=0.0))
+    bound = max(0.0, min(bound_s, value))
+    return MaxLoadAnswer(
+        where=where,
+        value_s=value,
+        bound_s=bound,
+        status="optimal" if value - bound <= gap * value else "feasible",
+        seconds=time.perf_counter() - started,
+        engine=engine,
+        notes=notes,
+    )

@@ -1,0 +1,115 @@
+"""Merges of groups after which the best placement is still there: the model shrinks, its value stays.
+
+Two rules, applied until neither finds anything:
+
+- *forced*: `a` and `b` share nets that cost so much when cut that, wherever the two are apart, one of
+  their devices has a load of `below` or more. An answer better than `below` has them together.
+- *dominated*: wherever the two are apart, moving `a` to the device of `b`, or `b` to that of `a`, makes
+  no device's load larger. The nets that touch
+  only the two are saved on both sides; a net that touches `a` and `b` and others is cut as much after
+  the move as before; a net of `a` without `b` may be cut newly, and is counted as if it always were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsplit.partition.atoms import DisjointSets
+from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.max_load.model import Hypergraph
+
+__all__ = ["contract"]
+
+
+def contract(model: Hypergraph, below: float, dominance: bool = True) -> Hypergraph:
+    """A smaller model with the same least max load, wherever that is less than `below` (seconds).
+
+    Its groups' `allowed` leave out the devices where a group alone reaches `below`. `dominance` must be
+    False where more is asked of a placement than its loads and bytes (contiguity).
+    """
+    while True:
+        allowed = model.allowed & (model.weight < below)
+        label = _Round(model, allowed, below).labels(dominance)
+        smaller = model.merged(label, allowed)
+        if smaller.count == model.count:
+            return smaller
+        model = smaller
+
+
+@dataclass
+class _Round:
+    """One pass over all pairs that share a net; a group takes part in one dominance merge a pass."""
+
+    model: Hypergraph
+    allowed: np.ndarray
+    below: float
+
+    def labels(self, dominance: bool) -> Ints:
+        model = self.model
+        sets = DisjointSets(model.count)
+        touched = np.zeros(model.count, bool)
+        for a in range(model.count):
+            shared = self._around(a)[0]
+            for b, both in shared.items():
+                if self._forced(a, b, both):
+                    sets.merge(a, b)
+                    touched[[a, b]] = True
+            if not dominance or touched[a]:
+                continue
+            for b in shared:
+                if not touched[b] and self._dominated(a, b):
+                    sets.merge(a, b)
+                    touched[[a, b]] = True
+                    break
+        label = np.array([sets.find(g) for g in range(model.count)], np.int64)
+        return np.unique(label, return_inverse=True)[1].astype(np.int64)
+
+    def _around(self, a: int) -> tuple[dict[int, Floats], dict[int, Floats], Floats]:
+        """Seconds [D] of the nets a shares with each b, of those with no third pin, and of all of a's."""
+        model = self.model
+        shared: dict[int, Floats] = {}
+        private: dict[int, Floats] = {}
+        total = np.zeros(model.devices)
+        for e in model.nets_of[a]:
+            total = total + model.hop[e]
+            pins = model.pins[e]
+            for b in pins.tolist():
+                if b != a:
+                    shared[b] = shared[b] + model.hop[e] if b in shared else model.hop[e]
+                    if len(pins) == 2:
+                        private[b] = model.hop[e]
+        return shared, private, total
+
+    def _forced(self, a: int, b: int, both: Floats) -> bool:
+        """Whether every way to have a on p and b on another q gives p or q a load of `below` or more."""
+        weight, allowed = self.model.weight, self.allowed
+        p = allowed[a] & (weight[a] + both < self.below)
+        q = allowed[b] & (weight[b] + both < self.below)
+        return not (p.any() and q.any() and (p.sum() > 1 or q.sum() > 1 or (p != q).any()))
+
+    def _dominated(self, a: int, b: int) -> bool:
+        """Whether for all devices p of a and q of b, moving a to q or b to p makes no load larger."""
+        allowed = self.allowed
+        apart = np.outer(allowed[a], allowed[b]) & ~np.eye(self.model.devices, dtype=bool)
+        return not (apart & ~self._free_move(a, b) & ~self._free_move(b, a).T).any()
+
+    def _free_move(self, a: int, b: int) -> np.ndarray:
+        """[p, q] whether a may move from p to the device q of b, and nothing gets larger."""
+        model = self.model
+        if not self._weightless(a, b):
+            return np.zeros((model.devices, model.devices), bool)
+        shared, private, total = self._around(a)
+        others = total - shared[b]
+        saved = private.get(b, np.zeros(model.devices))
+        leaves = others <= saved + model.weight[a]
+        enters = (model.weight[a] + others <= saved) & self.allowed[a]
+        return np.logical_and.outer(leaves, enters)
+
+    def _weightless(self, a: int, b: int) -> bool:
+        """Whether a takes no bytes on a device that has b."""
+        model = self.model
+        if model.state[a]:
+            return False
+        return all(b in model.held[h] for h in model.sets_of[a])

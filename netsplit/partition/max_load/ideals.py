@@ -1,0 +1,140 @@
+"""Ideals of the order that a pipeline has to keep, and the dynamic programme over them.
+
+An ideal is a set of groups that holds every predecessor of its members. Splits into contiguous stages
+are chains of ideals: a stage is the difference of two (Tarnawski et al., NeurIPS 2020, section 5.1).
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsplit.partition.instance import Csr, Instance, Ints
+from netsplit.partition.max_load.model import Hypergraph
+
+__all__ = ["Ideals", "Order"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which groups come before which: forward edges, and backward edges turned round."""
+
+    before: tuple[frozenset[int], ...]  # [G] direct predecessors
+
+    @classmethod
+    def acyclic(cls, instance: Instance, model: Hypergraph) -> tuple[Hypergraph, Order]:
+        """The model with the groups of every cycle merged (one stage must hold them), and its order.
+
+        The stages of the backward nodes may follow one another in either direction. The one that
+        leaves more groups is taken: most files have backward edges against the forward ones.
+        """
+        group = model.group_of
+        backward = np.array([name in instance.problem.backward_nodes for name in instance.names], bool)
+        tail = np.repeat(np.arange(instance.n), np.diff(instance.successors.starts))
+        head = instance.successors.items
+        chosen: tuple[Ints, set[tuple[int, int]]] | None = None
+        for as_is in (~backward[tail], np.ones(len(tail), bool)):
+            alike = backward[tail] == backward[head]
+            source = np.where(as_is, group[tail], group[head])[alike]
+            target = np.where(as_is, group[head], group[tail])[alike]
+            arcs = set(zip(source.tolist(), target.tolist(), strict=True))
+            label = _components(model.count, arcs)
+            if chosen is None or label.max(initial=-1) > chosen[0].max(initial=-1):
+                chosen = label, arcs
+        assert chosen is not None
+        label, arcs = chosen
+        if label.max(initial=-1) + 1 < model.count:
+            model = model.merged(label, model.allowed)
+            arcs = {(int(label[a]), int(label[b])) for a, b in arcs}
+        before: list[set[int]] = [set() for _ in range(model.count)]
+        for a, b in arcs:
+            if a != b:
+                before[b].add(a)
+        return model, cls(tuple(frozenset(found) for found in before))
+
+    @property
+    def after(self) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.before]
+        for b, feeders in enumerate(self.before):
+            for a in sorted(feeders):
+                found[a].append(b)
+        return found
+
+    def linear(self, key: Sequence[float]) -> list[int]:
+        """The topological order that takes a ready group of least key first."""
+        waits = [len(found) for found in self.before]
+        ready = [(key[g], g) for g, n in enumerate(waits) if not n]
+        heapq.heapify(ready)
+        after, order = self.after, []
+        while ready:
+            _, g = heapq.heappop(ready)
+            order.append(g)
+            for b in after[g]:
+                waits[b] -= 1
+                if not waits[b]:
+                    heapq.heappush(ready, (key[b], b))
+        return order
+
+
+@dataclass(frozen=True)
+class Ideals:
+    """A family of ideals by ascending size: the first is empty, the last is everything."""
+
+    smaller: Csr  # [I] -> ideals of the family with one group less
+    removed: Ints  # beside `smaller.items`: the group that is missing there
+
+    def __len__(self) -> int:
+        return len(self.smaller)
+
+    @classmethod
+    def prefixes(cls, order: Sequence[int]) -> Ideals:
+        """The ideals on one linear order alone."""
+        rows: list[list[int]] = [[], *([i] for i in range(len(order)))]
+        return cls(Csr.of(rows), np.array(order, np.int64))
+
+    @classmethod
+    def of(cls, order: Order, limit: int, deadline: float = float("inf")) -> Ideals | None:
+        """All ideals; None where there are more than `limit`, or the clock passes `deadline`."""
+        count = len(order.before)
+        need = [sum(1 << a for a in found) for found in order.before]
+        after = order.after
+        layer: dict[int, tuple[int, tuple[int, ...]]] = {
+            0: (0, tuple(g for g in range(count) if not order.before[g]))
+        }
+        rows: list[list[int]] = [[]]
+        removed: list[list[int]] = [[]]
+        for _ in range(count):
+            larger: dict[int, tuple[int, tuple[int, ...]]] = {}
+            for ideal, (index, ready) in layer.items():
+                for g in ready:
+                    grown = ideal | 1 << g
+                    entry = larger.get(grown)
+                    if entry is None:
+                        fresh = [b for b in after[g] if need[b] & ~grown == 0]
+                        entry = (len(rows), tuple(r for r in ready if r != g) + tuple(fresh))
+                        larger[grown] = entry
+                        rows.append([])
+                        removed.append([])
+                    rows[entry[0]].append(index)
+                    removed[entry[0]].append(g)
+            layer = larger
+            if len(rows) > limit or time.perf_counter() > deadline:
+                return None
+        return cls(Csr.of(rows), np.array([g for row in removed for g in row], np.int64))
+
+
+def _components(count: int, arcs: set[tuple[int, int]]) -> Ints:
+    """[count] strongly connected component of each group, numbered by the least group in it."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    a = np.array(sorted(arcs), np.int64).reshape(-1, 2)
+    graph = coo_array((np.ones(len(a)), (a[:, 0], a[:, 1])), shape=(count, count)).tocsr()
+    found = connected_components(graph, directed=True, connection="strong")[1]
+    first = {int(c): i for i, c in reversed(list(enumerate(found)))}
+    rank = {c: r for r, c in enumerate(sorted(first, key=first.__getitem__))}
+    return np.array([rank[int(c)] for c in found], np.int64)

@@ -1,0 +1,192 @@
+"""The max-load problem as a hypergraph: groups of atoms to place, nets that cost every device they touch.
+
+A variable costs device d its `hop_s` if it is made on d and read elsewhere, or made elsewhere and
+read on d (`Instance.loads`). That is so exactly when some but not all of its nodes are on d, so the
+direction does not matter: a net of pins, which costs `hop_s[d]` on every device where it is cut.
+Nets with the same pins are added up. Index letters: `g` group, `e` net, `d` device, `h` held set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.partition.instance import Csr, Floats, Instance, Ints
+
+__all__ = ["Hypergraph"]
+
+
+@dataclass(frozen=True, eq=False)
+class Hypergraph:
+    """Groups, nets and devices of one instance. Seconds and bytes; n nodes, G groups, E nets, D devices."""
+
+    group_of: Ints  # [n] group of each node of the instance
+    weight: Floats  # [G, D] seconds of all nodes of the group, forward and backward
+    pins: Csr  # [E] -> groups, ascending, two or more
+    hop: Floats  # [E, D] seconds on every device where the net is cut
+    state: Ints  # [G] bytes that stay where the group is
+    held: Csr  # [h] -> groups, two or more: bytes once on every device with any of them
+    held_bytes: Ints  # [h]
+    capacity: Ints  # [D]
+    allowed: NDArray[np.bool_]  # [G, D] where an answer that is looked for may have the group
+
+    @classmethod
+    def of(cls, instance: Instance) -> Hypergraph:
+        """One group an atom. Memory is left out (no bytes) where every device holds the whole graph."""
+        return cls._merged(
+            instance.atom_of,
+            instance.forward_s + instance.backward_s,
+            (sorted({*instance.consumers[u].tolist(), v}) for u, v in enumerate(instance.producer.tolist())),
+            instance.hop_s,
+            *_memory(instance),
+            instance.capacity,
+        )
+
+    @classmethod
+    def _merged(
+        cls,
+        group_of: Ints,
+        weight: Floats,
+        nets: Iterable[list[int]],
+        hop: Floats,
+        state: Ints,
+        held: Iterable[list[int]],
+        held_bytes: Ints,
+        capacity: Ints,
+    ) -> Hypergraph:
+        """Adds up what falls together when every element moves into its group."""
+        count = int(group_of.max(initial=-1)) + 1
+        devices = weight.shape[1]
+        seconds = np.zeros((count, devices))
+        np.add.at(seconds, group_of, weight)
+        cost: dict[tuple[int, ...], Floats] = {}
+        for members, row in zip(nets, hop, strict=True):
+            key = tuple(sorted({int(group_of[v]) for v in members}))
+            if len(key) > 1 and row.any():
+                cost[key] = cost[key] + row if key in cost else row
+        own = np.zeros(count, np.int64)
+        np.add.at(own, group_of, state)
+        bytes_of: dict[tuple[int, ...], int] = {}
+        for members, size in zip(held, held_bytes.tolist(), strict=True):
+            key = tuple(sorted({int(group_of[v]) for v in members}))
+            if len(key) == 1:
+                own[key[0]] += size
+            elif size and key:
+                bytes_of[key] = bytes_of.get(key, 0) + size
+        pins, sets = sorted(cost), sorted(bytes_of)
+        return cls(
+            group_of=np.asarray(group_of, np.int64),
+            weight=seconds,
+            pins=Csr.of(pins),
+            hop=np.array([cost[key] for key in pins]).reshape(len(pins), devices),
+            state=own,
+            held=Csr.of(sets),
+            held_bytes=np.array([bytes_of[key] for key in sets], np.int64),
+            capacity=capacity,
+            allowed=np.isfinite(seconds) & (own[:, None] <= capacity),
+        )
+
+    def merged(self, label: Ints, allowed: NDArray[np.bool_]) -> Hypergraph:
+        """Groups with one label (0, 1, ..., in [G]) become one; `allowed` [G, D] is intersected."""
+        model = self._merged(
+            label,
+            self.weight,
+            (self.pins[e].tolist() for e in range(len(self.pins))),
+            self.hop,
+            self.state,
+            (self.held[h].tolist() for h in range(len(self.held))),
+            self.held_bytes,
+            self.capacity,
+        )
+        both = model.allowed.copy()
+        np.logical_and.at(both, label, allowed)
+        return Hypergraph(**{**vars_of(model), "group_of": label[self.group_of], "allowed": both})
+
+    @property
+    def count(self) -> int:
+        return len(self.weight)
+
+    @property
+    def devices(self) -> int:
+        return self.weight.shape[1]
+
+    @cached_property
+    def nets_of(self) -> Csr:
+        """[G] -> nets with the group as a pin."""
+        return _transposed(self.pins, self.count)
+
+    @cached_property
+    def sets_of(self) -> Csr:
+        """[G] -> held sets with the group in them."""
+        return _transposed(self.held, self.count)
+
+    @property
+    def has_memory(self) -> bool:
+        return bool(self.state.any() or len(self.held))
+
+    @cached_property
+    def classes(self) -> tuple[tuple[int, ...], ...]:
+        """Devices that are alike in everything that counts here, by their first device."""
+        found: dict[bytes, list[int]] = {}
+        for d in range(self.devices):
+            room = int(self.capacity[d]) if self.has_memory else 0
+            key = self.weight[:, d].tobytes() + self.hop[:, d].tobytes() + room.to_bytes(16, "little")
+            found.setdefault(key, []).append(d)
+        return tuple(tuple(same) for same in found.values())
+
+    def counts(self, where: Ints, rows: Csr) -> Ints:
+        """[rows, D] how many groups of the row are on each device."""
+        found = np.zeros((len(rows), self.devices), np.int64)
+        np.add.at(found, (np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]), 1)
+        return found
+
+    def loads(self, where: Ints) -> Floats:
+        """[D] seconds, of [G] device of each group."""
+        loads = np.bincount(
+            where, weights=self.weight[np.arange(self.count), where], minlength=self.devices
+        )
+        count = self.counts(where, self.pins)
+        cut = (count > 0) & (count < np.diff(self.pins.starts)[:, None])
+        return np.asarray(loads + (self.hop * cut).sum(axis=0))
+
+    def used_bytes(self, where: Ints) -> Ints:
+        """[D] bytes, of [G] device of each group."""
+        used = np.zeros(self.devices, np.int64)
+        np.add.at(used, where, self.state)
+        return np.asarray(used + self.held_bytes @ (self.counts(where, self.held) > 0))
+
+    def fits(self, where: Ints) -> bool:
+        return not self.has_memory or bool((self.used_bytes(where) <= self.capacity).all())
+
+    def nodes(self, where: Ints) -> Ints:
+        """[n] device of each node, of [G] device of each group."""
+        return np.asarray(where[self.group_of], np.int64)
+
+    def groups(self, where: Ints) -> Ints:
+        """[G] device of each group, of [n] device of each node (any node of a group speaks for it)."""
+        found = np.zeros(self.count, np.int64)
+        found[self.group_of] = where
+        return found
+
+
+def vars_of(model: Hypergraph) -> dict[str, object]:
+    """The fields of a model by name, without what was cached."""
+    return {name: getattr(model, name) for name in model.__dataclass_fields__}
+
+
+def _memory(instance: Instance) -> tuple[Ints, Iterable[list[int]], Ints]:
+    if bool((instance.state_bytes.sum() + instance.held_bytes.sum() <= instance.capacity).all()):
+        return np.zeros(instance.n, np.int64), [], np.zeros(0, np.int64)
+    held = [instance.holders[h].tolist() for h in range(len(instance.holders))]
+    return instance.state_bytes, held, instance.held_bytes
+
+
+def _transposed(rows: Csr, count: int) -> Csr:
+    order = np.argsort(rows.items, kind="stable")
+    starts = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(rows.items, minlength=count), out=starts[1:])
+    return Csr(starts, np.repeat(np.arange(len(rows)), np.diff(rows.starts))[order])

@@ -1,0 +1,197 @@
+"""`max_load` without contiguity: annealing for the answer, blocks of one device for the bound."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from netsplit.partition.capacity import infeasible
+from netsplit.partition.instance import Instance, Ints
+from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
+from netsplit.partition.max_load.contiguous import linear_split
+from netsplit.partition.max_load.contraction import contract
+from netsplit.partition.max_load.model import Hypergraph
+
+__all__ = ["proven_bound", "solve_non_contiguous"]
+
+_TARGETS = (0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)  # gaps to prove, one after another
+_WEAKER = (0.02, 0.04, 0.08, 0.15, 0.3)  # and where the first cannot be proven
+
+
+def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> MaxLoadAnswer:
+    """See `max_load.solve_max_load`."""
+    started = time.perf_counter()
+    deadline = started + 0.95 * time_limit_s
+    start = linear_split(instance, seed)
+    if start is None:
+        start = _packed(instance, deadline, seed)
+    incumbent = _Incumbent(instance, start)
+    search = threading.Thread(target=_search, args=(instance, incumbent, seed, deadline), daemon=True)
+    search.start()
+    try:
+        _prove(instance, incumbent, deadline, gap)
+    finally:
+        if incumbent.gap > gap:
+            search.join(max(0.0, deadline - time.perf_counter()))
+        incumbent.stop.set()
+        search.join()
+    notes = {"starts": incumbent.runs, "proofs": incumbent.proofs}
+    return answer_of(instance, incumbent.where, incumbent.bound, gap, started, "annealing + blocks", notes)
+
+
+def proven_bound(instance: Instance, value: float, deadline: float, gap: float) -> float:
+    """A lower bound of the max load of any placement, for one of `value` seconds that is known."""
+    incumbent = _Incumbent(instance, None)
+    incumbent.value = value
+    _prove(instance, incumbent, deadline, gap)
+    return incumbent.bound
+
+
+@dataclass
+class _Incumbent:
+    """The best answer and bound so far, shared by the search and the proof."""
+
+    instance: Instance
+    start: Ints | None
+    stop: threading.Event = field(default_factory=threading.Event)
+    bound: float = 0.0
+    runs: int = 0
+    proofs: list[tuple[float, bool]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.value = float("inf")
+        self._lock = threading.Lock()
+        if self.start is not None:
+            self.offer(self.start)
+
+    def offer(self, where: Ints) -> None:
+        value = float(self.instance.loads(where).max(initial=0.0))
+        with self._lock:
+            if value < self.value and self.instance.fits(where):
+                self.value, self.where = value, where
+
+    @property
+    def gap(self) -> float:
+        return (self.value - self.bound) / self.value if self.value > 0 else 0.0
+
+
+def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: float) -> None:
+    """Annealing from the start, from nothing and from the best, with more and more steps."""
+    from netsplit.partition.max_load.annealing import Annealer
+
+    draw = random.Random(seed)
+    full = Hypergraph.of(instance)
+    value = float("inf")
+    steps, rate = 100_000, 5e5
+    annealer = Annealer.of(full)
+    turn = 0
+    while not incumbent.stop.is_set() and time.perf_counter() < deadline:
+        if incumbent.value < 0.995 * value:
+            value = incumbent.value
+            annealer = Annealer.of(contract(full, value * (1 + 1e-6)))
+        model = annealer.model
+        if not model.allowed.any(axis=1).all():
+            break
+        kind = turn % 4
+        if kind == 3:
+            where, hot = _scattered(model, draw), 0.05
+        else:
+            where = _allowed(model, model.groups(incumbent.where), draw)
+            hot = (0.003, 0.02, 0.0005)[kind]
+        left = deadline - time.perf_counter()
+        budget = min(steps, max(1000, int(0.9 * rate * left)), int(2 * rate))
+        begun = time.perf_counter()
+        found, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot)
+        rate = 0.5 * rate + 0.5 * budget / max(time.perf_counter() - begun, 1e-6) if turn else rate
+        incumbent.offer(model.nodes(found))
+        turn += 1
+        incumbent.runs = turn
+        if turn % 4 == 0:
+            steps = int(steps * 1.5)
+
+
+def _scattered(model: Hypergraph, draw: random.Random) -> Ints:
+    return np.array([draw.choice(np.flatnonzero(row).tolist()) for row in model.allowed], np.int64)
+
+
+def _allowed(model: Hypergraph, where: Ints, draw: random.Random) -> Ints:
+    """The placement, with groups moved that merges have left on a device they may not be on."""
+    bad = np.flatnonzero(~model.allowed[np.arange(model.count), where])
+    for g in bad.tolist():
+        where[g] = draw.choice(np.flatnonzero(model.allowed[g]).tolist())
+    return where
+
+
+def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: float) -> None:
+    from netsplit.partition.max_load.bounds import core_bound, excluded, sharing_bound
+    from netsplit.partition.max_load.probing import probe
+
+    full = Hypergraph.of(instance)
+    if not full.count:
+        return
+    incumbent.bound = max(incumbent.bound, min(sharing_bound(full), incumbent.value))
+    if not len(full.pins) and full.devices == 1:
+        incumbent.bound = incumbent.value
+    span = deadline - time.perf_counter()
+    core = core_bound(contract(full, incumbent.value), time.perf_counter() + 0.1 * span)
+    incumbent.bound = max(incumbent.bound, min(core, incumbent.value))
+
+    def attempt(share: float, until: float) -> bool:
+        target = incumbent.value * (1 - share)
+        if target <= incumbent.bound:
+            return True
+        model = probe(full, target, time.perf_counter() + 0.2 * (until - time.perf_counter()))
+        done = excluded(model, target, until, [], lambda: incumbent.gap <= gap)
+        incumbent.proofs.append((target, done))
+        if done:
+            incumbent.bound = max(incumbent.bound, target)
+        return done
+
+    for share in _TARGETS:
+        if incumbent.gap <= gap or time.perf_counter() > deadline:
+            return
+        left = deadline - time.perf_counter()
+        if not attempt(max(share, gap), time.perf_counter() + (0.7 if share == _TARGETS[0] else 1.0) * left):
+            break
+    for share in _WEAKER:
+        if incumbent.gap <= max(share, gap) or time.perf_counter() > deadline:
+            return
+        attempt(share, time.perf_counter() + 0.5 * (deadline - time.perf_counter()))
+
+
+def _packed(instance: Instance, deadline: float, seed: int) -> Ints:
+    """[n] any placement that meets the memory, by CP-SAT.
+
+    Raises:
+        InfeasibleError: there is none, or none was found in the time.
+    """
+    from ortools.sat.python import cp_model
+
+    model = Hypergraph.of(instance)
+    cp = cp_model.CpModel()
+    x = [[cp.new_bool_var("") for _ in range(model.devices)] for _ in range(model.count)]
+    for g, row in enumerate(x):
+        cp.add_exactly_one(row)
+        for d in np.flatnonzero(~model.allowed[g]).tolist():
+            cp.add(row[d] == 0)
+    present = [[cp.new_bool_var("") for _ in range(model.devices)] for _ in range(len(model.held))]
+    for h, row in enumerate(present):
+        for g in model.held[h].tolist():
+            for d in range(model.devices):
+                cp.add_implication(x[g][d], row[d])
+    for d in range(model.devices):
+        state = sum(int(model.state[g]) * x[g][d] for g in range(model.count) if model.state[g])
+        held = sum(int(size) * present[h][d] for h, size in enumerate(model.held_bytes))
+        cp.add(state + held <= int(model.capacity[d]))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 2
+    solver.parameters.random_seed = seed % (1 << 31)
+    solver.parameters.max_time_in_seconds = max(0.1, 0.5 * (deadline - time.perf_counter()))
+    if solver.solve(cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        raise infeasible(instance.problem, "max_load")
+    where = np.array([[solver.boolean_value(v) for v in row] for row in x]).argmax(axis=1)
+    return model.nodes(where.astype(np.int64))

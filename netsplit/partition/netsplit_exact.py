@@ -1,0 +1,249 @@
+"""`netsplit_exact`: the placement and order of least latency, or of least load, with proof (CP-SAT)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from netsplit.errors import ConfigError
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
+from netsplit.partition.capacity import check_capacity, fill_in_order, infeasible
+from netsplit.partition.cp_schedule import Durations, latency_of, schedule, serial_seconds
+from netsplit.partition.instance import Instance, Ints
+from netsplit.partition.priority import topological_priority
+
+__all__ = ["ExactAnswer", "NetSplitExact", "solve_latency"]
+
+Answer: TypeAlias = tuple[Ints, Ints]  # device of each node, nodes in their order
+
+_TICKS = 2_000_000  # of the horizon: what the optimum is exact to, per activity on the critical path
+_PAIRS = 1500  # incomparable pairs of nodes up to which the full model is built
+
+
+@dataclass(frozen=True, eq=False)
+class ExactAnswer:
+    """The best placement and order found, and the proof of how good it is."""
+
+    where: Ints | None  # [n] device index; None without a solution
+    order: Ints | None  # [n] node indices, first to last; a topological order
+    value_s: float  # the schedule's own length, from unrounded seconds; inf without a solution
+    bound_s: float  # no placement and order take less
+    status: Status
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NetSplitExact(Partitioner):
+    """Minimise the problem's objective itself; the report's bound is a proof for it.
+
+    Latency: the CP-SAT model of `cp_model.LatencyModel` has the semantics of the simulator under
+    `single_batch` with every operator timed on its own (instruction overheads left out), so its optimum
+    is the optimum. Above 1500 incomparable pairs of nodes it is replaced by the relaxations of
+    `latency_bounds`, whose best placement is scheduled; the bound is still one for the full graph.
+    `max_load` is `max_load.solve_max_load`. For `simulated`, latency is minimised and no bound claimed.
+
+    Status "limit" says that nothing was found in time and the answer is the fill in topological order.
+    """
+
+    time_limit_s: float = 60.0
+    workers: int = 2  # searches that take turns: the answer does not depend on the machine's load
+
+    name = "netsplit_exact"
+    optimises = "latency or max_load, exactly"
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise ConfigError(f"netsplit_exact.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
+        if self.workers < 1:
+            raise ConfigError(f"netsplit_exact.workers is {self.workers}: give 1 or more.")
+
+    def partition(self, problem: Problem) -> Placement:
+        started = time.perf_counter()
+        check_capacity(problem, self.name)
+        limit_s = problem.time_limit_s or self.time_limit_s
+        instance = Instance.of(problem)
+        if problem.objective == "max_load":
+            return self._max_load(problem, instance, limit_s, started)
+        left_s = limit_s - (time.perf_counter() - started)
+        answer = solve_latency(instance, left_s, problem.seed, workers=self.workers)
+        if answer.where is None or answer.order is None:
+            raise infeasible(problem, self.name)
+        claimed = problem.objective == "latency"
+        bound = min(answer.bound_s, answer.value_s) if claimed else None
+        rank = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
+        return Placement(
+            method=self.name,
+            device_of=instance.decode(answer.where),
+            priority=topological_priority(problem.graph, rank),
+            report=SolverReport(
+                status=answer.status if claimed else "feasible",
+                seconds=time.perf_counter() - started,
+                engine=_engine(),
+                objective=answer.value_s if claimed else None,
+                bound=bound,
+                gap=None if bound is None else (answer.value_s - bound) / (answer.value_s or 1.0),
+                notes={**({"bound_for": "latency"} if claimed else {}), **answer.notes},
+            ),
+        )
+
+    def _max_load(self, problem: Problem, instance: Instance, limit_s: float, started: float) -> Placement:
+        from netsplit.partition.max_load import solve_max_load
+
+        left_s = limit_s - (time.perf_counter() - started)
+        answer = solve_max_load(instance, left_s, seed=problem.seed, contiguous=problem.contiguous)
+        if answer.where is None:
+            raise infeasible(problem, self.name)
+        return Placement(
+            method=self.name,
+            device_of=instance.decode(answer.where),
+            priority=topological_priority(problem.graph, problem.graph.position),
+            report=SolverReport(
+                status=answer.status,
+                seconds=time.perf_counter() - started,
+                engine=answer.engine,
+                objective=answer.value_s,
+                bound=answer.bound_s,
+                gap=(answer.value_s - answer.bound_s) / (answer.value_s or 1.0),
+                notes={"bound_for": "max_load", **answer.notes},
+            ),
+        )
+
+
+def solve_latency(
+    instance: Instance,
+    time_limit_s: float,
+    seed: int = 0,
+    hint: Answer | None = None,
+    fixed: Ints | None = None,
+    horizon: float | None = None,
+    workers: int = 2,
+) -> ExactAnswer:
+    """The least latency over all placements and orders, as far as the time allows.
+
+    Args:
+        instance: the problem as arrays.
+        time_limit_s: seconds of all of it, building the model included.
+        seed: of the search.
+        hint: a feasible answer to start from; the result is never worse.
+        fixed: [n] device of a node, or -1 where it is free; the bound then holds for these only.
+        horizon: only answers that take at most this many seconds are looked for.
+        workers: of CP-SAT; they take turns, so that the same search gives the same answer.
+
+    Returns:
+        Status "infeasible" where no placement fits (or none within the horizon), "limit" without a proof
+        where the answer is None or a fill in topological order.
+    """
+    deadline = time.perf_counter() + time_limit_s
+    if instance.n == 0:
+        empty = np.zeros(0, np.int64)
+        return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
+    start = hint or (_filled(instance) if fixed is None else None)
+    value = latency_of(instance, *start) if start else float("inf")
+    if _incomparable(instance) > _PAIRS:
+        return _large(instance, deadline, seed, start, value, workers)
+    most_s = min(value, horizon or float("inf"), serial_seconds(instance))
+    search = _Search(instance, most_s, fixed, seed, workers)
+    answer = search.run(start, deadline)
+    if answer.where is None and start is not None and answer.status != "infeasible":
+        return ExactAnswer(*start, value, answer.bound_s, "feasible" if hint else "limit", answer.notes)
+    if answer.value_s > value and start is not None:  # rounding to ticks may hide a small difference
+        return ExactAnswer(*start, value, answer.bound_s, answer.status, answer.notes)
+    return answer
+
+
+class _Search:
+    """One run of the full model."""
+
+    def __init__(
+        self, instance: Instance, most_s: float, fixed: Ints | None, seed: int, workers: int
+    ) -> None:
+        from netsplit.partition.cp_model import LatencyModel
+
+        self.instance, self.fixed, self.seed, self.workers = instance, fixed, seed, workers
+        self.tick_s = max(most_s, 1e-300) / _TICKS
+        durations = Durations.ticks(instance, self.tick_s)
+        self.built = LatencyModel(instance, durations, _TICKS + 1, fixed)
+
+    def run(self, start: Answer | None, deadline: float) -> ExactAnswer:
+        from ortools.sat.python import cp_model
+
+        instance, built = self.instance, self.built
+        if start is not None:
+            where = start[0] if self.fixed is not None else canonical(instance, start[0])
+            built.hint(where, start[1], schedule(instance, where, start[1], built.d))
+        solver: Any = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = max(0.01, deadline - time.perf_counter())
+        solver.parameters.random_seed = self.seed % 2**31
+        solver.parameters.num_workers = self.workers
+        solver.parameters.interleave_search = self.workers > 1
+        code = solver.solve(built.model)
+        notes = {"incomparable_pairs": _incomparable(instance), "tick_s": self.tick_s}
+        bound_s = max(0.0, solver.best_objective_bound) * self.tick_s
+        if code == cp_model.INFEASIBLE:
+            return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
+        if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return ExactAnswer(None, None, float("inf"), bound_s, "limit", notes)
+        where = np.array(
+            [next(d for d in built.devices if solver.value(row[d])) for row in built.x], np.int64
+        )
+        order = np.argsort([solver.value(p) for p in built.pos], kind="stable").astype(np.int64)
+        value = latency_of(instance, where, order)
+        status: Status = "optimal" if code == cp_model.OPTIMAL else "feasible"
+        return ExactAnswer(where, order, value, min(bound_s, value), status, notes)
+
+
+def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:
+    """The same placement with devices that may swap names named in the order of their first atoms."""
+    from netsplit.partition.cp_model import interchangeable
+
+    where = np.asarray(where, np.int64)
+    first = [int(instance.atom_of[where == p].min(initial=instance.n)) for p in range(len(instance.devices))]
+    name = np.arange(len(instance.devices))
+    before = {q: p for p, q in interchangeable(instance)}
+    root = {p: p for p in name.tolist()}
+    for q, p in sorted(before.items()):
+        root[q] = root[p]
+    for r in set(root.values()):
+        alike = sorted(p for p in root if root[p] == r)
+        for to, p in zip(alike, sorted(alike, key=lambda p: first[p]), strict=True):
+            name[p] = to
+    return np.asarray(name[where])
+
+
+def _filled(instance: Instance) -> Answer | None:
+    """The fill of the devices in topological order, where it fits."""
+    problem = instance.problem
+    filled = fill_in_order(problem, [device.capacity_bytes for device in problem.cluster.devices])
+    if filled is None:
+        return None
+    rank = topological_priority(problem.graph, problem.graph.position)
+    order = sorted(range(instance.n), key=lambda v: rank[instance.names[v]])
+    return instance.encode(filled), np.array(order, np.int64)
+
+
+def _incomparable(instance: Instance) -> int:
+    from netsplit.partition.cp_model import reachable
+
+    return instance.n * (instance.n - 1) // 2 - int(reachable(instance).sum())
+
+
+def _large(
+    instance: Instance, deadline: float, seed: int, start: Answer | None, value: float, workers: int
+) -> ExactAnswer:
+    """Without the full model: bounds of the relaxations, and their placements scheduled."""
+    from netsplit.partition.latency_bounds import latency_bound
+
+    bound_s, notes = latency_bound(instance, deadline - time.perf_counter(), seed, value)
+    if start is None:
+        return ExactAnswer(None, None, float("inf"), bound_s, "limit", notes)
+    return ExactAnswer(*start, value, min(bound_s, value), "feasible", notes)
+
+
+def _engine() -> str:
+    import ortools
+
+    return f"cp-sat {ortools.__version__}"

@@ -1,0 +1,264 @@
+"""The verifier of answers: reads a placement and a timeline against the problem, and trusts no one.
+
+It shares no code with the methods, with `Instance` or with the simulator: everything is found again
+from the graph, the costs and the cluster, slowly and plainly. `verify` checks a placement,
+`verify_timeline` (in `verify_timeline.py`) what an interpreter says happened, and `recompute_max_load`
+is the definition of `max_load` written down once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from netsplit.errors import NetSplitError
+from netsplit.partition.base import Placement, Problem
+
+__all__ = ["Verdict", "recompute_max_load", "recompute_used_bytes", "verify"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found wrong with an answer, one sentence each; empty: the answer holds."""
+
+    subject: str  # "the placement of 'heft'"
+    violations: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def require(self) -> None:
+        """Raise unless the answer holds.
+
+        Raises:
+            NetSplitError: lists every violation.
+        """
+        if self.violations:
+            raise NetSplitError(self.summary())
+
+    def summary(self) -> str:
+        if self.ok:
+            return f"{self.subject} holds."
+        return f"{self.subject} is wrong: " + " ".join(self.violations)
+
+
+def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Verdict:
+    """Check a placement against its problem.
+
+    Args:
+        problem: what was asked; contiguity is checked where it asks for it.
+        placement: the answer.
+        capacity: the method claims to keep (5-18) within every device's capacity.
+    """
+    found = list(_each_node_once(problem, placement))
+    if not found:
+        checks: list[Callable[[Problem, Placement], Iterator[str]]] = [_together, _total_order, _stages]
+        if capacity:
+            checks.append(_memory)
+        if problem.contiguous:
+            checks.append(_contiguous)
+        found = [sentence for check in checks for sentence in check(problem, placement)]
+    return Verdict(f"the placement of '{placement.method}'", tuple(found))
+
+
+def _each_node_once(problem: Problem, placement: Placement) -> Iterator[str]:
+    devices = [device.name for device in problem.cluster.devices]
+    for what, table in (("device", placement.device_of), ("priority", placement.priority)):
+        for name in problem.graph.nodes:
+            if name not in table:
+                yield f"Node '{name}' has no {what}."
+        for name in table:
+            if name not in problem.graph.nodes:
+                yield f"The graph has no node '{name}', which was given a {what}."
+    for name, device in placement.device_of.items():
+        if device not in devices:
+            yield f"Node '{name}' is on '{device}', which is no device of the cluster."
+
+
+def _together(problem: Problem, placement: Placement) -> Iterator[str]:
+    where = placement.device_of
+    for kind, groups in (("colocated set", problem.graph.colocated), ("unit", problem.graph.units)):
+        for group in groups:
+            for name in group[1:]:
+                if where[name] != where[group[0]]:
+                    yield (
+                        f"Nodes '{group[0]}' and '{name}' of one {kind} are on '{where[group[0]]}'"
+                        f" and '{where[name]}'."
+                    )
+
+
+def _total_order(problem: Problem, placement: Placement) -> Iterator[str]:
+    graph, rank = problem.graph, placement.priority
+    at: dict[int, str] = {}
+    for name, r in rank.items():
+        if r in at:
+            yield f"Nodes '{at[r]}' and '{name}' have the same priority {r}."
+        at[r] = name
+        if not 0 <= r < len(graph.nodes):
+            yield f"The priority {r} of node '{name}' is not one of 0 to {len(graph.nodes) - 1}."
+    for node in graph.nodes.values():
+        for k in node.inputs:
+            u = graph.variables[k].producer
+            if u is not None and rank[u] >= rank[node.name]:
+                yield f"Node '{node.name}' comes before '{u}', whose variable '{k}' it reads."
+    captured = {name: i for i, name in enumerate(graph.nodes)}
+    for unit in graph.units:
+        ordered = sorted(unit, key=captured.__getitem__)
+        if [rank[name] for name in ordered] != [rank[ordered[0]] + i for i in range(len(ordered))]:
+            yield f"The unit of node '{ordered[0]}' does not run in one piece and in captured order."
+
+
+def _hosts(placement: Placement) -> dict[str, set[str]]:
+    """Device -> nodes that it holds, as their one device or as a replica."""
+    found: dict[str, set[str]] = {}
+    for name, device in placement.device_of.items():
+        found.setdefault(device, set()).add(name)
+    for stage in placement.stages:
+        for device in stage.devices:
+            found.setdefault(device, set()).update(stage.nodes)
+    return found
+
+
+def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:
+    """Bytes of a set of nodes on one device under (5-18), from the equation.
+
+    A tensor of parameters counts `alpha` times where its first user is, a variable `in_flight + 1`
+    times (or as the costs state it) where its producer or a reader is.
+    """
+    graph, costs = problem.graph, problem.costs
+    copies = problem.in_flight + 1 if costs.variable_copies is None else costs.variable_copies
+    total = 0
+    counted: set[str] = set()
+    for name, node in graph.nodes.items():
+        for k in node.initializers:
+            if k not in counted and name in nodes:
+                total += costs.alpha * graph.initializers[k].nbytes
+            counted.add(k)
+    for variable in graph.variables.values():
+        if variable.producer in nodes or not nodes.isdisjoint(variable.consumers):
+            total += copies * variable.nbytes
+    return total
+
+
+def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
+    hosts = _hosts(placement)
+    for device in problem.cluster.devices:
+        used = recompute_used_bytes(problem, hosts.get(device.name, set()))
+        if used > device.capacity_bytes:
+            yield (
+                f"Device '{device.name}' holds {used} bytes of {device.capacity_bytes}:"
+                f" {used - device.capacity_bytes} too many."
+            )
+
+
+def _contiguous(problem: Problem, placement: Placement) -> Iterator[str]:
+    """No path leaves a device's forward nodes, or its backward nodes, and comes back to them."""
+    names = set(problem.graph.nodes)
+    backward = problem.backward_nodes & names
+    for half, nodes in (("forward", names - backward), ("backward", backward)):
+        for device in problem.cluster.devices:
+            own = {name for name in nodes if placement.device_of[name] == device.name}
+            yield from _returns(problem, own, f"{half} nodes of '{device.name}'")
+
+
+def _returns(problem: Problem, own: set[str], what: str) -> Iterator[str]:
+    """The first way out of a set of nodes and back into it, if there is one."""
+    left_by: dict[str, str] = {}  # node outside -> the node of the set that a path to it leaves from
+    for name, node in problem.graph.nodes.items():
+        for k in node.inputs:
+            u = problem.graph.variables[k].producer
+            if u is None:
+                continue
+            if name not in own:
+                if u in own or u in left_by:
+                    left_by.setdefault(name, u if u in own else left_by[u])
+            elif u in left_by:
+                yield (
+                    f"The {what} are not contiguous: a path leaves at '{left_by[u]}', passes '{u}'"
+                    f" and is back at '{name}'."
+                )
+                return
+
+
+def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
+    if not placement.stages:
+        return
+    devices = {device.name for device in problem.cluster.devices}
+    stage_of: dict[str, int] = {}
+    user: dict[str, int] = {}
+    for s, stage in enumerate(placement.stages):
+        if not stage.devices:
+            yield f"Stage {s} has no device."
+        if stage.warm_up < 0:
+            yield f"Stage {s} has a warm-up of {stage.warm_up}, which is negative."
+        for device in stage.devices:
+            if device not in devices:
+                yield f"Stage {s} is on '{device}', which is no device of the cluster."
+            if device in user:
+                yield f"Device '{device}' is listed for stage {user[device]} and for stage {s}."
+            user[device] = s
+        for name in stage.nodes:
+            if name in stage_of:
+                yield f"Node '{name}' is in stage {stage_of[name]} and in stage {s}."
+            stage_of[name] = s
+            if name not in placement.device_of:
+                yield f"The graph has no node '{name}', which is in stage {s}."
+            elif stage.devices and placement.device_of[name] != stage.devices[0]:
+                yield (
+                    f"Node '{name}' is on '{placement.device_of[name]}', but its stage {s} begins with"
+                    f" '{stage.devices[0]}'."
+                )
+    yield from _stage_order(problem, stage_of)
+
+
+def _stage_order(problem: Problem, stage_of: Mapping[str, int]) -> Iterator[str]:
+    for name, node in problem.graph.nodes.items():
+        if name not in stage_of:
+            yield f"Node '{name}' is in no stage."
+            continue
+        for k in node.inputs:
+            u = problem.graph.variables[k].producer
+            if u is None or {u, name} & problem.backward_nodes:
+                continue
+            if stage_of.get(u, 0) > stage_of[name]:
+                yield (
+                    f"Node '{name}' of stage {stage_of[name]} reads '{k}' of the later stage {stage_of[u]}."
+                )
+
+
+def recompute_max_load(problem: Problem, device_of: Mapping[str, str]) -> float:
+    """Seconds of the busiest device in one period of a saturated pipeline.
+
+    A device spends its nodes' forward and backward seconds; then, for every variable with a producer
+    and a reader, one crossing if it is made here and read on any other device, and one if it is made
+    elsewhere and read here. A crossing takes the time of the device's port, or, without one, of the
+    slowest of its links; twice where the variable's gradient comes back.
+    """
+    graph, costs = problem.graph, problem.costs
+    carrying = graph.carrying
+    largest = 0.0
+    for device in problem.cluster.devices:
+        load = 0.0
+        for name, node in graph.nodes.items():
+            if device_of[name] == device.name:
+                load += costs.forward_s(name, device.kind)
+                if any(k in carrying for k in node.outputs):
+                    load += costs.backward_s(name, device.kind)
+        links = [device.port] if device.port is not None else []
+        if not links:
+            links = [link for ends, link in problem.cluster.links.items() if device.name in ends]
+        for k, variable in graph.variables.items():
+            if variable.producer is None or not variable.consumers:
+                continue
+            home = device_of[variable.producer]
+            readers = {device_of[name] for name in variable.consumers}
+            out = home == device.name and readers != {home}
+            into = home != device.name and device.name in readers
+            if out or into:
+                crossing = max(
+                    (x.latency_s + variable.nbytes * x.seconds_per_byte for x in links), default=0.0
+                )
+                load += max(crossing, 0.0) * (2 if k in carrying else 1)
+        largest = max(largest, load)
+    return largest

@@ -1,0 +1,187 @@
+"""What `runners.partition` shows: a line while a method decides, the plan as a table, why, and what moved."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from netsplit.partition.capacity import read_bytes
+from netsplit.planning import CheckedPlan, check, objective_name, score_s
+from netsplit.profile.memory import memory_of
+
+if TYPE_CHECKING:
+    from netsplit.partition.base import Partitioner, Problem
+    from netsplit.workload import Workload
+
+__all__ = ["Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
+
+log = logging.getLogger(__name__)
+
+_LINE_EVERY_S = 10.0
+
+
+class Waiting:
+    """Seconds gone and the limit while a method decides: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, console: Console, name: str, limit_s: float | None) -> None:
+        self.name, self.limit_s = name, limit_s
+        self.live = console.is_terminal
+        self.bar = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"),
+            console=console, transient=True,
+        )  # fmt: skip
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.started = time.monotonic()
+        if self.live:
+            self.bar.start()
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended.set()
+        self.thread.join()
+        if self.live:
+            self.bar.stop()
+
+    def _tell(self) -> None:
+        task = self.bar.add_task(f"{self.name} decides", total=self.limit_s, note="")
+        while not self.ended.wait(0.25 if self.live else _LINE_EVERY_S):
+            gone = time.monotonic() - self.started
+            limit = f" of {self.limit_s:.0f}" if self.limit_s is not None else ""
+            if self.live:
+                self.bar.update(task, completed=min(gone, self.limit_s or gone), note=f"{gone:.0f}{limit} s")
+            else:
+                log.info("%s decides: %.0f%s s", self.name, gone, limit)
+
+
+def headline(work: Workload, problem: Problem, partitioner: Partitioner) -> str:
+    graph, cluster = problem.graph, problem.cluster
+    need = memory_of(graph, graph.nodes, problem.costs.alpha, problem.copies)
+    return (
+        f"{work.name}: {len(graph)} nodes, {len(graph.edges)} edges, {read_bytes(need)} in all; "
+        f"{len(cluster.devices)} devices ({cluster.name}); {partitioner.name} for {objective_name(problem)}"
+    )
+
+
+def show_plan(console: Console, plan: CheckedPlan, work: Workload) -> None:
+    """The headline, a row per device, and the stages where there are replicas."""
+    unit, unit_s, report = work.unit, work.unit_s, plan.placement.report
+    facts = [
+        f"{plan.placement.method}: {plan.status}",
+        f"{objective_name(plan.problem)} {_number(plan.objective_s / unit_s)} {unit}",
+        f"bound {_number(plan.bound_s / unit_s)} {unit}" if plan.bound_s is not None else "no bound",
+    ]
+    if plan.gap is not None:
+        facts.append(f"gap {100 * plan.gap:.2f} %")
+    facts.append(f"{plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
+    console.print("[bold]" + ", ".join(facts), highlight=False)
+    loads = plan.problem.objective == "max_load"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("device")
+    columns = (
+        "nodes",
+        f"load {unit}" if loads else f"busy {unit}",
+        f"transfers {unit}",
+        "%",
+        "MB",
+        "of MB",
+        "full %",
+    )
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, share in plan.shares.items():
+        part = 100 * share.seconds / plan.objective_s if plan.objective_s > 0 else 0.0
+        table.add_row(
+            name,
+            str(share.nodes),
+            _number(share.seconds / unit_s),
+            _number(share.transfer_s / unit_s),
+            f"{part:.1f}",
+            f"{share.nbytes / 1e6:,.1f}",
+            f"{share.capacity_bytes / 1e6:,.1f}" if share.capacity_bytes < 2**50 else "no limit",
+            f"{100 * share.filled:.1f}",
+        )
+    console.print(table)
+    for i, stage in enumerate(plan.placement.stages):
+        console.print(
+            f"stage {i}: {len(stage.nodes)} nodes on {', '.join(stage.devices)}, warm-up {stage.warm_up}",
+            highlight=False,
+        )
+
+
+def explain_plan(
+    console: Console, plan: CheckedPlan, partitioner: Partitioner, time_limit_s: float | None
+) -> dict[str, Any]:
+    """Print why the plan is as it is and what would help; answers both for the file."""
+    from netsplit.partition.explain import explain
+    from netsplit.partition.what_if import what_if, what_if_lines
+    from netsplit.workload import Simulated
+
+    problem, placement = plan.problem, plan.placement
+    program = problem.evaluate.program(placement) if isinstance(problem.evaluate, Simulated) else None
+    found = explain(problem, placement, plan.timeline, program)
+    _lines(console, found.lines())
+    limit = 2 * time_limit_s if time_limit_s is not None else 120.0
+    with Waiting(console, f"{partitioner.name} for what would help", limit):
+        changes = what_if(
+            problem,
+            partitioner,
+            time_limit_s=limit,
+            placement=placement,
+            score=score_s,
+            with_=Simulated.moved_to,
+        )
+    _lines(console, what_if_lines(changes))
+    return found.to_dict() | {"what_if": [change.to_dict() for change in changes]}
+
+
+def show_moves(
+    console: Console,
+    plan: CheckedPlan,
+    other: Partitioner | dict[str, str],
+    work: Workload,
+    limit_s: float | None,
+) -> dict[str, Any]:
+    """Print what differs from another plan, and what that brings."""
+    from netsplit.partition.base import Placement, SolverReport
+    from netsplit.partition.moved import moved
+    from netsplit.partition.priority import topological_priority
+
+    problem = plan.problem
+    if isinstance(other, dict):
+        priority = topological_priority(problem.graph, problem.graph.position)
+        before = check(
+            problem, Placement("earlier plan", other, priority, SolverReport("heuristic", 0.0)), 0.0
+        )
+    else:
+        with Waiting(console, other.name, limit_s):
+            before = check(problem, other.partition(problem), 0.0, room=False)
+    found = moved(problem, before.placement, plan.placement, before.timeline, plan.timeline)
+    console.print(
+        f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "
+        f"{plan.placement.method} ({_number(plan.objective_s / work.unit_s)} {work.unit})",
+        highlight=False,
+    )
+    _lines(console, found.lines())
+    return found.to_dict()
+
+
+def _lines(console: Console, lines: list[str]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"

@@ -1,0 +1,244 @@
+"""Plan a profiled graph file without devices: `python -m runners.partition --help`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from netsplit.config import TARGET, build, suggest
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.files import write_text
+from runners._entry import CONF, entry
+
+if TYPE_CHECKING:
+    from netsplit.partition.base import Partitioner, Problem
+    from netsplit.workload import Workload
+
+__all__ = ["Settings", "job", "main"]
+
+log = logging.getLogger(__name__)
+
+GROUPS = ("partitioner", "cluster", "schedule")
+DESCRIBED = "netsplit.cluster.described."
+TIME_LIMIT = "time_limit_s"
+_WIDTH = 110  # columns of a table that goes to a file or a pipe
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The top-level keys of `conf/partition.yaml`."""
+
+    graph: str
+    objective: Literal["latency", "max_load", "max_load_contiguous", "simulated"] = "latency"
+    contiguous: bool = False
+    time_limit: float | None = 60.0
+    seed: int = 0
+    passes: Literal["training", "forward"] = "training"
+    alpha: int | None = None
+    variable_copies: int | None = None
+    inputs: Literal["free", "profiled"] = "free"
+    result: str | None = None
+    explain: bool = False
+    compare_with: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_limit is not None and not (self.time_limit > 0 and math.isfinite(self.time_limit)):
+            raise ConfigError(f"time_limit is {self.time_limit}: give more than 0 seconds, or null.")
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}: give at least 0.")
+        if self.contiguous and not self.objective.startswith("max_load"):
+            raise ConfigError(
+                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
+            )
+        if self.result is not None and (not self.result or Path(self.result).is_dir()):
+            raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
+
+
+def job(cfg: DictConfig) -> None:
+    """Everything from the composed config to the table and `result.json`."""
+    settings = _settings(cfg)
+    partitioner = _partitioner(cfg, settings)
+    schedule = build(cfg.schedule)
+    cluster = _cluster(cfg)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    result = Path(settings.result) if settings.result is not None else folder / "result.json"
+
+    from netsplit.planning import decide
+    from netsplit.workload import read_workload
+    from runners._plan import Waiting, explain_plan, headline, show_moves, show_plan
+
+    work = read_workload(settings.graph, settings.inputs)
+    for remark in work.remarks:
+        log.info("%s: %s", work.name, remark)
+    problem = work.problem(
+        cluster,
+        "max_load" if settings.objective.startswith("max_load") else settings.objective,  # type: ignore[arg-type]
+        contiguous=settings.contiguous or settings.objective == "max_load_contiguous",
+        schedule=schedule,
+        seed=settings.seed,
+        time_limit_s=settings.time_limit,
+        passes=settings.passes,
+        alpha=settings.alpha,
+        variable_copies=settings.variable_copies,
+    )
+    other = _other(settings, problem)
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    log.info("%s", headline(work, problem, partitioner))
+    try:
+        with Waiting(console, partitioner.name, settings.time_limit):
+            plan = decide(problem, partitioner)
+        work.check_supported(problem, plan.placement)
+    except InfeasibleError as error:
+        _write(result, _infeasible(settings, work, problem, partitioner, error))
+        raise InfeasibleError(f"{error} (written to {result})") from error
+    found = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}
+    show_plan(console, plan, work)
+    _write(result, found)  # what follows may take long, or be interrupted
+    if settings.explain:
+        found["explanation"] = explain_plan(console, plan, partitioner, settings.time_limit)
+    if other is not None:
+        found["compared_with"] = show_moves(console, plan, other, work, settings.time_limit)
+    if settings.explain or other is not None:
+        _write(result, found)
+    console.print(f"Written to {result}.", highlight=False, soft_wrap=True)
+
+
+@entry(config_name="partition")
+def main(cfg: DictConfig) -> None:
+    job(cfg)
+
+
+def _settings(cfg: DictConfig) -> Settings:
+    names = [field.name for field in fields(Settings)]
+    for key in map(str, cfg):
+        if key not in (*names, *GROUPS):
+            raise ConfigError(f"{key} is not a config key: {suggest(key, (*names, *GROUPS))}")
+    given = OmegaConf.masked_copy(cfg, [name for name in names if name in cfg])
+    OmegaConf.set_struct(given, False)
+    given[TARGET] = f"{__name__ if __name__ != '__main__' else 'runners.partition'}.Settings"
+    found = build(given)
+    if not found.graph.strip():
+        raise ConfigError("graph is empty: give the path of a graph file, as in graph=profiles/vgg16.txt.")
+    return found
+
+
+def _partitioner(cfg: DictConfig, settings: Settings) -> Partitioner:
+    chosen = cfg.get("partitioner") or {}
+    if len(chosen) != 1:
+        names = ", ".join(map(str, chosen)) or "none"
+        raise ConfigError(
+            f"partitioner chooses {names}: give exactly one, as in partitioner=m_topo, or sweep over several "
+            "with --multirun partitioner=m_topo,single."
+        )
+    ((name, node),) = chosen.items()
+    return _with_limit(build(node), str(name), settings)
+
+
+def _with_limit(partitioner: Any, name: str, settings: Settings) -> Partitioner:
+    """The method's own time limit follows `time_limit`, unless the command line sets it."""
+    own = f"partitioner.{name}.{TIME_LIMIT}="
+    given = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
+    if settings.time_limit is not None and hasattr(partitioner, TIME_LIMIT) and not given:
+        partitioner = replace(partitioner, **{TIME_LIMIT: settings.time_limit})
+    return partitioner
+
+
+def _cluster(cfg: DictConfig) -> Any:
+    node = cfg.get("cluster")
+    if node is None:
+        return None
+    target = str(node.get(TARGET, ""))
+    if target.startswith("netsplit.cluster.") and not target.startswith(DESCRIBED):
+        raise ConfigError(
+            f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
+            "which runners.partition does not start: choose cluster=uniform, mixed3 or mixed4."
+        )
+    return build(node)
+
+
+def _other(settings: Settings, problem: Problem) -> Partitioner | dict[str, str] | None:
+    """What `compare_with` names: a method, or the devices of an earlier plan."""
+    name = settings.compare_with
+    if name is None:
+        return None
+    option = CONF / "partitioner" / f"{name}.yaml"
+    if option.parent == CONF / "partitioner" and option.is_file():
+        return _with_limit(build(_loaded(option)), name, settings)
+    file = Path(name)
+    if not file.is_file():
+        known = [path.stem for path in (CONF / "partitioner").glob("*.yaml")]
+        raise ConfigError(
+            f"compare_with is '{name}', neither a file nor a partitioner: {suggest(name, known)}"
+        )
+    try:
+        device_of = json.loads(file.read_text(encoding="utf-8"))["device_of"]
+        device_of = {str(node): str(device) for node, device in device_of.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"compare_with is '{name}', which is no result.json with a plan ({error})."
+        ) from error
+    devices = {device.name for device in problem.cluster.devices}
+    strange = next((node for node in problem.graph.nodes if node not in device_of), None) or next(
+        (f"{node} on {device}" for node, device in device_of.items() if device not in devices), None
+    )
+    if strange is not None or device_of.keys() != problem.graph.nodes.keys():
+        raise ConfigError(f"compare_with is '{name}', a plan of another graph or cluster ({strange}).")
+    return device_of
+
+
+def _loaded(option: Path) -> DictConfig:
+    config = OmegaConf.load(option)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def _infeasible(
+    settings: Settings, work: Workload, problem: Problem, partitioner: Partitioner, error: InfeasibleError
+) -> dict[str, Any]:
+    from netsplit.planning import objective_name
+
+    return {
+        "graph": settings.graph,
+        "method": partitioner.name,
+        "status": "infeasible",
+        "objective_name": objective_name(problem),
+        "objective": None,
+        "bound": None,
+        "gap": None,
+        "unit": work.unit,
+        "seconds": None,
+        "seed": settings.seed,
+        "cluster": problem.cluster.name,
+        "device_of": {},
+        "per_device": {
+            device.name: {"seconds": None, "bytes": None, "capacity": device.capacity_bytes}
+            for device in problem.cluster.devices
+        },
+        "message": " ".join(str(error).split()),
+    }
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    """Strict JSON: what is not finite has no place in it."""
+    write_text(path, json.dumps(_finite(found), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+if __name__ == "__main__":
+    main()

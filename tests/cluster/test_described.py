@@ -1,0 +1,117 @@
+"""Clusters that are described: levels, speeds, shares of memory, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.cluster.described import (
+    DescribedDevice,
+    DescribedLink,
+    LinkCost,
+    described_cluster,
+    uniform_cluster,
+)
+from netsplit.errors import ConfigError
+
+
+def test_uniform_devices_have_one_link_between_any_two() -> None:
+    cluster = uniform_cluster(3, 1e9, "16GB", latency=2e-5).cluster("gpu", 0)
+    assert [(d.name, d.kind, d.capacity_bytes) for d in cluster.devices] == [
+        (f"d{i}", "gpu", 16_000_000_000) for i in range(3)
+    ]
+    assert len(cluster.links) == 6
+    assert set(cluster.links.values()) == {Link(2e-5, 1e-9)}
+    assert cluster.levels == ((3, 1e9),)
+
+
+def test_levels_are_innermost_first() -> None:
+    cluster = uniform_cluster([2, 3], [12e9, "1.25GB/s"], 1e9, latency=[0, 1e-5]).cluster("gpu", 0)
+    assert len(cluster.devices) == 6
+    assert cluster.levels == ((2, 12e9), (3, 1.25e9))
+    assert cluster.links["d0", "d1"] == cluster.links["d3", "d2"] == Link(0.0, 1 / 12e9)
+    assert cluster.links["d1", "d2"] == cluster.links["d5", "d0"] == Link(1e-5, 1 / 1.25e9)
+
+
+def test_one_bandwidth_serves_all_levels() -> None:
+    assert uniform_cluster([2, 2], 1e9, 1).levels == ((2, 1e9), (2, 1e9))
+
+
+def test_a_share_is_of_what_the_graph_needs_and_rounds_up() -> None:
+    assert uniform_cluster(1, 1e9, "40%").cluster("gpu", 1001).devices[0].capacity_bytes == 401
+    assert uniform_cluster(1, 1e9, 16e9).cluster("gpu", 1001).devices[0].capacity_bytes == 16_000_000_000
+
+
+def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() -> None:
+    devices = [
+        DescribedDevice("a", 1.0, "50%"),
+        DescribedDevice("b", 1.0, 10),
+        DescribedDevice("c", 0.5, "1KiB"),
+    ]
+    found = described_cluster("mix", devices, LinkCost("1GB", 1e-5), [DescribedLink(["a", "b"], 4e9)])
+    cluster = found.cluster("gpu", 100)
+    assert [d.kind for d in cluster.devices] == ["gpu", "gpu", "gpu x0.5"]
+    assert [d.capacity_bytes for d in cluster.devices] == [50, 10, 1024]
+    assert cluster.links["a", "b"] == cluster.links["b", "a"] == Link(0.0, 1 / 4e9)
+    assert cluster.links["a", "c"] == cluster.links["c", "b"] == Link(1e-5, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"devices": 0}, ["cluster.devices is 0"]),
+        ({"devices": 2.5}, ["cluster.devices is 2.5"]),
+        ({"devices": "many"}, ["cluster.devices is 'many'"]),
+        ({"devices": []}, ["cluster.devices is an empty list"]),
+        ({"devices": True}, ["cluster.devices is True"]),
+        ({"devices": [100, 100]}, ["10000", "at most"]),
+        ({"bandwidth": 0}, ["cluster.bandwidth is 0"]),
+        ({"bandwidth": -1e9}, ["cluster.bandwidth"]),
+        ({"bandwidth": "fast"}, ["cluster.bandwidth is 'fast'", "12GB"]),
+        ({"bandwidth": [1e9, 1e9]}, ["cluster.bandwidth has 2 entries", "1 levels"]),
+        ({"latency": -1}, ["cluster.latency is -1"]),
+        ({"latency": float("nan")}, ["cluster.latency"]),
+        ({"capacity": 0}, ["cluster.capacity is 0"]),
+        ({"capacity": "0%"}, ["cluster.capacity is '0%'"]),
+        ({"capacity": "x%"}, ["cluster.capacity is 'x'"]),
+        ({"capacity": "lots"}, ["cluster.capacity is 'lots'", "40%"]),
+        ({"capacity": 1e30}, ["cluster.capacity", "at most"]),
+        ({"speed": 0}, ["cluster.speed is 0"]),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named_by_its_key(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        uniform_cluster(**{"devices": 4, "bandwidth": 1e9, "capacity": 16e9} | changes)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "links", "words"),
+    [
+        ([], [], ["cluster.devices is empty"]),
+        (["a", "a"], [], ["cluster.devices[1].name is 'a'"]),
+        (["a", "b"], [["a"]], ["cluster.links[0].between is [a]"]),
+        (["a", "b"], [["a", "b"], ["a", "c"]], ["cluster.links[1].between is [a, c]", "a, b"]),
+    ],
+)
+def test_a_description_that_does_not_fit_together(
+    devices: list[str], links: list[list[str]], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        described_cluster(
+            "x",
+            [DescribedDevice(name) for name in devices],
+            LinkCost(1e9),
+            [DescribedLink(names, 1e9) for names in links],
+        )
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_pair_without_a_link_is_named() -> None:
+    devices = (Device("a", "gpu", 1), Device("b", "gpu", 1))
+    with pytest.raises(ConfigError, match="no link from 'b' to 'a'"):
+        Cluster("x", devices, {("a", "b"): Link(0.0, 0.0)}).check_links()
+    with pytest.raises(ConfigError, match="from 'a' to 'b' has latency nan"):
+        Cluster("x", devices, {("a", "b"): Link(float("nan"), 0.0)}).check_links()

@@ -1,0 +1,184 @@
+"""The JSON of dnn-partitioning: loads as its authors define them, its own cluster, mistakes by line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from netsplit.errors import InfeasibleError, NetSplitError
+from netsplit.formats.msr import MOST_BYTES, read_msr
+from netsplit.partition.base import Placement, SolverReport
+from netsplit.partition.instance import Instance
+from netsplit.workload import Workload
+
+
+def task(i: int, ms: float, **more: Any) -> dict[str, Any]:
+    return {"id": i, "cpuLatency": 10 * ms, "fpgaLatency": ms, "size": 100.0 * i, **more}
+
+
+def edge(u: int, v: int, cost: float, **more: Any) -> dict[str, Any]:
+    return {"sourceId": u, "destId": v, "cost": cost, **more}
+
+
+def data(nodes: Any = None, edges: Any = None, **more: Any) -> dict[str, Any]:
+    """Node 30 feeds 10 and 20, 10 feeds 40; the ids are in no order."""
+    some = [task(10, 1.0), task(20, 2.0), task(30, 4.0), task(40, 8.0)]
+    links = [edge(30, 10, 0.25), edge(30, 20, 0.25), edge(10, 40, 0.5)]
+    whole = {"maxSizePerFPGA": 5000.0, "maxFPGAs": 2, "maxCPUs": 1}
+    return (
+        whole | {"nodes": some if nodes is None else nodes, "edges": links if edges is None else edges} | more
+    )
+
+
+def read(found: dict[str, Any] | None = None) -> Workload:
+    found = data() if found is None else found
+    return read_msr(found, json.dumps(found, indent=1), "g.json", "g")
+
+
+def loads(work: Workload, where: dict[str, str]) -> dict[str, float]:
+    problem = work.problem(objective="max_load")
+    instance = Instance.of(problem)
+    found = instance.loads(instance.encode(where)) / work.unit_s
+    return dict(zip(instance.devices, found.tolist(), strict=True))
+
+
+def test_loads_are_those_of_the_authors_by_hand() -> None:
+    # acc0: 4 + 2, and 0.25 for what 30 sends. acc1: 8, and 0.5 for what it reads. The CPU pays no transfer.
+    where = {"30": "acc0", "20": "acc0", "10": "cpu0", "40": "acc1"}
+    assert loads(read(), where) == pytest.approx({"acc0": 6.25, "acc1": 8.5, "cpu0": 10.0})
+
+
+def test_a_variable_counts_once_however_many_read_it() -> None:
+    where = {"30": "acc0", "20": "acc1", "10": "acc1", "40": "acc1"}
+    assert loads(read(), where) == pytest.approx({"acc0": 4.25, "acc1": 11.25, "cpu0": 0.0})
+
+
+def test_transfers_take_one_hop_to_a_cpu_and_two_to_another_accelerator() -> None:
+    cluster = read().cluster
+    assert cluster is not None
+    nbytes = read().graph.variables["10"].nbytes
+    assert cluster.transfer_seconds(nbytes, "acc0", "cpu0") == pytest.approx(0.5e-3)
+    assert cluster.transfer_seconds(nbytes, "acc0", "acc1") == pytest.approx(1e-3)
+
+
+def test_memory_is_the_sum_of_sizes_and_a_cpu_has_no_limit() -> None:
+    work = read()
+    problem = work.problem()
+    instance = Instance.of(problem)
+    used = instance.used_bytes(instance.encode({"30": "acc0", "10": "acc0", "20": "cpu0", "40": "acc1"}))
+    assert used.tolist() == [4000, 4000, 2000]
+    assert instance.capacity.tolist() == [5000, 5000, MOST_BYTES]
+    assert work.need_bytes() == 10000
+
+
+def test_no_gradient_travels_and_forward_is_all_there_is() -> None:
+    work = read(data([task(1, 1.0), task(2, 2.0, isBackwardNode=1)], [edge(1, 2, 0.5)]))
+    assert not work.graph.carrying
+    assert work.backward_nodes == {"2"}
+    assert work.problem().backward_nodes == {"2"}
+    assert not Instance.of(work.problem()).backward_s.any()
+
+
+def test_colours_share_a_device() -> None:
+    nodes = [task(3, 1, colorClass=7), task(1, 1, colorClass=8), task(2, 1, colorClass=7), task(4, 1)]
+    assert read(data(nodes, [edge(2, 3, 1.0)])).graph.colocated == (("2", "3"),)
+
+
+def test_real_bytes_where_costs_follow_sizes() -> None:
+    edges = [edge(30, 10, 0.25, size=500), edge(30, 20, 0.25, size=500), edge(10, 40, 0.5, size=1000)]
+    work = read(data(edges=edges))
+    assert [work.graph.variables[k].nbytes for k in ("30", "10", "40")] == [500, 1000, 0]
+    assert not work.remarks
+    assert loads(work, dict.fromkeys(("30", "20", "10"), "acc0") | {"40": "acc1"})["acc1"] == pytest.approx(
+        8.5
+    )
+
+
+@pytest.mark.parametrize("sizes", [(500, 500, 1001), (500, 400, 1000), (0.5, 0.5, 1.0), (None, 500, 1000)])
+def test_bytes_stand_for_costs_where_they_do_not(sizes: tuple[float | None, ...]) -> None:
+    edges = data()["edges"]
+    for each, size in zip(edges, sizes, strict=True):
+        each |= {} if size is None else {"size": size}
+    work = read(data(edges=edges))
+    where = dict.fromkeys(("30", "20", "10"), "acc0") | {"40": "acc1"}
+    assert loads(work, where)["acc1"] == pytest.approx(8.5, rel=1e-12)
+    assert "stand for its cost" in work.remarks[0]
+
+
+def test_bytes_are_of_the_size_of_the_files_where_costs_do_not_follow_them() -> None:
+    edges = [edge(30, 10, 0.25, size=5e8), edge(30, 20, 0.25, size=5e8), edge(10, 40, 0.5, size=3e9)]
+    work = read(data(edges=edges))
+    assert [work.graph.variables[k].nbytes for k in ("30", "10")] == [1.5e9, 3e9]
+    assert "stand for its cost" in work.remarks[0]
+    assert loads(work, dict.fromkeys(("30", "20", "10"), "acc0") | {"40": "acc1"})["acc1"] == pytest.approx(
+        8.5
+    )
+
+
+def test_uneven_costs_of_one_node_count_with_the_largest_and_are_told() -> None:
+    work = read(data(edges=[edge(30, 10, 0.25), edge(30, 20, 0.75)]))
+    assert "differ in cost at 1 nodes (30)" in work.remarks[0]
+    assert loads(work, {"30": "acc0", "10": "acc0", "20": "acc1", "40": "acc0"})["acc1"] == pytest.approx(
+        2.75
+    )
+
+
+def test_a_node_that_accelerators_cannot_run_is_never_better_there() -> None:
+    nodes = [task(10, 1.0), task(20, 2.0, supportedOnFpga=0)]
+    work = read(data(nodes, [edge(10, 20, 0.5)]))
+    assert work.unsupported == {"20"}
+    problem = work.problem()
+    instance = Instance.of(problem)
+    forbidden, cpu = instance.forward_s[instance.names.index("20"), [0, 2]]
+    assert np.isfinite(forbidden)
+    assert forbidden > 0.010 + cpu  # all work on the CPU
+    rank = {"10": 0, "20": 1}
+    wrong = Placement("m", {"10": "acc0", "20": "acc1"}, rank, SolverReport("heuristic", 0.0))
+    with pytest.raises(InfeasibleError, match="puts node 20 on 'acc1'"):
+        work.check_supported(problem, wrong)
+
+
+def broken(**changes: Any) -> dict[str, Any]:
+    found = data()
+    found["nodes"][1] |= changes
+    return {**found, "nodes": [{k: v for k, v in n.items() if v is not ...} for n in found["nodes"]]}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (broken(fpgaLatency=...), ["line 12, nodes[1]", "'fpgaLatency' is missing"]),
+        (broken(fpgaLatency=-1), ["line 12, nodes[1]", "fpgaLatency is -1"]),
+        (broken(cpuLatency=float("nan")), ["line 12, nodes[1]", "cpuLatency is nan"]),
+        (broken(size="much"), ["line 12, nodes[1]", "size is 'much'"]),
+        (broken(size=True), ["nodes[1]", "size is True"]),
+        (broken(id=10), ["line 12, nodes[1]", "node id 10", "second time"]),
+        (broken(id="20"), ["line 12, nodes[1]", "id is '20'", "integer"]),
+        (broken(supportedOnFpga="yes"), ["nodes[1]", "supportedOnFpga is 'yes'"]),
+        (broken(colorClass=[1]), ["nodes[1]", "colorClass"]),
+        (data(nodes=[1]), ["nodes[0]", "object"]),
+        (data(nodes={}), ["'nodes' must be a list"]),
+        (data(nodes=[]), ["no nodes"]),
+        (data(edges=[edge(10, 40, 1), edge(10, 50, 1)]), ["edges[1]", "names 50", "no node"]),
+        (data(edges=[{"sourceId": 10, "destId": 20}]), ["edges[0]", "'cost' is missing"]),
+        (
+            data(edges=[edge(10, 20, 1), edge(20, 30, 1), edge(30, 10, 1)]),
+            ["edges[", "cycle of 3 nodes", "20"],
+        ),
+        (data(maxFPGAs=0, maxCPUs=0), ["both 0"]),
+        (data(maxFPGAs=1.5), ["maxFPGAs is 1.5"]),
+        (data(maxSizePerFPGA=None), ["maxSizePerFPGA is None"]),
+        ({"nodes": [], "edges": []}, ["'maxFPGAs' is missing"]),
+        (broken(supportedOnFpga=0) | {"maxCPUs": 0}, ["node 20 runs on no accelerator"]),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(found: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(NetSplitError) as caught:
+        read(found)
+    text = str(caught.value)
+    assert text.startswith("g.json")
+    assert "\n" not in text
+    assert all(word in text for word in words), text

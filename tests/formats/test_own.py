@@ -1,0 +1,114 @@
+"""Our own JSON: what is saved comes back equal, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.cluster.described import uniform_cluster
+from netsplit.errors import NetSplitError
+from netsplit.graph.files import save
+from netsplit.workload import Workload, read_workload
+from tests.partition.builders import chain, cluster_of, costs_of, problems
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    problem = draw(problems())
+    names = st.frozensets(st.sampled_from(list(problem.graph.nodes)))
+    tree = uniform_cluster([2, 2], [4e9, 1e9], 100).cluster("cpu", 0)
+    return Workload(
+        name=draw(st.text(st.characters(codec="utf-8"), max_size=8)),
+        graph=problem.graph,
+        costs=problem.costs,
+        cluster=draw(st.sampled_from([None, problem.cluster, tree])),
+        unit=draw(st.sampled_from(["s", "ms"])),
+        unit_s=draw(st.floats(1e-9, 10.0)),
+        stage_time=draw(st.booleans()),
+        backward_nodes=draw(names),
+        unsupported=draw(names),
+        remarks=tuple(draw(st.lists(st.text(max_size=4), max_size=2))),
+    )
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(work=workloads())
+def test_what_is_saved_comes_back_equal(work: Workload, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("own") / "any name.txt"
+    work.save(file)
+    assert read_workload(file) == work
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    """Write a good file of three nodes, changed by a function of its data."""
+
+    def write(change: Callable[[dict[str, Any]], Any]) -> Path:
+        graph = chain([4, 4, 4])
+        file = tmp_path / "own.json"
+        Workload("w", graph, costs_of(graph), cluster_of([100, 100])).save(file)
+        data = json.loads(file.read_text())
+        change(data)
+        file.write_text(json.dumps(data, indent=1))
+        return file
+
+    return write
+
+
+def test_a_graph_without_costs_says_what_is_missing(tmp_path: Path) -> None:
+    save(chain([4, 4]), tmp_path / "graph.json")
+    with pytest.raises(NetSplitError, match=r"graph.json: the file has a graph but no costs: .*forward_s"):
+        read_workload(tmp_path / "graph.json")
+
+
+def test_a_file_without_a_cluster_or_a_description_takes_its_own_name(saved: Callable[..., Path]) -> None:
+    work = read_workload(saved(lambda data: (data.pop("cluster"), data.pop("workload"))))
+    assert (work.name, work.cluster, work.unit) == ("own", None, "s")
+
+
+def seconds(data: dict[str, Any]) -> dict[str, Any]:
+    return next(iter(data["costs"]["seconds"].values()))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.pop("nodes"), ["'nodes'"]),
+        (lambda d: d.update(version=7), ["version 1"]),
+        (lambda d: d.update(nodes=[]), ["no nodes"]),
+        (lambda d: d["nodes"].reverse(), ["nodes[", "line ", "topological order"]),
+        (lambda d: d["nodes"][1].update(inputs=["lost"]), ["nodes[1]", "'lost'"]),
+        (lambda d: d["nodes"][1].update(initializers=["lost"]), ["nodes[1]", "initializer 'lost'"]),
+        (lambda d: d["variables"][0].update(consumers=["lost"]), ["variables[0]", "'lost'"]),
+        (lambda d: seconds(d).popitem(), ["has no seconds of node"]),
+        (lambda d: seconds(d).update(lost=[1, 1]), ["'lost' is no node"]),
+        (lambda d: seconds(d).update({min(seconds(d)): [1, -1]}), ["-1"]),
+        (lambda d: seconds(d).update({min(seconds(d)): 3}), ["[forward_s, backward_s]"]),
+        (lambda d: d["costs"].update(seconds={}), ["no device kind"]),
+        (lambda d: d["costs"].pop("alpha"), ["'alpha' is missing"]),
+        (lambda d: d["costs"].update(alpha="x"), ["alpha is 'x'"]),
+        (lambda d: d["cluster"]["links"].pop(), ["no link from"]),
+        (lambda d: d["cluster"]["links"][1].update(latency_s=-1), ["links[1]", "latency_s is -1"]),
+        (lambda d: d["cluster"]["devices"][0].update(capacity_bytes="x"), ["capacity of 'x'"]),
+        (lambda d: d["cluster"]["devices"][0].update(speed=1), ["speed"]),
+        (lambda d: d["workload"].update(colour=1), ["colour"]),
+        (lambda d: d["workload"].update(unit_s=0), ["unit_s"]),
+        (lambda d: d["workload"].update(backward_nodes=["lost"]), ["backward_nodes", "'lost'"]),
+        (lambda d: d.update(costs=[1]), ["cannot be read"]),
+    ],
+)
+def test_a_mistake_is_named(
+    saved: Callable[..., Path], change: Callable[[dict[str, Any]], Any], words: list[str]
+) -> None:
+    with pytest.raises(NetSplitError) as caught:
+        read_workload(saved(change))
+    text = str(caught.value)
+    assert "own.json" in text
+    assert "\n" not in text
+    assert all(word in text for word in words), text

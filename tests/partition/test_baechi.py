@@ -1,0 +1,120 @@
+"""The simulation that Baechi's methods share, on examples worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from netsplit.partition.baechi import (
+    AuthorsMemory,
+    StaticMemory,
+    Tasks,
+    authors_makespan_s,
+    breadth_first,
+    receive,
+)
+from netsplit.partition.instance import Instance
+from tests.partition.baechi_cases import problem_of, tasks_of
+from tests.partition.builders import graph_of, problems
+
+FORK = {"a": 2, "b": 4, "c": 5}
+
+
+def makespan(problem, where: str) -> float:
+    device_of = {name: f"d{p}" for name, p in zip(problem.graph.nodes, where, strict=True)}
+    return authors_makespan_s(problem, device_of, tick_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("where", "seconds"),
+    [
+        ("000", 11),  # 2 + 4 + 5
+        ("001", 10),  # a to 2, on the way to 5, c to 10
+        ("011", 14),  # sent once: b from 5 to 9, c to 14
+        ("012", 13),  # sent twice, one after the other: to d1 until 5, to d2 until 8
+    ],
+)
+def test_a_tensor_is_sent_once_to_a_device_and_a_device_sends_one_at_a_time(where, seconds):
+    assert makespan(problem_of(FORK, [("a", 3, "bc")], devices=3), where) == seconds
+
+
+def test_two_tensors_to_one_device_go_one_after_the_other():
+    """The second arrives at 8: c could start at 8, and waits for b until 9."""
+    assert makespan(problem_of(FORK, [("a", 3, "b"), ("a", 3, "c")]), "011") == 14
+    assert makespan(problem_of({**FORK, "b": 1}, [("a", 3, "b"), ("a", 3, "c")]), "011") == 13
+
+
+def test_a_channel_serves_what_is_sent_and_what_is_received():
+    """Both tensors are made at 2 and cross: d0 sends until 5, so that d1's can come in until 8."""
+    crossing = problem_of({"a": 2, "b": 2, "c": 1, "d": 1}, [("a", 3, "d"), ("b", 3, "c")])
+    assert makespan(crossing, "0101") == 9
+
+
+def test_the_receiver_may_begin_later_than_the_sender_which_is_free_when_its_time_is_over():
+    tasks = tasks_of(problem_of(FORK, [("a", 3, "b")]))
+    channel, arrived = [0, 10], [{}, {}]
+    edge = tasks.outward[0][0]
+    assert receive(edge, 0, 1, 2, tasks, channel, arrived) == 13
+    assert channel == [5, 13]
+    assert receive(edge, 0, 1, 2, tasks, channel, arrived) == 13
+    assert channel == [5, 13], "what is there is not sent again"
+
+
+def test_time_is_whole_ticks_and_an_operator_takes_one_at_least():
+    problem = problem_of({"a": 0.0, "b": 2.4e-6, "c": 2.6e-6}, [("a", 3, "b")])
+    tasks = Tasks.of(problem)
+    assert tasks.compute[:, 0].tolist() == [1, 2, 3]
+    assert tasks.transfer[0].tolist() == [[0, 3_000_000], [3_000_000, 0]]
+
+
+def test_training_adds_the_backward_computation_and_the_way_back_of_gradients():
+    problem = problem_of(FORK, [("", 9, "a"), ("a", 3, "b"), ("b", 1, "c"), ("c", 1, "")])
+    graph = problem.graph
+    grown = {k: replace(v, requires_grad=k != "t0") for k, v in graph.variables.items()}
+    problem = replace(problem, graph=replace(graph, variables=grown, output_variables=("t3",)))
+    tasks = Tasks.of(problem, "training", tick_s=1.0)
+    assert tasks.compute[:, 0].tolist() == [6, 12, 15]
+    assert tasks.transfer[:, 0, 1].tolist() == [6, 2]
+
+
+def test_the_authors_order_is_first_ready_first():
+    graph = graph_of("abcde", [("a", 1, "bd"), ("b", 1, "c"), ("d", 1, "e"), ("c", 1, "e")])
+    assert list(breadth_first(graph)) == ["a", "b", "d", "c", "e"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_static_memory_is_5_18_at_every_step(problem):
+    """However atoms are spread, what is left is the capacity less the static bytes."""
+    tasks = Tasks.of(problem)
+    instance = Instance.of(problem)
+    memory = StaticMemory(tasks, instance.capacity)
+    where = instance.atom_of % len(instance.devices)
+    for v in range(tasks.n):
+        memory.run(v, where)
+    assert (instance.capacity - memory.left).tolist() == instance.used_bytes(where).tolist()
+
+
+def test_outputs_are_freed_when_the_last_reader_has_run_and_the_state_stays():
+    problem = problem_of(FORK, [("a", 10, "bc"), ("b", 4, ""), ("c", 5, "")], weights={"a": 7})
+    where = np.array([0, 0, 1])
+    memory = AuthorsMemory(tasks_of(problem), np.array([100, 100]), keep_outputs=False)
+    left = []
+    for v in range(3):
+        memory.run(v, where)
+        left.append(memory.left.tolist())
+    assert left == [[83, 100], [79, 100], [89, 95]]
+    kept = AuthorsMemory(tasks_of(problem), np.array([100, 100]), keep_outputs=True)
+    for v in range(3):
+        kept.run(v, where)
+    assert kept.left.tolist() == [79, 95]
+
+
+def test_a_colocated_set_fits_where_what_it_keeps_does():
+    problem = problem_of(FORK, [("a", 10, "")], weights={"a": 7, "c": 20}, colocated=["ac"])
+    memory = AuthorsMemory(tasks_of(problem), np.array([26, 27]), keep_outputs=False)
+    nodes = np.arange(3)
+    unplaced, placed = np.zeros(3, bool), np.ones(3, bool)
+    assert memory.placeable(nodes, unplaced).tolist() == [[False, True], [True, True], [False, True]]
+    assert memory.placeable(nodes, placed).all(), "of a set that has a device only the member is tested"

@@ -1,0 +1,143 @@
+"""DPOS: ranks, the critical path and its device, finish times, the order, and the theorem's bound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition import Problem
+from netsplit.partition.dpos import Dpos, critical_path, max_ranks
+from netsplit.partition.insertion import Tasks
+from netsplit.partition.instance import Instance
+from netsplit.partition.verify import verify
+from netsplit.profile.costs import Costs, NodeSeconds
+from tests.partition.builders import chain, cluster_of, graph_of, large_problem, problems, with_capacities
+
+examples = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+ROOMY = 10**6
+
+
+def forward_only(table):
+    """Kind -> node -> seconds, as costs without a backward."""
+    return Costs({kind: {v: NodeSeconds(s, 0.0) for v, s in each.items()} for kind, each in table.items()}, 2)
+
+
+def diamond():
+    """n0 feeds n1 (long) and n2 (short), both feed n3."""
+    return graph_of(
+        ["n0", "n1", "n2", "n3"],
+        [("n0", 10, ["n1"]), ("n0", 20, ["n2"]), ("n1", 10, ["n3"]), ("n2", 10, ["n3"])],
+    )
+
+
+def test_ranks_take_the_largest_seconds_and_the_critical_path_follows_the_largest_ranks():
+    table = {
+        "slow": {"n0": 1.0, "n1": 5.0, "n2": 1.0, "n3": 1.0},
+        "fast": {"n0": 0.5, "n1": 2.0, "n2": 3.0, "n3": 0.5},
+    }
+    problem = Problem(
+        diamond(), forward_only(table), cluster_of([ROOMY] * 2, seconds_per_byte=0.1, kinds=["slow", "fast"])
+    )
+    instance = Instance.of(problem)
+    tasks = Tasks.of(instance)
+    ranks = max_ranks(instance, tasks)
+    # n3: 1; n2: 3 + 1 + 1; n1: 5 + 1 + 1; n0: 1 + max(1 + 7, 2 + 5)
+    assert ranks[:4] == pytest.approx([9.0, 7.0, 5.0, 1.0])
+    assert critical_path(tasks, ranks) == [0, 1, 3]
+
+
+def test_the_critical_path_goes_to_the_device_of_the_least_mean_seconds():
+    """n2 alone is faster elsewhere; the path is not."""
+    table = {
+        "slow": {"n0": 1.0, "n1": 5.0, "n2": 1.0, "n3": 1.0},
+        "fast": {"n0": 2.0, "n1": 2.0, "n2": 4.0, "n3": 2.0},
+    }
+    problem = Problem(
+        diamond(), forward_only(table), cluster_of([ROOMY] * 2, seconds_per_byte=0.01, kinds=["slow", "fast"])
+    )
+    placement = Dpos().partition(problem)
+    assert placement.device_of == {"n0": "d1", "n1": "d1", "n2": "d0", "n3": "d1"}
+
+
+def test_when_the_device_of_the_critical_path_is_full_the_rest_of_it_goes_to_another_one():
+    graph = chain([0, 0, 0], {f"n{i}": 10 for i in range(4)})  # 20 bytes a node
+    table = {"fast": dict.fromkeys(graph.nodes, 1.0), "slow": dict.fromkeys(graph.nodes, 3.0)}
+    cluster = cluster_of([80, 50], seconds_per_byte=0.0, kinds=["slow", "fast"])
+    placement = Dpos().partition(Problem(graph, forward_only(table), cluster))
+    assert placement.device_of == {"n0": "d1", "n1": "d1", "n2": "d0", "n3": "d0"}
+
+
+def test_finish_times_are_compared_not_start_times():
+    """Off the critical path, n1 could start at once on the slow device, and would end later there."""
+    graph = graph_of(["n0", "n1"], [])
+    table = {"slow": {"n0": 9.0, "n1": 8.0}, "fast": {"n0": 2.0, "n1": 1.0}}
+    cluster = cluster_of([ROOMY] * 2, kinds=["slow", "fast"])
+    placement = Dpos().partition(Problem(graph, forward_only(table), cluster))
+    assert placement.device_of == {"n0": "d1", "n1": "d1"}
+    assert placement.report.objective == pytest.approx(3.0)
+
+
+def test_the_execution_order_is_that_of_start_times():
+    """n3 is ranked last and starts before n2, in the gap in which n2's message travels."""
+    graph = graph_of(["n0", "n1", "n2", "n3"], [("n0", 4, ["n2"]), ("n1", 4, ["n2"])])
+    table = {"cpu": {"n0": 5.0, "n1": 5.0, "n2": 5.0, "n3": 1.0}}
+    problem = Problem(graph, forward_only(table), cluster_of([ROOMY] * 2, seconds_per_byte=1.0))
+    placement = Dpos().partition(problem)
+    assert placement.device_of["n0"] != placement.device_of["n1"]
+    assert placement.priority["n3"] < placement.priority["n2"]
+
+
+@examples
+@given(problems(), st.booleans())
+def test_the_answer_verifies_and_is_always_the_same(problem, train):
+    if train:
+        variables = {k: replace(v, requires_grad=True) for k, v in problem.graph.variables.items()}
+        problem = replace(problem, graph=replace(problem.graph, variables=variables))
+    try:
+        placement = Dpos().partition(problem)
+    except InfeasibleError:
+        return
+    verify(problem, placement).require()
+    again = Dpos().partition(problem)
+    assert (again.device_of, again.priority) == (placement.device_of, placement.priority)
+
+
+@examples
+@given(problems(colocate=False), st.integers(1, 4), st.sampled_from([0.0, 0.05]))
+def test_the_theorems_bound_holds_on_equal_devices_with_room(problem, devices, pace):
+    """w <= 2 w_opt + C_max, with the largest of the critical path and an even share in w_opt's place."""
+    cluster = cluster_of([0] * devices, seconds_per_byte=pace, kinds=["cpu"] * devices)
+    problem = with_capacities(replace(problem, cluster=cluster), [10**9] * devices)
+    instance = Instance.of(problem)
+    seconds = instance.forward_s[:, 0]
+    longest, sent = np.zeros(instance.n), np.zeros(instance.n)
+    for v in range(instance.n):
+        feeds = [int(instance.producer[k]) for k in instance.reads[v]]
+        longest[v] = seconds[v] + max((longest[u] for u in feeds), default=0.0)
+        sent[v] = max(
+            (sent[instance.producer[k]] + pace * instance.nbytes[k] for k in instance.reads[v]), default=0.0
+        )
+    least = max(longest.max(), seconds.sum() / devices)
+    made = Dpos().partition(problem).report.objective
+    assert made <= 2 * least + sent.max() + 1e-9
+
+
+def test_two_thousand_nodes_take_less_than_two_seconds():
+    placement = Dpos().partition(large_problem(2000, devices=4))
+    assert placement.report.seconds < 2.0
+
+
+def test_a_tie_off_the_critical_path_goes_to_its_device():
+    """n0 costs nothing and would end at once anywhere; elsewhere n2 would wait for its message."""
+    graph = graph_of(["n0", "n1", "n2"], [("n0", 10, ["n2"]), ("n1", 10, ["n2"])])
+    table = {
+        "slow": {"n0": 0.0, "n1": 3.0, "n2": 3.0},
+        "fast": {"n0": 0.0, "n1": 1.0, "n2": 1.0},
+    }
+    cluster = cluster_of([ROOMY] * 2, seconds_per_byte=0.2, kinds=["slow", "fast"])
+    placement = Dpos().partition(Problem(graph, forward_only(table), cluster))
+    assert set(placement.device_of.values()) == {"d1"}
+    assert placement.report.objective == pytest.approx(2.0)

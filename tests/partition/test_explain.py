@@ -1,0 +1,316 @@
+"""Explanations: the critical path by hand and by law, bytes and seconds that add up, and what binds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Link
+from netsplit.partition import Placement, Problem, Random, SolverReport
+from netsplit.partition.base import Stage
+from netsplit.partition.explain import Explanation, explain
+from netsplit.partition.explanation.binding import longest_chain
+from netsplit.partition.explanation.path import critical_path, merged, totals
+from netsplit.partition.explanation.uses import load_parts
+from netsplit.partition.instance import Instance
+from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.memory import static_bytes
+from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
+from netsplit.program.instructions import Program
+from netsplit.simulate import Timeline, simulate
+from tests.partition.builders import cluster_of, costs_of, graph_of, problems
+
+EXACT = 1e-9  # seconds; sums of a few dozen numbers below 100
+
+
+def trained(problem: Problem) -> Problem:
+    """The same problem with a gradient through every variable that a node makes."""
+    variables = {
+        k: replace(v, requires_grad=v.producer is not None) for k, v in problem.graph.variables.items()
+    }
+    return replace(problem, graph=replace(problem.graph, variables=variables))
+
+
+def placed(problem: Problem, device_of: dict[str, str]) -> Placement:
+    return Placement("by hand", device_of, dict(problem.graph.position), SolverReport("heuristic", 0.0))
+
+
+def run(problem: Problem, placement: Placement, schedule: Schedule | None = None) -> tuple[Program, Timeline]:
+    """Compiled and simulated."""
+    program = compile_program(
+        problem.graph, placement.device_of, placement.priority, problem.cluster, schedule or SingleBatch()
+    )
+    return program, simulate(program, problem.cluster, problem.costs)
+
+
+def simulated(problem: Problem) -> Problem:
+    return replace(problem, evaluate=lambda placement: run(problem, placement)[1])
+
+
+def pair() -> tuple[Problem, Placement]:
+    """n0 on d0 feeds n1 on d1: 1 s forward and 2 s backward each, 4 bytes at 0.5 s + 0.25 s a byte."""
+    graph = graph_of(["n0", "n1"], [("n0", 4, ["n1"]), ("n1", 1, [])], {"n0": 10, "n1": 30})
+    problem = trained(Problem(graph, costs_of(graph), cluster_of([1000, 1000], 0.5, 0.25)))
+    return problem, placed(problem, {"n0": "d0", "n1": "d1"})
+
+
+def test_the_critical_path_of_one_transfer_each_way_by_hand() -> None:
+    problem, placement = pair()
+    program, timeline = run(problem, placement)
+    path = critical_path(timeline, program)
+    assert [(s.what, s.where, s.start_s, s.end_s, s.nodes, s.after) for s in path] == [
+        ("forward", "d0", 0.0, 1.0, ("n0",), "start"),
+        ("transfer", "d0 -> d1", 1.0, 2.5, (), "sender"),
+        ("forward", "d1", 2.5, 3.5, ("n1",), "transfer"),
+        ("backward", "d1", 3.5, 5.5, ("n1",), "device"),
+        ("transfer", "d1 -> d0", 5.5, 7.0, (), "sender"),
+        ("backward", "d0", 7.0, 9.0, ("n0",), "transfer"),
+        ("step", "d0", 9.0, 9.0, (), "device"),
+    ]
+    assert totals(path) == {"d0": 3.0, "d1": 3.0, "d0 -> d1": 1.5, "d1 -> d0": 1.5}
+
+
+def test_a_transfer_that_waits_for_its_link_leads_to_the_one_before_it() -> None:
+    """a and b on d0 feed c on d1; the second transfer of 4 s is ready at 2 s and goes at 5 s."""
+    graph = graph_of(["a", "b", "c"], [("a", 4, ["c"]), ("b", 4, ["c"]), ("c", 1, [])])
+    problem = Problem(graph, costs_of(graph, 1.0, 0.0), cluster_of([1000, 1000], 0.0, 1.0))
+    program, timeline = run(problem, placed(problem, {"a": "d0", "b": "d0", "c": "d1"}))
+    path = [s for s in critical_path(timeline, program) if s.seconds > 0]
+    assert [(s.where, s.name, s.start_s, s.after) for s in path] == [
+        ("d0", "segment 0", 0.0, "start"),
+        ("d0 -> d1", "t0", 1.0, "sender"),
+        ("d0 -> d1", "t1", 5.0, "link"),
+        ("d1", "segment 2", 9.0, "transfer"),
+    ]
+
+
+@st.composite
+def runs(draw: st.DrawFn, overhead: bool = True) -> tuple[Problem, Placement, Program, Timeline]:
+    problem = trained(draw(problems(max_nodes=12)))
+    step = {kind: draw(st.sampled_from([0.0, 0.125])) for kind in ("cpu", "gpu")}
+    costs = replace(problem.costs, step_seconds_per_byte={"cpu": 0.01})
+    problem = replace(problem, costs=replace(costs, instruction_s=step) if overhead else costs)
+    placement = Random().partition(problem)
+    schedule = draw(st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]))
+    return problem, placement, *run(problem, placement, schedule)
+
+
+@settings(max_examples=150, deadline=None)
+@given(drawn=runs(), named=st.booleans())
+def test_the_spans_of_the_critical_path_add_up_to_the_iteration(
+    drawn: tuple[Problem, Placement, Program, Timeline], named: bool
+) -> None:
+    problem, _, program, timeline = drawn
+    kinds = {d.name: d.kind for d in problem.cluster.devices}
+    overhead = {name: problem.costs.instruction_s.get(kind, 0.0) for name, kind in kinds.items()}
+    path = critical_path(timeline, program if named else None, overhead)
+    assert sum(span.seconds for span in path) == pytest.approx(timeline.iteration_s, abs=EXACT)
+    assert all(a.end_s == b.start_s for a, b in pairwise(path))
+    assert sum(totals(path).values()) == pytest.approx(timeline.iteration_s, abs=EXACT)
+    assert sum(s.seconds for s in merged(path)) == pytest.approx(timeline.iteration_s, abs=EXACT)
+    if path:
+        assert (path[0].start_s, path[-1].end_s) == (0.0, timeline.iteration_s)
+
+
+@settings(max_examples=150, deadline=None)
+@given(drawn=runs())
+def test_every_span_is_an_event_or_whole_instructions(
+    drawn: tuple[Problem, Placement, Program, Timeline],
+) -> None:
+    """Nothing on the path is idle: each span begins when what it waited for ended."""
+    problem, _, program, timeline = drawn
+    kinds = {d.name: d.kind for d in problem.cluster.devices}
+    overhead = {name: problem.costs.instruction_s.get(kind, 0.0) for name, kind in kinds.items()}
+    events = {
+        (
+            f"{e.device} -> {e.peer}" if e.kind == "send" else e.device,
+            e.name,
+            e.microbatch,
+            e.start_s,
+            e.end_s,
+        )
+        for e in timeline.events
+        if e.kind != "wait"
+    }
+    for span in critical_path(timeline, program, overhead):
+        if span.what == "overhead":
+            instructions = span.seconds / overhead[span.where]
+            assert instructions == pytest.approx(round(instructions), abs=1e-6)
+            assert instructions > 0.5
+        else:
+            assert (span.where, span.name, span.microbatch, span.start_s, span.end_s) in events
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=runs())
+def test_bytes_and_seconds_of_devices_add_up(drawn: tuple[Problem, Placement, Program, Timeline]) -> None:
+    problem, placement, program, timeline = drawn
+    found = explain(problem, placement, timeline, program)
+    used = static_bytes(problem.graph, placement.device_of, problem.costs.alpha, problem.copies)
+    for use in found.devices:
+        assert use.used_bytes == used.get(use.device, 0)
+        assert use.busy_s == pytest.approx(timeline.busy_s(use.device), abs=EXACT)
+        assert sum(h.nbytes for h in use.owners) <= use.state_bytes
+        for largest in (use.owners, use.variables, use.copies):
+            assert all(a.nbytes >= b.nbytes for a, b in pairwise(largest))
+    assert sum(use.nodes for use in found.devices) == len(problem.graph)
+    moved_bytes = sum(edge.nbytes for edge in found.cuts)
+    assert sum(use.copy_bytes for use in found.devices) == problem.copies * moved_bytes
+    assert sum(use.send_s for use in found.devices) == pytest.approx(
+        sum(use.receive_s for use in found.devices), abs=EXACT
+    )
+    assert longest_chain(Instance.of(problem))[0] <= timeline.iteration_s + EXACT
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=runs(overhead=False))
+def test_cut_edges_cost_one_micro_batch_what_the_links_are_occupied(
+    drawn: tuple[Problem, Placement, Program, Timeline],
+) -> None:
+    """A gradient that no trained reader sends back stays away: the edges count no less than the links."""
+    problem, placement, program, timeline = drawn
+    cuts = explain(problem, placement, timeline, program).cuts
+    values = [e for e in timeline.events if e.kind == "send" and not e.name.startswith("gradient of ")]
+    assert sum(e.value_s for e in cuts) * program.microbatches == pytest.approx(
+        sum(e.seconds for e in values), abs=EXACT
+    )
+    assert len(values) == len(cuts) * program.microbatches
+    back = sum(e.seconds for e in timeline.events if e.kind == "send") - sum(e.seconds for e in values)
+    assert sum(e.gradient_s for e in cuts) * program.microbatches >= back - EXACT
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_nodes=10))
+def test_the_parts_of_a_load_are_the_load(problem: Problem) -> None:
+    instance = Instance.of(trained(problem))
+    where = instance.encode(Random().partition(problem).device_of)
+    assert sum(load_parts(instance, where).values()) == pytest.approx(instance.loads(where), abs=EXACT)
+
+
+@settings(max_examples=40, deadline=None)
+@given(drawn=runs(), periodic=st.booleans())
+def test_text_is_narrow_and_the_dictionary_is_json(
+    drawn: tuple[Problem, Placement, Program, Timeline], periodic: bool
+) -> None:
+    problem, placement, program, timeline = drawn
+    problem = replace(simulated(problem), objective="max_load" if periodic else "latency")
+    found = explain(problem, placement, timeline, program, moves=5)
+    assert max(map(len, found.lines())) <= 100
+    for device in problem.cluster.devices:
+        assert any(line.strip().startswith(f"{device.name} (") for line in found.lines())
+    assert json.loads(json.dumps(found.to_dict()))["objective_s"] == found.objective_s
+
+
+def explained(problem: Problem, placement: Placement) -> Explanation:
+    problem = simulated(problem)
+    return explain(problem, placement, *reversed(run(problem, placement)))
+
+
+def test_the_text_names_nodes_variables_and_owners() -> None:
+    text = " ".join(line.strip() for line in explained(*pair()).lines())
+    for part in ("t0: d0 -> d1, 4 B, 1.5 s + 1.5 s back; n0 to n1", "forward of n0", "backward of n1",
+                 "states 60 B (n1 60 B)", "copies 8 B (t0 from d0 8 B)", "gradient of t0"):  # fmt: skip
+        assert part in text
+
+
+def test_long_names_stay_within_the_lines() -> None:
+    names = [f"{'a_very_long_module_name.' * 6}{i}" for i in range(3)]
+    graph = graph_of(names, [(names[0], 4, names[1:]), (names[1], 4, names[2:]), (names[2], 1, [])])
+    problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]))
+    found = explained(problem, placed(problem, dict(zip(names, ("d0", "d1", "d0"), strict=True))))
+    assert max(map(len, found.lines())) <= 100
+
+
+def test_a_chain_binds_where_nothing_else_could_be_shorter() -> None:
+    names = ["n0", "n1", "n2"]
+    graph = graph_of(names, [("n0", 1, ["n1"]), ("n1", 1, ["n2"]), ("n2", 1, [])])
+    problem = trained(Problem(graph, costs_of(graph), cluster_of([1000, 1000], 0.0, 0.0)))
+    found = explained(problem, placed(problem, dict.fromkeys(graph.nodes, "d0"))).binding
+    assert (found.what, found.seconds) == ("chain", 9.0)
+    assert "n0 .. n2 (3 nodes)" in found.sentence
+
+
+def test_a_link_binds_where_it_is_slow() -> None:
+    problem, placement = pair()
+    slow = {("d0", "d1"): Link(100.0, 0.0), ("d1", "d0"): Link(1.0, 0.0)}
+    problem = replace(problem, cluster=problem.cluster.with_links(slow))
+    found = explained(problem, placement).binding
+    assert (found.what, found.name, found.seconds) == ("link", "d0 -> d1", 100.0)
+
+
+def test_a_device_binds_where_independent_nodes_share_it_and_memory_where_they_cannot_part() -> None:
+    """Four nodes of 3 s on d0: half of them would take half the time, but d1 has room for none."""
+    names = [f"n{i}" for i in range(4)]
+    graph = graph_of(names, [(name, 1, []) for name in names], dict.fromkeys(names, 100))
+    roomy = trained(Problem(graph, costs_of(graph), cluster_of([1000, 1000])))
+    placement = placed(roomy, dict.fromkeys(names, "d0"))
+    found = explained(roomy, placement)
+    assert (found.binding.what, found.binding.name, found.binding.seconds) == ("device", "d0", 12.0)
+    assert (found.binding.tight, found.binding.open[0].gain_s) == ((), 3.0)
+    assert "Not optimal: moving n" in "\n".join(found.lines())
+
+    third = replace(roomy, cluster=cluster_of([1000, 1000, 150]))
+    assert explained(third, placement).binding.tight == ()  # d1 has the room that d2 lacks
+
+    narrow = replace(roomy, cluster=cluster_of([1000, 150]))
+    found = explained(narrow, placement)
+    assert found.binding.tight == ("d1",)
+    assert not found.binding.open
+    assert found.binding.blocked[0].missing_bytes == 202 - 150
+    assert "The memory of d1 binds: with 52 B more on d1" in found.memory
+
+
+def test_moves_that_break_contiguity_are_not_proposed() -> None:
+    """a -> b -> c with a and c on d0, b on d1 cannot be had; without transfers it would balance best."""
+    graph = graph_of(["a", "b", "c"], [("a", 0, ["b"]), ("b", 0, ["c"]), ("c", 0, [])])
+    costs = costs_of(graph)
+    costs.seconds["cpu"] = {"a": NodeSeconds(1, 0), "b": NodeSeconds(2, 0), "c": NodeSeconds(1, 0)}
+    free = replace(Problem(graph, costs, cluster_of([1000, 1000])), objective="max_load")
+    placement = placed(free, dict.fromkeys(graph.nodes, "d0"))
+    assert {move.nodes for move in explain(free, placement).binding.open} == {("a",), ("b",), ("c",)}
+    strict = replace(free, contiguous=True)
+    assert {move.nodes for move in explain(strict, placement).binding.open} == {("a",), ("c",)}
+
+
+def test_the_load_that_binds_says_what_it_is_made_of() -> None:
+    """d1: 3 s of its node and a value and a gradient over a hop of 1.5 s each; d0 as much."""
+    problem, placement = pair()
+    found = explain(replace(problem, objective="max_load"), placement)
+    assert (found.objective_s, found.path, found.binding.name) == (6.0, (), "d0")
+    assert found.binding.sentence == (
+        "The load of d0 binds, 6 s: sends 3 s (50 %), backward 2 s (33 %), forward 1 s (17 %);"
+        " the next is d1 at 100 % of it."
+    )
+    assert sum(edge.seconds for edge in found.cuts) == 6.0  # both ends pay
+
+
+def test_replicas_of_a_stage_share_its_work() -> None:
+    problem, placement = pair()
+    problem = replace(problem, cluster=cluster_of([1000] * 3), objective="max_load", stage_time=True)
+    stages = (Stage(("n0",), ("d0", "d2"), 2), Stage(("n1",), ("d1",), 1))
+    report = SolverReport("optimal", 0.0, objective=3.5)
+    found = explain(problem, replace(placement, stages=stages, report=report))
+    assert [(use.nodes, use.busy_s) for use in found.devices] == [(1, 1.5), (1, 3.0), (1, 1.5)]
+    assert found.objective_s == 3.5
+    assert "Stage 1 on d1 computes most: 3 s" in found.binding.sentence
+    assert "stage 0: n0 on d0, d2, 2 replicas" in "\n".join(found.lines())
+
+
+def test_explaining_needs_neither_torch_nor_the_simulator() -> None:
+    code = (
+        "import sys, netsplit.partition.explain, netsplit.partition.what_if, netsplit.partition.moved; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'netsplit.simulate', 'netsplit.program')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_latency_needs_a_timeline() -> None:
+    with pytest.raises(ValueError, match="timeline"):
+        explain(*pair())

@@ -1,0 +1,175 @@
+"""HEFT: its paper's example, insertion, and what it promises on random problems."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition import Problem
+from netsplit.partition.heft import Heft, mean_ranks
+from netsplit.partition.insertion import IdleSlots, Room, Tasks
+from netsplit.partition.instance import Instance
+from netsplit.partition.verify import verify
+from netsplit.profile.costs import Costs, NodeSeconds
+from tests.partition.builders import (
+    chain,
+    cluster_of,
+    costs_of,
+    graph_of,
+    large_problem,
+    problems,
+    with_capacities,
+)
+
+examples = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+ROOMY = 10**6
+
+# Topcuoglu et al. 2002, figure 2 and table 1: seconds on three processors, and data of each edge
+SECONDS = {
+    1: (14, 16, 9), 2: (13, 19, 18), 3: (11, 13, 19), 4: (13, 8, 17), 5: (12, 13, 10),
+    6: (13, 16, 9), 7: (7, 15, 11), 8: (5, 11, 14), 9: (18, 12, 20), 10: (21, 7, 16),
+}  # fmt: skip
+EDGES = {
+    (1, 2): 18, (1, 3): 12, (1, 4): 9, (1, 5): 11, (1, 6): 14, (2, 8): 19, (2, 9): 16, (3, 7): 23,
+    (4, 8): 27, (4, 9): 23, (5, 9): 13, (6, 8): 15, (7, 10): 17, (8, 10): 11, (9, 10): 13,
+}  # fmt: skip
+
+
+def paper_example() -> Problem:
+    graph = graph_of([f"n{v}" for v in SECONDS], [(f"n{u}", c, [f"n{v}"]) for (u, v), c in EDGES.items()])
+    kinds = ("p1", "p2", "p3")
+    table = {
+        kind: {f"n{v}": NodeSeconds(w[p], 0.0) for v, w in SECONDS.items()} for p, kind in enumerate(kinds)
+    }
+    cluster = cluster_of([ROOMY] * 3, seconds_per_byte=1.0, kinds=kinds)
+    return Problem(graph, Costs(table, 2), cluster)
+
+
+def trained(problem: Problem) -> Problem:
+    """The same problem with a gradient through every variable that a node makes."""
+    graph = problem.graph
+    variables = {k: replace(v, requires_grad=v.producer is not None) for k, v in graph.variables.items()}
+    return replace(problem, graph=replace(graph, variables=variables))
+
+
+def test_the_papers_example_has_its_ranks_and_its_length_of_80():
+    problem = paper_example()
+    instance = Instance.of(problem)
+    ranks = mean_ranks(instance, Tasks.of(instance))[:10]
+    published = [108.0, 77.0, 80.0, 80.0, 69.0, 63.333, 42.667, 35.667, 44.333, 14.667]
+    assert ranks == pytest.approx(published, abs=1e-3)
+    placement = Heft().partition(problem)
+    assert placement.report.objective == pytest.approx(80.0)
+    on = {p: sorted(int(v[1:]) for v, q in placement.device_of.items() if q == p) for p in ("d0", "d1", "d2")}
+    assert on == {"d0": [2, 8], "d1": [4, 6, 9, 10], "d2": [1, 3, 5, 7]}
+
+
+def test_a_task_is_inserted_into_an_idle_slot_that_is_long_enough():
+    slots = IdleSlots()
+    slots.book(slots.earliest(4.0, 2.0), 2.0)  # [4, 6]
+    slots.book(slots.earliest(7.0, 1.0), 1.0)  # [7, 8]
+    assert slots.earliest(0.0, 4.0) == 0.0
+    assert slots.earliest(1.0, 4.0) == 8.0  # [1, 4] and [6, 7] are too short
+    assert slots.earliest(5.0, 1.0) == 6.0
+    assert slots.earliest(3.5, 0.5) == 3.5
+    assert slots.earliest(7.5, 0.0) == 8.0  # no task runs inside another, not even one of 0 seconds
+    assert slots.earliest(4.0, 0.0) == 4.0
+
+
+@examples
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=25))
+def test_slots_are_the_earliest_free_ones(tasks):
+    """Against a search of all instants: with whole numbers, a slot begins at a whole number."""
+    slots, booked = IdleSlots(), []
+    for ready, seconds in tasks:
+        start = slots.earliest(float(ready), float(seconds))
+        free = (t for t in range(ready, 200) if all(b <= t or t + seconds <= a for a, b in booked if a < b))
+        assert start == next(free)
+        booked.append((start, slots.book(start, float(seconds))))
+
+
+def test_a_short_side_branch_fills_the_gap_before_a_remote_message_comes():
+    """n0 -> n2 must wait 4 s for n1's message on whichever device; n3 runs in between."""
+    graph = graph_of(["n0", "n1", "n2", "n3"], [("n0", 4, ["n2"]), ("n1", 4, ["n2"])])
+    table = {name: NodeSeconds(s, 0.0) for name, s in zip(graph.nodes, (5.0, 5.0, 5.0, 1.0), strict=True)}
+    problem = Problem(graph, Costs({"cpu": table}, 2), cluster_of([ROOMY] * 2, seconds_per_byte=1.0))
+    placement = Heft().partition(problem)
+    assert placement.report.objective == pytest.approx(14.0)
+    assert placement.priority["n3"] < placement.priority["n2"]  # though its rank is the least
+
+
+def test_the_backwards_seconds_count_where_devices_differ():
+    """Both run the forward in 1 s; the second is slow backwards."""
+    graph = chain([1])
+    fast, slow = NodeSeconds(1.0, 1.0), NodeSeconds(0.9, 5.0)
+    table = {"fast": dict.fromkeys(graph.nodes, fast), "slow": dict.fromkeys(graph.nodes, slow)}
+    cluster = cluster_of([ROOMY] * 2, kinds=["slow", "fast"])
+    problem = Problem(graph, Costs(table, 2), cluster)
+    graph = graph_of(["n0", "n1"], [("n0", 1, ["n1"]), ("n1", 1, [])])
+    placement = Heft().partition(trained(replace(problem, graph=graph)))
+    assert set(placement.device_of.values()) == {"d1"}
+    assert placement.report.objective == pytest.approx(4.0)
+    assert set(Heft().partition(replace(problem, graph=graph)).device_of.values()) == {"d0"}
+
+
+def test_a_colocated_set_goes_where_its_first_node_goes_if_it_fits_there():
+    graph = graph_of(["n0", "n1"], [("", 0, ["n0"])], {"n0": 10, "n1": 10}, colocated=[["n0", "n1"]])
+    problem = Problem(graph, costs_of(graph), cluster_of([39, 40]))
+    assert set(Heft().partition(problem).device_of.values()) == {"d1"}
+
+
+def test_an_atom_that_finds_no_room_is_placed_first_the_next_time():
+    """Greedily n0 takes the only device that is large enough for n1."""
+    graph = graph_of(["n0", "n1"], [("", 0, ["n0"])], {"n0": 10, "n1": 30})
+    table = {"cpu": {"n0": NodeSeconds(2.0, 0.0), "n1": NodeSeconds(1.0, 0.0)}}
+    problem = Problem(graph, Costs(table, 2), cluster_of([70, 20]))
+    placement = Heft().partition(problem)
+    assert placement.device_of == {"n0": "d1", "n1": "d0"}
+    assert placement.report.notes["reserved_atoms"] == 1
+    with pytest.raises(InfeasibleError, match="heft finds no placement"):
+        Heft().partition(with_capacities(problem, [70, 19]))
+
+
+@examples
+@given(problems(), st.booleans())
+def test_the_answer_verifies_or_does_not_exist_for_the_fill_either(problem, train):
+    problem = trained(problem) if train else problem
+    try:
+        placement = Heft().partition(problem)
+    except InfeasibleError:
+        return
+    verify(problem, placement).require()
+    again = Heft().partition(problem)
+    assert (again.device_of, again.priority) == (placement.device_of, placement.priority)
+    assert again.report.objective == placement.report.objective
+
+
+@examples
+@given(problems(roomy=True, max_devices=1))
+def test_on_one_device_the_schedule_has_no_pause(problem):
+    problem = trained(problem)
+    instance = Instance.of(problem)
+    total = float((instance.forward_s + instance.backward_s).sum())
+    assert Heft().partition(problem).report.objective == pytest.approx(total, abs=1e-9)
+
+
+@examples
+@given(problems(), st.data())
+def test_room_is_kept_track_of_as_the_static_bytes_are_counted(problem, data):
+    instance = Instance.of(problem)
+    room = Room(instance)
+    where = np.array(
+        [data.draw(st.integers(0, len(instance.devices) - 1)) for _ in range(len(instance.atoms))]
+    )
+    for atom, p in enumerate(where):
+        room.take(atom, int(p))
+    used = instance.used_bytes(where[instance.atom_of])
+    assert (instance.capacity - room.left).tolist() == used.tolist()
+
+
+def test_two_thousand_nodes_take_less_than_two_seconds():
+    placement = Heft().partition(large_problem(2000, devices=4))
+    assert placement.report.seconds < 2.0

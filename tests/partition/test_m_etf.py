@@ -1,0 +1,182 @@
+"""Baechi's m-ETF on examples worked out by hand. A byte takes a second to move."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition.baechi import memory_for
+from netsplit.partition.instance import Instance
+from netsplit.partition.m_etf import EtfLoop, MEtf
+from tests.partition.baechi_cases import problem_of, tasks_of
+from tests.partition.builders import large_problem, problems, with_capacities
+
+FORK = {"a": 2, "b": 4, "c": 5}
+
+
+def devices(problem, **options) -> str:
+    placement = MEtf(tick_s=1.0, **options).partition(problem)
+    return "".join(placement.device_of[name][1:] for name in problem.graph.nodes)
+
+
+def loop_of(problem) -> EtfLoop:
+    tasks = tasks_of(problem)
+    loop = EtfLoop(tasks, memory_for(tasks, "static", tasks.instance.capacity))
+    assert loop.run()
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "where", "seconds"),
+    [
+        (3, "001", 10),  # d1 could start c at 5, d0 is busy with b until 6
+        (5, "000", 11),  # d1 could start c at 7, d0 at 6
+    ],
+)
+def test_an_operator_goes_where_it_can_start_first(nbytes, where, seconds):
+    problem = problem_of(FORK, [("a", nbytes, "bc")])
+    assert devices(problem) == where
+    assert MEtf(tick_s=1.0).partition(problem).report.objective == seconds
+
+
+def test_operators_that_could_start_at_once_are_taken_in_topological_order_on_the_first_device():
+    assert devices(problem_of({"a": 3, "b": 1, "c": 1, "d": 1}, []), times="forward") == "0111"
+
+
+def test_the_estimate_takes_each_edge_alone_and_the_decision_sends_one_after_the_other():
+    """x, y and w run on d0, d1, d2 until 2; z must go to w. Both tensors could be there at 5, not both."""
+    problem = problem_of(
+        {"x": 2, "y": 2, "w": 2, "z": 1}, [("x", 3, "z"), ("y", 3, "z")], devices=3, colocated=["wz"]
+    )
+    loop = loop_of(problem)
+    assert loop.where.tolist() == [0, 1, 2, 2]
+    assert loop.start.tolist() == [0, 0, 0, 8]
+
+
+def test_a_tensor_that_has_come_is_not_waited_for_again():
+    """c brings a's tensor to d1 until 5; d, after c, finds it there at 6 while d0 is busy until 22."""
+    problem = problem_of({"a": 2, "b": 20, "c": 1, "d": 1}, [("a", 3, "bcd")])
+    loop = loop_of(problem)
+    assert loop.where.tolist() == [0, 0, 1, 1]
+    assert loop.start.tolist() == [0, 2, 5, 6]
+
+
+def test_several_tensors_of_one_edge_are_estimated_together():
+    """Of 2 + 2 bytes the last is on d1 at 6, when d0 is free as well: c stays."""
+    shared = problem_of(FORK, [("a", 1, "b"), ("a", 2, "c"), ("a", 2, "c")])
+    assert devices(shared) == "000"
+    assert devices(problem_of(FORK, [("a", 1, "b"), ("a", 2, "c")])) == "001"
+
+
+def test_a_device_without_room_is_no_candidate():
+    problem = problem_of({"a": 1, "b": 1}, [("a", 9, "b")], weights={"a": 10, "b": 10}, copies=0)
+    assert devices(problem) == "00"
+    assert devices(with_capacities(problem, [15, 15])) == "01"
+
+
+def test_freed_outputs_make_room_and_kept_ones_do_not():
+    """Each makes 10 bytes: two are alive at once in a chain."""
+    chain = problem_of({"a": 1, "b": 1, "c": 1}, [("a", 10, "b"), ("b", 10, "c"), ("c", 10, "")], 1)
+    assert devices(with_capacities(chain, [20]), memory="freed") == "000"
+    for memory, capacity in (("freed", 19), ("kept", 20), ("static", 20)):
+        with pytest.raises(InfeasibleError, match="are missing"):
+            devices(with_capacities(chain, [capacity]), memory=memory)
+    assert devices(with_capacities(chain, [30]), memory="kept") == "000"
+
+
+def test_a_set_goes_where_its_first_member_does():
+    """c could start on d0 at 1, but a, whose set it is in, is on d1."""
+    problem = problem_of({"b": 1, "a": 2, "c": 1}, [("b", 1, "c")], colocated=["ac"])
+    loop = loop_of(problem)
+    assert loop.where.tolist() == [0, 1, 1]
+    assert loop.start.tolist() == [0, 0, 2]
+
+
+def test_the_authors_put_nothing_aside_for_the_members_of_a_set_that_come_later():
+    """a and c, 10 bytes each, go to d0 of 20. g keeps d1 busy, and at 1 b takes 9 of what is left there."""
+    problem = problem_of(
+        {"a": 1, "g": 100, "b": 1, "c": 1},
+        [("a", 0, "c")],
+        capacities=[20, 9],
+        weights={"a": 10, "b": 9, "c": 10},
+        colocated=["ac"],
+        copies=0,
+    )
+    assert devices(problem) == "0110"
+    with pytest.raises(InfeasibleError, match="after 3 of 4 nodes, cannot place 'c': on device 'd0' 9 bytes"):
+        devices(problem, memory="kept")
+
+
+def test_a_dead_end_names_the_node_the_device_and_a_capacity_that_works():
+    """a and b take a device each, though both would fit on one; c finds 7 bytes on either."""
+    problem = problem_of(
+        {"a": 1, "b": 1, "c": 1}, [], capacities=[14, 14], weights={"a": 7, "b": 7, "c": 10}, copies=0
+    )
+    with pytest.raises(
+        InfeasibleError, match="cannot place 'c': on device 'd0' 3 bytes are missing there"
+    ) as e:
+        devices(problem)
+    enough = int(str(e.value).split("a capacity of ")[1].split()[0])
+    assert enough == 17
+    assert devices(with_capacities(problem, [enough] * 2)) == "010"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=problems(roomy=True))
+def test_the_schedule_is_one_exclusive_devices_and_precedence(problem):
+    tasks = tasks_of(problem)
+    loop = EtfLoop(tasks, memory_for(tasks, "static", tasks.instance.capacity + 10**6))
+    assert loop.run()
+    for v in range(tasks.n):
+        assert loop.end[v] == loop.start[v] + tasks.compute[v, loop.where[v]]
+        for i, _, variables in tasks.inward[v]:
+            p, q = loop.where[i], loop.where[v]
+            hop = sum(tasks.transfer[u, p, q] for u in variables) if len(variables) == 1 else 0
+            cached = any(
+                loop.where[w] == q and loop.start[w] <= loop.start[v]
+                for u in variables
+                for w in tasks.instance.consumers[u]
+                if w != v
+            )
+            assert loop.start[v] >= loop.end[i] + (0 if cached else hop)
+    for q in range(tasks.devices):
+        spans = sorted((loop.start[v], loop.end[v]) for v in range(tasks.n) if loop.where[v] == q)
+        assert all(first[1] <= second[0] for first, second in pairwise(spans))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=problems())
+def test_every_memory_rule_places_within_its_own_limit_or_says_a_capacity_that_does(problem):
+    for memory in ("static", "kept", "freed"):
+        method = MEtf(memory=memory)
+        assert method.respects_capacity == (memory == "static")
+        try:
+            placement = method.partition(problem)
+        except InfeasibleError as error:
+            cure = str(error).rpartition(";")[2]
+            enough = int(cure.split(" bytes")[0].split("(")[-1].split()[-1])
+            more = "more on each device" in cure
+            given_ = [d.capacity_bytes * more + enough for d in problem.cluster.devices]
+            problem = with_capacities(problem, given_)
+            placement = method.partition(problem)
+        if memory == "static":
+            assert Instance.of(problem).fits(Instance.of(problem).encode(placement.device_of))
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"times": "both"}, "m_etf.times"),
+        ({"memory": "all"}, "m_etf.memory"),
+        ({"tick_s": 0.0}, "m_etf.tick_s"),
+    ],
+)
+def test_a_wrong_parameter_is_named(options, key):
+    with pytest.raises(ConfigError, match=key):
+        MEtf(**options)
+
+
+def test_two_thousand_nodes_take_seconds():
+    report = MEtf().partition(large_problem(2000, devices=4)).report
+    assert report.seconds < 10  # about 0.25 on an idle machine

@@ -1,0 +1,124 @@
+"""The thesis's Pesto: the least forward makespan of all placements, whatever the backward costs."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition import Problem
+from netsplit.partition import pesto as pesto_module
+from netsplit.partition.atoms import atoms_of
+from netsplit.partition.engines import Outcome
+from netsplit.partition.pesto import Pesto
+from netsplit.profile.memory import static_bytes
+from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
+
+EXACT = {"gap": 0.0, "groups": 1000}
+examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def forward_path(problem, device_of):
+    """The longest path through the forward graph, transfers included."""
+    graph, cluster = problem.graph, problem.cluster
+    sent: dict[tuple[str, str], int] = {}
+    for u, v, k in graph.edges:
+        sent[u, v] = sent.get((u, v), 0) + graph.variables[k].nbytes
+    end: dict[str, float] = {}
+    for v in graph.nodes:
+        arrivals = [
+            end[u] + cluster.transfer_seconds(size, device_of[u], device_of[v])
+            for (u, w), size in sent.items()
+            if w == v
+        ]
+        end[v] = max(arrivals, default=0.0) + problem.costs.forward_s(v, cluster.device(device_of[v]).kind)
+    return max(end.values())
+
+
+def fitting(problem):
+    """Every placement of atoms that fits."""
+    atoms = atoms_of(problem.graph)
+    for chosen in itertools.product(problem.cluster.devices, repeat=len(atoms)):
+        device_of = {n: d.name for atom, d in zip(atoms, chosen, strict=True) for n in atom}
+        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
+        if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
+            yield device_of
+
+
+@examples
+@given(problem=problems(max_nodes=6))
+def test_without_coplacement_the_objective_is_that_of_the_best_of_all_placements(problem):
+    best = min((forward_path(problem, device_of) for device_of in fitting(problem)), default=None)
+    try:
+        placement = Pesto(engine="highs", **EXACT).partition(problem)
+    except InfeasibleError:
+        assert best is None
+        return
+    report = placement.report
+    assert report.status == "optimal"
+    assert report.objective == pytest.approx(forward_path(problem, placement.device_of), rel=1e-9, abs=1e-12)
+    assert report.objective == pytest.approx(best, rel=1e-6, abs=1e-6)
+    assert report.bound <= report.objective
+
+
+def test_backward_seconds_change_nothing():
+    """n1 runs forward faster on the second device and backward a hundred times slower."""
+    graph = graph_of("ab", [("a", 1, "b"), ("b", 1, "")])
+    costs = costs_of(graph, kinds=("cpu", "gpu"))
+    seconds = type(costs.seconds["cpu"]["a"])
+    costs.seconds["gpu"] = {"a": seconds(0.5, 100.0), "b": seconds(0.5, 100.0)}
+    problem = Problem(graph, costs, cluster_of([999, 999], kinds=["cpu", "gpu"]))
+    placement = Pesto(engine="highs", **EXACT).partition(problem)
+    assert set(placement.device_of.values()) == {"d1"}
+    assert placement.report.objective == pytest.approx(1.0)
+
+
+def test_groups_default_to_twice_the_devices():
+    assert Pesto(engine="highs").partition(large_problem(60)).report.notes["groups"] == 6
+
+
+def test_the_time_limit_of_the_problem_goes_before_the_methods_own(monkeypatch):
+    given_s = []
+
+    def solve(*_, time_limit_s, **__):
+        given_s.append(time_limit_s)
+        return Outcome("none 0", "limit")
+
+    monkeypatch.setattr(pesto_module, "solve", solve)
+    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
+    problem = Problem(graph, costs_of(graph), cluster_of([260, 260]))
+    Pesto().partition(problem)
+    Pesto().partition(replace(problem, time_limit_s=7.0))
+    assert 50 < given_s[0] <= 60
+    assert 0 < given_s[1] <= 7
+
+
+def test_a_limit_without_a_solution_answers_with_the_fill_of_the_devices(monkeypatch):
+    monkeypatch.setattr(pesto_module, "solve", lambda *_, **__: Outcome("none 0", "limit"))
+    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
+    placement = Pesto().partition(Problem(graph, costs_of(graph), cluster_of([260, 260])))
+    assert placement.report.status == "limit"
+    assert placement.report.bound is None
+    assert list(placement.device_of.values()) == ["d0", "d0", "d1"]
+
+
+def test_what_cannot_be_packed_is_an_error_with_the_missing_bytes():
+    """Three nodes of 100 bytes of state on two devices of 150 each."""
+    graph = graph_of("abc", [], weights=dict.fromkeys("abc", 50))
+    with pytest.raises(InfeasibleError, match=r"pesto finds no placement .* bytes are missing"):
+        Pesto(engine="highs").partition(Problem(graph, costs_of(graph), cluster_of([150, 150])))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"time_limit_s": 0}, r"pesto\.time_limit_s is 0: give more than 0 seconds"),
+        ({"gap": 1.5}, r"pesto\.gap is 1\.5: give a fraction"),
+        ({"groups": 0}, r"pesto\.groups is 0: give 1 or more"),
+        ({"engine": "cplex"}, r"engine 'cplex' is not known"),
+    ],
+)
+def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        Pesto(**parameters)

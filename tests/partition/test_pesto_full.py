@@ -1,0 +1,323 @@
+"""Pesto with exclusivity: equal to brute force over placements and orders, honest about its time."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition import Problem
+from netsplit.partition.atoms import atoms_of
+from netsplit.partition.instance import Instance
+from netsplit.partition.pesto_coarsen import coarsen
+from netsplit.partition.pesto_full import PestoFull
+from netsplit.partition.pesto_mip import Mip, MipAnswer
+from netsplit.partition.pesto_rows import PestoRows
+from netsplit.partition.pesto_tasks import Tasks
+from netsplit.profile.memory import static_bytes
+from tests.partition.builders import (
+    chain,
+    cluster_of,
+    costs_of,
+    graph_of,
+    large_problem,
+    problems,
+    required_bytes,
+    with_capacities,
+)
+
+EXACT = {"gap": 0.0, "target": 1000}
+examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def trained(graph):
+    """The same graph with a gradient through every tensor."""
+    variables = {k: replace(v, requires_grad=True) for k, v in graph.variables.items()}
+    return replace(graph, variables=variables)
+
+
+def trained_problems(**limits):
+    """Half of them with a backward pass."""
+    every = problems(**limits)
+    return every | every.map(lambda problem: replace(problem, graph=trained(problem.graph)))
+
+
+def operations(problem, device_of):
+    """Operations of a training step, as (seconds, resource), and the pairs that must follow each other."""
+    graph, costs, cluster = problem.graph, problem.costs, problem.cluster
+    backward = {v.name for v in graph if any(k in graph.carrying for k in v.outputs)}
+    ops, arcs = {}, set()
+    for v in graph.nodes:
+        kind = cluster.device(device_of[v]).kind
+        ops["f", v] = costs.forward_s(v, kind), device_of[v]
+        if v in backward:
+            ops["b", v] = costs.backward_s(v, kind), device_of[v]
+            arcs.add((("f", v), ("b", v)))
+    passed: dict[tuple[object, object], int] = {}
+    for u, v, k in graph.edges:
+        nbytes = graph.variables[k].nbytes
+        both = [(("f", u), ("f", v))]
+        if k in graph.carrying and v in backward:
+            both.append((("b", v), ("b", u)))
+        for arc in both:
+            passed[arc] = passed.get(arc, 0) + nbytes
+    for (s, t), nbytes in passed.items():
+        a, b = device_of[s[1]], device_of[t[1]]
+        if a == b:
+            arcs.add((s, t))
+        else:
+            ops[s, t] = cluster.transfer_seconds(nbytes, a, b), (a, b)
+            arcs |= {(s, (s, t)), ((s, t), t)}
+    return ops, arcs
+
+
+def earliest(ops, arcs):
+    """Least start times under these precedences; None where they close a cycle."""
+    start = dict.fromkeys(ops, 0.0)
+    for _ in range(len(ops) + 1):
+        moved = False
+        for i, j in arcs:
+            if start[j] < start[i] + ops[i][0]:
+                start[j], moved = start[i] + ops[i][0], True
+        if not moved:
+            return start
+    return None
+
+
+def closes_a_cycle(arcs, i, j):
+    reached, front = set(), {j}
+    while front:
+        reached |= front
+        front = {t for s, t in arcs if s in front} - reached
+    return i in reached
+
+
+def best_order(ops, arcs, best):
+    """The least makespan below `best` with exclusive resources: branch on a pair that overlaps."""
+    start = earliest(ops, arcs)
+    end = {i: start[i] + ops[i][0] for i in ops}
+    if max(end.values()) >= best - 1e-12:
+        return best
+    for i, j in itertools.combinations(ops, 2):
+        clash = start[i] < end[j] - 1e-12 and start[j] < end[i] - 1e-12
+        if ops[i][1] == ops[j][1] and clash:
+            for arc in ((i, j), (j, i)):
+                if not closes_a_cycle(arcs, *arc):
+                    best = best_order(ops, arcs | {arc}, best)
+            return best
+    return max(end.values())
+
+
+def best_of_all(problem):
+    """The least makespan of all placements of atoms and all orders; infinite if nothing fits."""
+    atoms, best = atoms_of(problem.graph), float("inf")
+    for chosen in itertools.product(problem.cluster.devices, repeat=len(atoms)):
+        device_of = {n: d.name for atom, d in zip(atoms, chosen, strict=True) for n in atom}
+        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
+        if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
+            best = best_order(*operations(problem, device_of), best)
+    return best
+
+
+@settings(examples, max_examples=150)
+@given(problem=trained_problems(max_nodes=5, max_devices=2))
+def test_without_coarsening_the_objective_is_the_least_of_all_placements_and_orders(problem):
+    best = best_of_all(problem)
+    try:
+        placement = PestoFull(**EXACT).partition(problem)
+    except InfeasibleError:
+        assert best == float("inf")
+        return
+    report = placement.report
+    assert report.status == "optimal"
+    assert report.objective == pytest.approx(best, rel=1e-5, abs=1e-9)
+    assert report.bound <= report.objective
+    assert report.bound == pytest.approx(report.objective, rel=1e-4, abs=1e-9)
+    fixed = best_order(*operations(problem, placement.device_of), float("inf"))
+    assert fixed == pytest.approx(report.objective, rel=1e-5, abs=1e-9)
+
+
+@settings(examples, max_examples=150)
+@given(problem=trained_problems(max_nodes=5, max_devices=2, roomy=True))
+def test_the_engine_finds_the_least_from_a_poor_start_too(problem):
+    instance = Instance.of(problem)
+    tasks = Tasks.of(instance, coarsen(instance, 1000, 10**12))
+    where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
+    assume(instance.fits(tasks.nodes_at(where)))
+    start = tasks.schedule(where)
+    assume(start.makespan > 0)
+    rows = PestoRows(tasks, start)
+    answer = rows.build(10**6).solve(30.0, 0.0, 0)
+    assert answer.status == "optimal"
+    best = best_of_all(problem)
+    assert answer.bound * rows.unit_s == pytest.approx(best, rel=1e-5, abs=1e-5 * start.makespan)
+    found = tasks.schedule(rows.places(answer.values), rows.order(answer.values))
+    assert found.makespan == pytest.approx(best, rel=1e-5, abs=1e-5 * start.makespan)
+
+
+@pytest.mark.slow
+@settings(examples, max_examples=15)
+@given(problem=trained_problems(max_nodes=4, max_devices=3))
+def test_with_three_devices_too(problem):
+    best = best_of_all(problem)
+    assume(best < float("inf"))
+    report = PestoFull(**EXACT).partition(problem).report
+    assert report.objective == pytest.approx(best, rel=1e-5, abs=1e-9)
+
+
+@examples
+@given(problem=trained_problems(max_nodes=8))
+def test_a_schedule_keeps_to_precedence_and_exclusive_devices_and_links(problem):
+    instance = Instance.of(problem)
+    tasks = Tasks.of(instance, coarsen(instance, 5, 10**12))
+    where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
+    found = tasks.schedule(where)
+    spans: dict[object, list[tuple[float, float]]] = {}
+    ends = [found.start[t] + tasks.seconds[t, where[g]] for t, g in enumerate(tasks.class_of)]
+    for t, g in enumerate(tasks.class_of):
+        spans.setdefault(where[g], []).append((found.start[t], ends[t]))
+    for s, t in tasks.local:
+        assert found.start[t] >= ends[s]
+    for q, (s, t) in enumerate(tasks.messages):
+        a, b = (where[g] for g in tasks.ends[q])
+        arrival = found.sent[q] + (0.0 if a == b else tasks.message_s[q, a, b])
+        assert found.sent[q] >= ends[s]
+        assert found.start[t] >= arrival
+        if a != b:
+            spans.setdefault((a, b), []).append((found.sent[q], arrival))
+    for used in spans.values():
+        used.sort()
+        assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(used))
+    assert found.makespan == max(ends)
+
+
+@examples
+@given(problem=trained_problems(max_nodes=8, roomy=True))
+def test_the_start_given_to_the_engine_meets_every_row(problem):
+    instance = Instance.of(problem)
+    tasks = Tasks.of(instance, coarsen(instance, 6, 10**12))
+    where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
+    assume(instance.fits(tasks.nodes_at(where)))
+    mip = PestoRows(tasks, tasks.schedule(where)).build(10**6)
+    assert all(
+        low - 1e-6 <= value <= high + 1e-6
+        for low, value, high in zip(mip.lower, mip.start, mip.upper, strict=True)
+    )
+    for row, limit in enumerate(mip.row_limits):
+        span = slice(mip.row_starts[row], mip.row_starts[row + 1])
+        left = sum(
+            c * mip.start[column] for c, column in zip(mip.coefficients[span], mip.columns[span], strict=True)
+        )
+        assert left <= limit + 1e-6
+        assert left >= limit - 1e-6 or not mip.equal[row]
+
+
+def test_two_branches_run_beside_each_other_only_if_the_link_is_worth_it():
+    """a feeds b and c, both feed d: 12 s on one device; b beside c saves 3 s.
+
+    Of the cuts, that between a with c and d with b is best: each way along the path has one transfer.
+    """
+    graph = graph_of("abcd", [("a", 10, "bc"), ("b", 10, "d"), ("c", 10, "d"), ("d", 1, "")])
+    graph = trained(graph)
+    found = {}
+    for price in (0.01, 1.0):
+        problem = Problem(graph, costs_of(graph), cluster_of([9999, 9999], seconds_per_byte=price))
+        found[price] = PestoFull(**EXACT).partition(problem).report
+    assert found[1.0].objective == pytest.approx(12.0)
+    assert found[0.01].objective == pytest.approx(9 + 2 * 0.1)
+
+
+def test_messages_on_one_link_wait_for_each_other():
+    """a stays on d0, which is ten times faster at it; b and c fit only on d1, and each reads 1 s of link.
+
+    a ends at 1, b's tensor arrives at 2 and c's at 3, c ends at 4; without congestion c would end at 3.5,
+    as b and c take half a second and one each. With c's tensor first it ends at 2 + 1, b at 3 + 0.5.
+    """
+    graph = graph_of("abc", [("a", 10, "b"), ("a", 10, "c")], weights={"a": 0, "b": 1000, "c": 1000})
+    costs = costs_of(graph, kinds=("cpu", "gpu"))
+    seconds = type(costs.seconds["cpu"]["a"])
+    costs.seconds["gpu"] = {"a": seconds(10, 0), "b": seconds(0.5, 0), "c": seconds(1, 0)}
+    costs.seconds["cpu"] = {"a": seconds(1, 0), "b": seconds(0.5, 0), "c": seconds(1, 0)}
+    problem = Problem(graph, costs, cluster_of([100, 9999], seconds_per_byte=0.1, kinds=["cpu", "gpu"]))
+    placement = PestoFull(**EXACT).partition(problem)
+    assert list(placement.device_of.values()) == ["d0", "d1", "d1"]
+    assert placement.report.objective == pytest.approx(3.5)
+    assert sorted(placement.priority, key=placement.priority.__getitem__) == ["a", "c", "b"]
+
+
+def test_a_coarse_answer_is_optimal_for_its_vertices_and_says_how_many_there_are():
+    problem = large_problem(60, devices=2)
+    problem = replace(problem, graph=trained(problem.graph))
+    report = PestoFull(target=8).partition(problem).report
+    assert report.status == "optimal"
+    assert report.notes["vertices"] >= 8
+    assert report.bound <= report.objective <= report.notes["start_objective"]
+
+
+def test_a_limit_answers_with_the_start(monkeypatch):
+    monkeypatch.setattr(Mip, "solve", lambda *_, **__: MipAnswer("none 0", "limit", None, None))
+    placement = PestoFull(target=8).partition(large_problem(60))
+    report = placement.report
+    assert report.status == "limit"
+    assert report.objective == report.notes["start_objective"]
+    assert 0 < report.bound < report.objective
+
+
+def test_a_short_time_limit_of_the_problem_is_kept():
+    problem = replace(large_problem(30), time_limit_s=1.0)
+    report = PestoFull(gap=0.0).partition(problem).report
+    assert 0.9 < report.seconds < 2.5
+    assert report.status in ("limit", "feasible")
+
+
+def test_too_many_orders_are_left_to_the_heuristic():
+    report = PestoFull(target=20, most_pairs=0).partition(large_problem(60)).report
+    assert report.status == "heuristic"
+    assert report.notes["pairs_above"] == 0
+
+
+def test_vertices_too_large_to_pack_are_made_finer():
+    """Two devices of 10 hold 6+4 and 2+4+4 alone: no stretch of the chain's order fits."""
+    weights = dict(zip(["n0", "n1", "n2", "n3", "n4"], [6000, 2000, 4000, 4000, 4000], strict=True))
+    graph = chain([20, 10, 20, 10], weights=weights)
+    problem = Problem(graph, costs_of(graph), cluster_of([20_200, 20_200]))
+    placement = PestoFull(target=1).partition(problem)
+    used = static_bytes(graph, placement.device_of, 2, problem.copies)
+    assert max(used.values()) <= 20_200
+
+
+def test_what_cannot_be_packed_is_an_error_with_the_missing_bytes():
+    graph = graph_of("abc", [], weights=dict.fromkeys("abc", 50))
+    with pytest.raises(InfeasibleError, match=r"pesto_full finds no placement .* bytes are missing"):
+        PestoFull().partition(Problem(graph, costs_of(graph), cluster_of([150, 150])))
+
+
+def test_nodes_of_a_vertex_have_neighbouring_ranks_in_a_chain():
+    graph = chain([1] * 9)
+    problem = Problem(graph, costs_of(graph), cluster_of([999, 999]))
+    placement = PestoFull(target=3).partition(problem)
+    assert sorted(placement.priority, key=placement.priority.__getitem__) == list(graph.nodes)
+
+
+def test_a_large_problem_is_answered_within_its_time():
+    problem = replace(large_problem(1000), time_limit_s=3.0)
+    report = PestoFull().partition(problem).report
+    assert report.seconds < 6.0
+    required = required_bytes(problem)
+    roomy = PestoFull(time_limit_s=3.0).partition(with_capacities(problem, [required] * 3)).report
+    assert roomy.objective <= report.objective * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"target": 0}, r"pesto_full\.target is 0: give 1 vertex or more"),
+        ({"time_limit_s": float("nan")}, r"pesto_full\.time_limit_s is nan"),
+        ({"gap": -0.1}, r"pesto_full\.gap is -0\.1: give a fraction"),
+        ({"most_pairs": -1}, r"pesto_full\.most_pairs is -1"),
+    ],
+)
+def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        PestoFull(**parameters)

@@ -1,0 +1,220 @@
+"""`pipedream` against enumeration, by hand, and in what it adds to the released planner."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition.antichains import Layers, antichain_states, downset_states
+from netsplit.partition.base import Problem
+from netsplit.partition.pipedream import PipeDream
+from netsplit.partition.stage_plans import fits
+from netsplit.partition.stage_time import stage_time_s
+from netsplit.profile.memory import memory_of
+from tests.partition.builders import costs_of, graph_of, problems, with_capacities
+from tests.partition.stage_problems import chain_problem, devices, plans, slowest
+
+chains = st.integers(1, 5).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.floats(0.1, 9.0), min_size=n, max_size=n),
+        st.lists(st.integers(0, 40), min_size=n - 1, max_size=n - 1),
+        st.lists(st.integers(0, 60), min_size=n, max_size=n),
+    )
+)
+
+
+def nodes_of(placement) -> list[tuple[str, ...]]:
+    return [stage.nodes for stage in placement.stages]
+
+
+def replication(placement) -> list[int]:
+    return [len(stage.devices) for stage in placement.stages]
+
+
+@pytest.mark.parametrize("cost", ["released", "paper"])
+@settings(max_examples=60, deadline=None)
+@given(chain=chains, count=st.integers(1, 5), bandwidth=st.sampled_from([5.0, 50.0]))
+def test_the_value_is_the_least_of_all_cuts_and_replications(cost, chain, count, bandwidth):
+    seconds, tensors, weights = chain
+    problem = chain_problem(seconds, tensors, weights, devices(count, bandwidth))
+    placement = PipeDream(cost=cost).partition(problem)
+    least = min(slowest(plan, *chain, bandwidth, cost) for plan in plans(len(seconds), count))
+    assert placement.report.objective == pytest.approx(least)
+    own = tuple((len(stage.nodes), len(stage.devices)) for stage in placement.stages)
+    assert slowest(own, *chain, bandwidth, cost) == pytest.approx(least)
+    assert sum(replication(placement)) == count
+
+
+@settings(max_examples=40, deadline=None)
+@given(chain=chains, count=st.integers(1, 5))
+def test_straight_is_the_least_of_the_cuts_without_replicas(chain, count):
+    problem = chain_problem(*chain, devices(count, 20.0))
+    found = [p for m in range(1, count + 1) for p in plans(len(chain[0]), m) if all(r == 1 for _, r in p)]
+    exact = [plan for plan in found if len(plan) == min(count, len(chain[0]))]
+    value = PipeDream(straight=True).partition(problem).report.objective
+    fewer = PipeDream(straight=True, use_fewer_machines=True).partition(problem).report.objective
+    assert fewer == pytest.approx(min(slowest(plan, *chain, 20.0, "released") for plan in found))
+    if count <= len(chain[0]):
+        assert value == pytest.approx(min(slowest(plan, *chain, 20.0, "released") for plan in exact))
+
+
+def test_a_stage_without_weights_is_replicated_and_a_heavy_one_is_not():
+    problem = chain_problem([9.0, 3.0], [1], [0, 1000], devices(4, 100.0))
+    placement = PipeDream().partition(problem)
+    assert nodes_of(placement) == [("n0",), ("n1",)]
+    assert replication(placement) == [3, 1]
+    assert placement.stages[1].devices == ("d3",)
+    assert placement.report.objective == 3.0
+    assert [stage.warm_up for stage in placement.stages] == [1, 0]  # (4-1-0)//3, (4-1-3)//1
+
+
+def test_transfers_decide_the_cut_only_if_they_count():
+    problem = chain_problem([2.0, 2.0, 1.0], [4, 400], [9000] * 3, devices(2, 100.0))
+    assert nodes_of(PipeDream(count_transfers=False).partition(problem)) == [("n0",), ("n1", "n2")]
+    problem = chain_problem([2.0, 1.0, 2.0], [400, 4], [9000] * 3, devices(2, 100.0))
+    placement = PipeDream().partition(problem)
+    assert nodes_of(placement) == [("n0", "n1"), ("n2",)]
+    assert placement.report.objective == 3.0
+
+
+def test_two_levels_by_hand():
+    """Two machines of two: no weights, so all four could share; the cut is free, sharing inside too."""
+    levels = [(2, 1000.0), (2, 1.0)]
+    problem = chain_problem([4.0, 4.0], [0], [100, 100], devices(4, 1.0, levels))
+    placement = PipeDream().partition(problem)
+    # On a machine: (4 + 4*100/(1000*2))/2 = 2.1 for one node. Across machines W/B alone would cost 100 s.
+    assert placement.report.objective == pytest.approx(2.1)
+    assert nodes_of(placement) == [("n0",), ("n1",)]
+    assert [stage.devices for stage in placement.stages] == [("d0", "d1"), ("d2", "d3")]
+    assert stage_time_s(problem, placement) == pytest.approx(2.1)
+
+
+def test_a_replicated_machine_repeats_its_inner_pipeline():
+    levels = [(2, 1.0), (2, 1000.0)]
+    problem = chain_problem([4.0, 4.0], [0], [100, 100], devices(4, 1.0, levels))
+    placement = PipeDream().partition(problem)
+    # Inner pipeline n0 | n1 of 4 s; (4 + 4*200/(1000*2)/2)/2 = 2.1, as the first stage's W is shared by 2.
+    assert placement.report.objective == pytest.approx(2.1)
+    assert [stage.devices for stage in placement.stages] == [("d0", "d2"), ("d1", "d3")]
+    assert stage_time_s(problem, placement) == pytest.approx(2.1)
+
+
+def diamonds(count: int, length: int) -> list[tuple[str, int, list[str]]]:
+    """Forks of three chains, one after another; edges with one byte each."""
+    edges: dict[str, list[str]] = {}
+    for d in range(count):
+        for branch in range(3):
+            names = [f"f{d}", *(f"x{d}_{branch}_{i}" for i in range(length)), f"f{d + 1}"]
+            for u, v in itertools.pairwise(names):
+                edges.setdefault(u, []).append(v)
+    return [(u, 1, readers) for u, readers in edges.items()]
+
+
+def diamond_problem(count: int, length: int) -> Problem:
+    tensors = diamonds(count, length)
+    names = [
+        name
+        for d in range(count)
+        for name in (f"f{d}", *(u for u, _, _ in tensors if u.startswith(f"x{d}_")))
+    ]
+    graph = graph_of([*names, f"f{count}"], tensors)
+    return Problem(graph, costs_of(graph), devices(4, 100.0), objective="max_load", stage_time=True)
+
+
+def test_states_of_a_fork_are_all_ways_to_be_part_way_through_its_branches():
+    layers = Layers.of(diamond_problem(1, 2))
+    states = antichain_states(layers, 100)
+    assert len(states) == 3**3 + 1  # 0, 1 or 2 nodes done of each branch, and the end
+    assert states.members[-1].all()
+    assert not states.before.diagonal().any()
+
+
+def test_too_many_states_merge_chains_then_regions():
+    layers = Layers.of(diamond_problem(2, 4))
+    assert len(antichain_states(layers, 2000)) == 2 * 5**3 + 1
+    merged = antichain_states(layers, 100)
+    assert (merged.reduction, len(merged)) == ("branches", 2 * 2**3 + 1)
+    regions = antichain_states(layers, 10)
+    assert (regions.reduction, len(regions)) == ("regions", 5)
+    order = antichain_states(layers, 4)
+    assert order.reduction == "order"
+    assert len(order) <= 4
+    assert order.members[-1].all()
+    assert downset_states(layers, 10) is None
+
+
+def test_a_boundary_has_the_bytes_of_the_augmented_antichain():
+    names = ["a", "b", "c", "d"]
+    graph = graph_of(names, [("a", 5, ["b", "d"]), ("b", 7, ["c"]), ("c", 11, ["d"]), ("d", 13, [])])
+    layers = Layers.of(Problem(graph, costs_of(graph), devices(2, 1.0)))
+    states = antichain_states(layers, 100)
+    assert states.boundary.tolist() == [5.0, 5.0 + 7.0, 5.0 + 11.0, 13.0]
+
+
+def test_colocated_nodes_share_a_stage_with_all_between_them():
+    graph = graph_of(
+        ["a", "b", "c", "d"], [("a", 1, ["b"]), ("b", 1, ["c"]), ("c", 1, ["d"])], colocated=[["b", "d"]]
+    )
+    problem = Problem(graph, costs_of(graph), devices(2, 100.0), objective="max_load", stage_time=True)
+    assert nodes_of(PipeDream(straight=True).partition(problem)) == [("a",), ("b", "c", "d")]
+
+
+def test_backward_nodes_of_a_task_graph_follow_their_colour_class():
+    graph = graph_of(
+        ["a", "b", "c", "cb", "bb", "ab"],
+        [("a", 1, ["b"]), ("b", 1, ["c"]), ("cb", 1, ["bb"]), ("bb", 1, ["ab"])],
+        colocated=[["a", "ab"], ["b", "bb"], ["c", "cb"]],
+    )
+    problem = Problem(
+        graph, costs_of(graph, 1.0, 0.0), devices(3, 100.0), backward_nodes=frozenset({"ab", "bb", "cb"})
+    )
+    placement = PipeDream(straight=True).partition(problem)
+    assert nodes_of(placement) == [("a", "ab"), ("b", "bb"), ("c", "cb")]
+    assert placement.report.objective == 2.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(), straight=st.booleans())
+def test_every_replica_fits_and_the_score_is_the_reports(problem, straight):
+    try:
+        placement = PipeDream(straight=straight).partition(problem)
+    except InfeasibleError:
+        return
+    if not placement.stages:
+        assert placement.report.notes["fallback"]
+        return
+    assert fits(problem, placement.stages)
+    for stage in placement.stages:
+        held = memory_of(problem.graph, stage.nodes, problem.costs.alpha, problem.copies)
+        assert all(held <= problem.cluster.device(p).capacity_bytes for p in stage.devices)
+    assert stage_time_s(problem, placement) == pytest.approx(placement.report.objective)
+    stage_of = {name: s for s, stage in enumerate(placement.stages) for name in stage.nodes}
+    assert stage_of.keys() == problem.graph.nodes.keys()
+    assert all(stage_of[u] <= stage_of[v] for u, v, _ in problem.graph.edges)
+
+
+def test_a_plan_that_does_not_fit_gives_way_to_one_that_does():
+    problem = chain_problem([9.0, 3.0, 3.0], [1, 1], [40, 5, 5], devices(2, 1e6))
+    assert replication(PipeDream().partition(problem)) == [2]
+    tight = with_capacities(problem, [90, 60])
+    placement = PipeDream().partition(tight)
+    assert nodes_of(placement) == [("n0",), ("n1", "n2")]
+    assert placement.report.objective == 9.0
+
+
+def test_the_released_memory_check_counts_stashed_bytes_by_stage():
+    cluster = devices(2, 1e6)
+    problem = chain_problem([4.0, 4.0], [10], [30, 30], cluster)
+    limited = replace(problem, cluster=with_capacities(problem, [200, 200]).cluster)
+    assert PipeDream(straight=True, memory_constraint=True).partition(limited).report.objective == 4.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"), [({"cost": "theirs"}, "pipedream.cost"), ({"max_states": 0}, "pipedream.max_states")]
+)
+def test_bad_keys_are_named(keys, named):
+    with pytest.raises(ConfigError, match=named):
+        PipeDream(**keys)

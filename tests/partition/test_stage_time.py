@@ -1,0 +1,97 @@
+"""PipeDream's score of any placement, and stages that are never worse by it than its planner's."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition.base import Placement, SolverReport
+from netsplit.partition.pipedream import PipeDream
+from netsplit.partition.random import Random
+from netsplit.partition.stage_plans import fits
+from netsplit.partition.stage_time import best_stages, stage_time_lower_bound_s, stage_time_s
+from tests.partition.builders import large_problem, problems
+from tests.partition.stage_problems import chain_problem, devices, plans, slowest
+
+
+def placed(device_of: dict[str, str]) -> Placement:
+    priority = {name: i for i, name in enumerate(device_of)}
+    return Placement("test", device_of, priority, SolverReport("heuristic", 0.0))
+
+
+def test_without_stages_each_device_runs_what_it_holds_and_pairs_of_devices_transfer():
+    problem = chain_problem([1.0, 2.0, 3.0], [50, 700], [0, 0, 0], devices(2, 100.0))
+    apart = placed({"n0": "d0", "n1": "d1", "n2": "d0"})
+    assert stage_time_s(problem, apart) == 14.0  # 2 * 700 / 100
+    assert stage_time_s(problem, apart, count_transfers=False) == 4.0
+    assert stage_time_s(problem, placed({"n0": "d0", "n1": "d1", "n2": "d1"})) == 5.0
+
+
+def test_without_stages_the_bandwidth_is_of_the_level_that_joins_two_devices():
+    levels = [(2, 1000.0), (2, 10.0)]
+    problem = chain_problem([1.0, 1.0], [100], [0, 0], devices(4, 10.0, levels))
+    assert stage_time_s(problem, placed({"n0": "d0", "n1": "d1"})) == 1.0
+    assert stage_time_s(problem, placed({"n0": "d1", "n1": "d2"})) == 20.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    problem=problems(max_devices=4, roomy=True),
+    split=st.booleans(),
+    cost=st.sampled_from(["released", "paper"]),
+    transfers=st.booleans(),
+)
+def test_the_best_stages_are_never_worse_than_the_planners_nor_better_than_the_bound(
+    problem, split, cost, transfers
+):
+    count = len(problem.cluster.devices)
+    if split and count == 4:
+        problem = replace(problem, cluster=replace(problem.cluster, levels=((2, 100.0), (2, 20.0))))
+    try:
+        theirs = PipeDream(cost=cost, count_transfers=transfers).partition(problem)
+    except InfeasibleError:
+        return
+    if not theirs.stages:
+        return
+    ours = best_stages(problem, 5.0, cost, transfers)
+    score = stage_time_s(problem, ours, cost, transfers)
+    assert score == pytest.approx(ours.report.objective)
+    assert score <= theirs.report.objective * (1 + 1e-9)
+    assert score >= stage_time_lower_bound_s(problem, cost) * (1 - 1e-9)
+    assert score >= ours.report.bound * (1 - 1e-9)
+    assert fits(problem, ours.stages)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seconds=st.lists(st.floats(0.1, 9.0), min_size=1, max_size=5),
+    tensors=st.lists(st.integers(0, 40), min_size=4, max_size=4),
+    weights=st.lists(st.integers(0, 60), min_size=5, max_size=5),
+    count=st.integers(1, 4),
+)
+def test_on_chains_the_best_stages_are_the_best_of_all(seconds, tensors, weights, count):
+    n = len(seconds)
+    tensors, weights = tensors[: n - 1], weights[:n]
+    problem = chain_problem(seconds, tensors, weights, devices(count, 10.0))
+    every = [plan for m in range(1, count + 1) for plan in plans(n, m)]
+    least = min(slowest(plan, seconds, tensors, weights, 10.0, "released") for plan in every)
+    answer = best_stages(problem, 5.0)
+    assert answer.report.status == "optimal"
+    assert answer.report.objective == pytest.approx(least)
+
+
+def test_a_large_graph_is_searched_for_as_long_as_the_time_lasts():
+    problem = large_problem(300, 4)
+    theirs = PipeDream(max_states=200).partition(problem)
+    ours = best_stages(problem, 2.0)
+    assert ours.report.objective <= theirs.report.objective
+    assert ours.report.bound <= ours.report.objective
+    assert stage_time_s(problem, ours) == pytest.approx(ours.report.objective)
+
+
+def test_a_scattered_placement_is_no_faster_than_the_contiguous_bound_of_its_work():
+    problem = large_problem(60, 3)
+    placement = Random().partition(problem)
+    assert stage_time_s(problem, placement) >= stage_time_lower_bound_s(problem) * (1 - 1e-9)

@@ -1,0 +1,338 @@
+"""The verifier: right answers pass, and every way to break one is found and named."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Link
+from netsplit.errors import InfeasibleError, NetSplitError
+from netsplit.partition import MTopo, NetSplit, Placement, Problem, Random, Single, SolverReport
+from netsplit.partition.base import Stage
+from netsplit.partition.dpos import Dpos
+from netsplit.partition.heft import Heft
+from netsplit.partition.instance import Instance
+from netsplit.partition.verify import recompute_max_load, recompute_used_bytes, verify
+from netsplit.partition.verify_timeline import verify_timeline
+from netsplit.profile.memory import static_bytes
+from netsplit.program import compile_program
+from netsplit.program.schedules import GPipe, SingleBatch
+from netsplit.simulate import simulate
+from tests.partition.builders import cluster_of, costs_of, graph_of, problems, with_capacities
+
+examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+METHODS = [Heft(), Dpos(), MTopo(), NetSplit(engine="highs"), Random(), Single()]
+
+
+def trained(problem: Problem) -> Problem:
+    """A gradient through every variable; every node without one makes an output of the graph."""
+    graph = problem.graph
+    variables = {k: replace(v, requires_grad=True) for k, v in graph.variables.items()}
+    return replace(problem, graph=replace(graph, variables=variables))
+
+
+def answer(problem: Problem, where: str, stages: tuple[Stage, ...] = ()) -> Placement:
+    """Nodes in captured order on the devices "0", "1", ... that the letters say."""
+    names = list(problem.graph.nodes)
+    device_of = {name: f"d{p}" for name, p in zip(names, where, strict=True)}
+    return Placement(
+        "hand", device_of, {v: i for i, v in enumerate(names)}, SolverReport("heuristic", 0.0), stages
+    )
+
+
+def four() -> Problem:
+    """n0 -> n1 -> n2 -> n3, n3 makes the loss, n0 and n1 share a device; 20 bytes of weight state each."""
+    tensors = [("", 5, ["n0"]), ("n0", 10, ["n1"]), ("n1", 10, ["n2"]), ("n2", 10, ["n3"]), ("n3", 1, [])]
+    names = ["n0", "n1", "n2", "n3"]
+    graph = graph_of(names, tensors, dict.fromkeys(names, 10), colocated=[["n0", "n1"]])
+    costs = replace(costs_of(graph), step_seconds_per_byte={"cpu": 0.01})
+    return trained(Problem(graph, costs, cluster_of([1000] * 3, latency_s=0.1)))
+
+
+def broken(problem: Problem, placement: Placement, capacity: bool = True) -> str:
+    verdict = verify(problem, placement, capacity)
+    assert not verdict.ok
+    with pytest.raises(NetSplitError, match="is wrong"):
+        verdict.require()
+    return " ".join(verdict.violations)
+
+
+def test_a_right_answer_holds():
+    assert verify(four(), answer(four(), "0012")).ok
+
+
+def test_missing_and_unknown_nodes_and_devices_are_named():
+    problem, right = four(), answer(four(), "0012")
+    without = {k: v for k, v in right.device_of.items() if k != "n2"}
+    assert "Node 'n2' has no device" in broken(problem, replace(right, device_of=without))
+    unranked = {k: v for k, v in right.priority.items() if k != "n2"}
+    assert "Node 'n2' has no priority" in broken(problem, replace(right, priority=unranked))
+    assert "no node 'x'" in broken(problem, replace(right, device_of={**right.device_of, "x": "d0"}))
+    assert "'d7', which is no device" in broken(problem, answer(problem, "0017"))
+
+
+def test_a_colocated_set_that_is_torn_apart_is_named():
+    assert "Nodes 'n0' and 'n1' of one colocated set are on 'd0' and 'd1'" in broken(
+        four(), answer(four(), "0112")
+    )
+
+
+def test_an_order_that_is_not_total_or_not_topological_is_named():
+    problem, right = four(), answer(four(), "0012")
+    swapped = {**right.priority, "n1": 2, "n2": 1}
+    assert "Node 'n2' comes before 'n1'" in broken(problem, replace(right, priority=swapped))
+    same = {**right.priority, "n3": 2}
+    assert "have the same priority 2" in broken(problem, replace(right, priority=same))
+    assert "not one of 0 to 3" in broken(problem, replace(right, priority={**right.priority, "n3": 9}))
+
+
+def test_a_unit_that_does_not_run_in_one_piece_is_named():
+    graph = graph_of(["n0", "n1", "n2"], [("n0", 1, ["n2"])], units=[["n0", "n2"]], colocated=[["n0", "n2"]])
+    problem = Problem(graph, costs_of(graph), cluster_of([100] * 2))
+    assert "unit of node 'n0' does not run in one piece" in broken(problem, answer(problem, "010"))
+    whole = replace(answer(problem, "010"), priority={"n1": 0, "n0": 1, "n2": 2})
+    assert verify(problem, whole).ok
+
+
+def test_a_capacity_one_byte_too_small_is_named_where_it_is_claimed():
+    problem, right = four(), answer(four(), "0012")
+    used = static_bytes(problem.graph, right.device_of, problem.costs.alpha, problem.copies)
+    limits = [used["d0"], used["d1"], used["d2"]]
+    assert verify(with_capacities(problem, limits), right).ok
+    tight = with_capacities(problem, [limits[0], limits[1] - 1, limits[2]])
+    assert f"Device 'd1' holds {limits[1]} bytes of {limits[1] - 1}: 1 too many" in broken(tight, right)
+    assert verify(tight, right, capacity=False).ok
+
+
+def test_a_path_that_leaves_a_device_and_comes_back_is_named_where_contiguity_is_asked():
+    problem = replace(four(), contiguous=True)
+    assert "leaves at 'n1', passes 'n2' and is back at 'n3'" in broken(problem, answer(problem, "0010"))
+    assert verify(problem, answer(problem, "0011")).ok
+    halves = replace(problem, backward_nodes=frozenset({"n3"}))
+    assert verify(halves, answer(problem, "0010")).ok  # n3 is of the other half
+
+
+def test_stages_that_contradict_the_placement_are_named():
+    problem = four()
+    stages = (Stage(("n0", "n1"), ("d0", "d2")), Stage(("n2", "n3"), ("d1",)))
+    assert verify(problem, answer(problem, "0011", stages)).ok
+    assert "but its stage 0 begins with 'd0'" in broken(problem, answer(problem, "1111", stages))
+    twice = (stages[0], Stage(("n2", "n3"), ("d1", "d2")))
+    assert "Device 'd2' is listed for stage 0 and for stage 1" in broken(
+        problem, answer(problem, "0011", twice)
+    )
+    few = (stages[0], Stage(("n2",), ("d1",)))
+    assert "Node 'n3' is in no stage" in broken(problem, answer(problem, "0011", few))
+    back = (stages[1], stages[0])
+    assert "reads 't2' of the later stage 1" in broken(problem, answer(problem, "0011", back))
+    replicas = with_capacities(problem, [1000, 1000, 10])
+    assert "Device 'd2' holds" in broken(replicas, answer(problem, "0011", stages))
+
+
+@examples
+@given(problems(), st.data())
+def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
+    problem = trained(problem) if data.draw(st.booleans()) else problem
+    if data.draw(st.booleans()):
+        ports = [
+            data.draw(st.sampled_from([None, Link(0.0, 0.0), Link(0.2, 0.03)]))
+            for _ in problem.cluster.devices
+        ]
+        devices = tuple(replace(d, port=port) for d, port in zip(problem.cluster.devices, ports, strict=True))
+        problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
+    device_of = Random().partition(replace(problem, seed=data.draw(st.integers(0, 99)))).device_of
+    instance = Instance.of(problem)
+    where = instance.encode(device_of)
+    assert recompute_max_load(problem, device_of) == pytest.approx(instance.loads(where).max(), abs=1e-12)
+    for p, device in enumerate(instance.devices):
+        nodes = {name for name, q in device_of.items() if q == device}
+        assert recompute_used_bytes(problem, nodes) == instance.used_bytes(where)[p]
+
+
+def test_max_load_by_hand():
+    """d0: 3 + 3, and 10 bytes at 0.01 s and 0.1 s there and back; d1 the same and another such crossing."""
+    problem = replace(four(), cluster=cluster_of([1000] * 3, latency_s=0.1))
+    assert recompute_max_load(problem, answer(problem, "0012").device_of) == pytest.approx(6.4)
+    assert recompute_max_load(problem, answer(problem, "0000").device_of) == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@settings(examples, max_examples=15)
+@given(problem=problems(), schedule=st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]), train=st.booleans())
+def test_answers_and_simulated_timelines_of_all_methods_hold(method, problem, schedule, train):
+    problem = trained(problem) if train else problem
+    costs = replace(
+        problem.costs, step_seconds_per_byte={"cpu": 0.01, "gpu": 0.02}, instruction_s={"cpu": 0.001}
+    )
+    problem = replace(problem, costs=costs)
+    try:
+        placement = method.partition(problem)
+    except InfeasibleError:
+        return
+    verify(problem, placement, method.respects_capacity).require()
+    program = compile_program(
+        problem.graph, placement.device_of, placement.priority, problem.cluster, schedule, train
+    )
+    timeline = simulate(program, problem.cluster, problem.costs)
+    verify_timeline(problem, placement, program, timeline).require()
+
+
+# --- broken timelines ---------------------------------------------------------------------------
+
+
+def run(schedule=None, where="0012"):
+    problem = four()
+    placement = answer(problem, where)
+    program = compile_program(
+        problem.graph, placement.device_of, placement.priority, problem.cluster, schedule or SingleBatch()
+    )
+    return problem, placement, program, simulate(program, problem.cluster, problem.costs)
+
+
+def complaints(problem, placement, program, timeline) -> str:
+    return " ".join(verify_timeline(problem, placement, program, timeline).violations)
+
+
+def change(timeline, kind, of, /, **fields):
+    """The timeline with another version of one event; None: without it."""
+    events = list(timeline.events)
+    at = next(i for i, e in enumerate(events) if e.kind == kind and of in (e.name, "any"))
+    if fields:
+        shift = fields.pop("shift", 0.0)
+        e = replace(events[at], **fields)
+        events[at] = replace(e, start_s=e.start_s + shift, end_s=e.end_s + shift)
+    else:
+        del events[at]
+    return replace(timeline, events=tuple(events))
+
+
+def test_the_unbroken_timelines_hold():
+    for schedule in (SingleBatch(), GPipe(2)):
+        assert verify_timeline(*run(schedule)).ok
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("forward", "segment 1", "forward of segment 1 of micro-batch 0 happens 0 times instead of 1"),
+        ("backward", "segment 0", "backward of segment 0 of micro-batch 0 happens 0 times instead of 1"),
+        ("send", "t2", "variable 't2' of micro-batch 0 is sent 0 times from 'd0' to 'd1'"),
+        (
+            "send",
+            "gradient of t3",
+            "gradient of variable 't3' of micro-batch 0 is sent 0 times from 'd2' to 'd1'",
+        ),
+        ("step", "any", "does 0 optimiser steps instead of 1"),
+    ],
+)
+def test_an_event_that_is_missing_or_doubled_is_named(kind, name, said):
+    problem, placement, program, timeline = run()
+    assert said in complaints(problem, placement, program, change(timeline, kind, name))
+    event = next(e for e in timeline.events if e.kind == kind and name in (e.name, "any"))
+    doubled = replace(timeline, events=(*timeline.events, event))
+    found = complaints(problem, placement, program, doubled)
+    assert said.replace(" 0 times", " 2 times").replace("does 0", "does 2") in found
+    assert "at once" in found or event.seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shift", "said"),
+    [
+        ("send", "t2", -0.1, "The send of t2 of micro-batch 0 begins"),
+        ("send", "t2", 0.1, "The forward of segment"),
+        ("send", "gradient of t2", -0.1, "The send of gradient of t2 of micro-batch 0 begins"),
+        ("send", "gradient of t2", 0.1, "The backward of segment"),
+        ("forward", "segment 0", 0.05, "The send of t2 of micro-batch 0 begins"),
+    ],
+)  # fmt: skip
+def test_an_event_at_the_wrong_time_is_named(kind, name, shift, said):
+    problem, placement, program, timeline = run()
+    assert said in complaints(problem, placement, program, change(timeline, kind, name, shift=shift))
+
+
+def test_a_backward_before_its_own_forward_and_a_step_before_the_last_backward_are_named():
+    problem, placement, program, timeline = run()
+    last = len(program.segments) - 1
+    early = change(timeline, "backward", f"segment {last}", shift=-1.0)
+    assert f"The backward of segment {last} of micro-batch 0 begins" in complaints(
+        problem, placement, program, early
+    )
+    early = change(timeline, "step", "any", shift=-0.5)
+    assert "The optimiser step on" in complaints(problem, placement, program, early)
+
+
+def test_two_computations_of_one_device_at_once_are_named():
+    problem, placement, program, timeline = run(GPipe(2))
+    first = next(
+        e for e in timeline.events if e.kind == "forward" and e.name == "segment 0" and e.microbatch == 1
+    )
+    events = tuple(
+        replace(e, start_s=e.start_s - 0.5, end_s=e.end_s - 0.5) if e is first else e for e in timeline.events
+    )
+    assert (
+        "Device 'd0' does the forward of segment 0 of micro-batch 0 and the forward of segment 0"
+        in complaints(problem, placement, program, replace(timeline, events=events))
+    )
+
+
+def test_two_transfers_of_one_link_at_once_are_named():
+    graph = graph_of(["n0", "n1"], [("n0", 10, ["n1"]), ("n0", 10, ["n1"])])
+    problem = Problem(graph, costs_of(graph), cluster_of([1000] * 2))
+    placement = answer(problem, "01")
+    program = compile_program(
+        graph, placement.device_of, placement.priority, problem.cluster, SingleBatch(), False
+    )
+    timeline = simulate(program, problem.cluster, problem.costs)
+    assert verify_timeline(problem, placement, program, timeline).ok
+    sends = [e for e in timeline.events if e.kind == "send"]
+    sooner = change(timeline, "send", sends[1].name, shift=-0.05)
+    assert "The link from 'd0' to 'd1' has the send of" in complaints(problem, placement, program, sooner)
+
+
+def test_seconds_that_are_not_those_of_the_costs_are_named():
+    problem, placement, program, timeline = run()
+    send = next(e for e in timeline.events if e.kind == "send")
+    short = change(timeline, "send", send.name, end_s=send.end_s - 0.01)
+    assert "lasts 0.19 s, less than 0.2 s" in complaints(problem, placement, program, short)
+    forward = next(e for e in timeline.events if e.kind == "forward")
+    short = change(timeline, "forward", forward.name, end_s=forward.end_s - 0.5)
+    assert f"forward of {forward.name} of micro-batch 0 lasts" in complaints(
+        problem, placement, program, short
+    )
+    step = next(e for e in timeline.events if e.kind == "step")
+    longer = change(timeline, "step", "any", end_s=step.end_s + 1)
+    assert f"optimiser step on '{step.device}' lasts" in complaints(problem, placement, program, longer)
+
+
+def test_an_iteration_that_ends_before_or_after_its_last_event_is_named():
+    problem, placement, program, timeline = run()
+    for off in (-0.1, 0.1):
+        wrong = replace(timeline, iteration_s=timeline.iteration_s + off)
+        assert "its last event ends at" in complaints(problem, placement, program, wrong)
+
+
+def test_a_message_that_nothing_needs_or_with_other_bytes_is_named():
+    problem, placement, program, timeline = run()
+    send = next(e for e in timeline.events if e.name == "t2")
+    astray = replace(timeline, events=(*timeline.events, replace(send, peer="d2")))
+    assert "Nothing needs the send of t2" in complaints(problem, placement, program, astray)
+    assert "has 3 bytes of the 10 of 't2'" in complaints(
+        problem, placement, program, change(timeline, "send", "t2", nbytes=3)
+    )
+
+
+def test_a_program_of_another_placement_is_named():
+    problem, _, program, timeline = run()
+    other = answer(problem, "0022")
+    assert "which was placed on 'd2'" in complaints(problem, other, program, timeline)
+
+
+def test_unknown_events_are_named():
+    problem, placement, program, timeline = run()
+    assert "belongs to no segment" in complaints(
+        problem, placement, program, change(timeline, "forward", "segment 1", name="segment 99")
+    )
+    assert "which is no device of the cluster" in complaints(
+        problem, placement, program, change(timeline, "forward", "segment 1", device="d9")
+    )

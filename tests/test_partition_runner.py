@@ -1,0 +1,176 @@
+"""`python -m runners.partition`: the table, `result.json`, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from runners._entry import entry
+from runners.partition import job
+
+FAST = ["cluster=uniform", "cluster.devices=2", "cluster.bandwidth=1e6", "cluster.capacity=75%"]
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in a folder with two graph files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    rows = [f"n{i} -- Layer({i}) -- forward_compute_time={i}.0, backward_compute_time=1.0, "
+            "activation_size=1000, parameter_size=500" for i in range(4)]  # fmt: skip
+    edges = [f"\tn{i} -- n{i + 1}" for i in range(3)]
+    (tmp_path / "g.txt").write_text("\n".join([*rows, *edges]))
+    task = {"cpuLatency": 9.0, "size": 10}
+    tasks = [{"id": i, "fpgaLatency": i + 1, **task} for i in range(4)]
+    data = {"maxSizePerFPGA": 25, "maxFPGAs": 2, "maxCPUs": 1, "nodes": tasks,
+            "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in range(3)]}  # fmt: skip
+    (tmp_path / "g.json").write_text(json.dumps(data))
+
+    def call(*arguments: str) -> Ended:
+        monkeypatch.setattr("sys.argv", ["partition", *arguments])
+        code = 0
+        try:
+            entry("partition")(job)()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ended(code, *capfd.readouterr())
+
+    return call
+
+
+def result(path: str = "r.json") -> dict[str, Any]:
+    return json.loads(Path(path).read_text())  # type: ignore[no-any-return]
+
+
+def test_a_plan_has_every_field_in_the_unit_of_the_file(run: Run) -> None:
+    ended = run("graph=g.txt", "partitioner=single", *FAST, "cluster.capacity=100%", "result=r.json")
+    assert ended.code == 0, ended.err
+    found = result()
+    assert (found["method"], found["status"], found["unit"]) == ("single", "heuristic", "ms")
+    assert found["objective_name"] == "latency"
+    assert found["objective"] == pytest.approx(10.0)
+    assert (found["bound"], found["gap"]) == (None, None)
+    assert found["device_of"] == dict.fromkeys(["n0", "n1", "n2", "n3"], "d0")
+    assert found["per_device"]["d0"]["seconds"] == pytest.approx(10.0)
+    assert found["per_device"]["d0"]["bytes"] == 2 * 2000 + 2 * 4000
+    assert found["per_device"]["d1"]["seconds"] == 0.0
+    assert found["seconds"] < 5
+    assert "latency 10 ms" in ended.out
+    assert "d1" in ended.out
+
+
+def test_max_load_is_that_of_the_file_s_own_devices(run: Run) -> None:
+    assert run("graph=g.json", "objective=max_load", "partitioner=m_topo", "result=r.json").code == 0
+    found = result()
+    loads = [device["seconds"] for device in found["per_device"].values()]
+    assert found["objective"] == max(loads)
+    assert all(device["bytes"] <= device["capacity"] for device in found["per_device"].values())
+    # Two neighbours on each accelerator: 1 + 2 + 0.5 and 0.5 + 3 + 4.
+    assert found["objective"] == pytest.approx(7.5)
+
+
+def test_the_simulated_objective_follows_the_schedule(run: Run) -> None:
+    same = ["graph=g.txt", *FAST, "partitioner=m_topo", "objective=simulated", "result=r.json"]
+    assert run(*same, "schedule=single_batch").code == 0
+    # d0 has 0, 1 and 2: 3 forward, 1 to send, 3 and 1 on d1, 1 back, 3 backward.
+    assert result()["objective"] == pytest.approx(12.0)
+    assert run(*same, "schedule=gpipe", "schedule.microbatches=3", "cluster.capacity=100%").code == 0
+    # d0 forwards until 9; d1's last backward ends at 16; d0's backwards begin at 15 and take 3 each.
+    assert result()["objective"] == pytest.approx(24.0)
+
+
+def test_the_result_lies_in_the_folder_of_the_run_unless_it_is_told_where(run: Run, tmp_path: Path) -> None:
+    assert run("graph=g.json", "partitioner=m_topo").code == 0
+    assert len(list(tmp_path.glob("outputs/*/runs/*/result.json"))) == 1
+
+
+def test_a_multirun_plans_with_each_method(run: Run, tmp_path: Path) -> None:
+    assert run("--multirun", "graph=g.json", "partitioner=m_topo,random").code in (0, 2)
+    found = [result(str(path)) for path in tmp_path.glob("outputs/*/multiruns/*/*/result.json")]
+    assert {each["method"] for each in found} == {"m_topo", "random"}
+
+
+def test_infeasible_is_said_with_the_missing_bytes(run: Run) -> None:
+    ended = run("graph=g.txt", *FAST, "cluster.capacity=1000", "partitioner=m_topo", "result=r.json")
+    assert ended.code == 2
+    assert ended.err.startswith("error: ")
+    assert "10000 bytes) are missing in total" in ended.err
+    found = result()
+    assert (found["status"], found["objective"], found["device_of"]) == ("infeasible", None, {})
+    assert "missing" in found["message"]
+
+
+def test_a_plan_of_a_method_that_heeds_no_memory_is_refused_where_it_does_not_fit(run: Run) -> None:
+    ended = run("graph=g.txt", *FAST, "partitioner=single", "result=r.json")
+    assert ended.code == 2
+    assert "single puts" in ended.err
+    assert "3000 bytes) are missing there" in ended.err
+    assert result()["status"] == "infeasible"
+
+
+def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
+    same = ["graph=g.txt", *FAST, "partitioner=m_topo", "result=r.json"]
+    ended = run(*same, "explain=true", "compare_with=single")
+    assert ended.code == 0, ended.err
+    assert {"explanation", "compared_with"} <= result().keys()
+    assert result()["explanation"]["what_if"]
+    Path("r.json").rename("before.json")
+    ended = run(*same, "compare_with=before.json")
+    assert ended.code == 0, ended.err
+    assert result()["compared_with"]["nodes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["graph must be given"]),
+        (["graph=none.txt"], ["'none.txt' is not there"]),
+        (["graph=''"], ["graph is empty"]),
+        (["graph=g.txt"], ["describes no devices", "cluster=uniform cluster.devices=4"]),
+        (["graph=g.txt", "cluster=cpu2"], ["cluster=cpu2", "uniform, mixed3"]),
+        (["graph=g.txt", "cluster=uniform", "cluster.bandwidth=0"], ["cluster.bandwidth is 0"]),
+        (["graph=g.txt", "cluster=uniform", "cluster.capcity=1"], ["cluster.capcity", "known:"]),
+        (["graph=g.json", "partitioner=[m_topo,single]"], ["m_topo, single", "exactly one"]),
+        (["graph=g.json", "partitioner=[]"], ["exactly one"]),
+        (["graph=g.json", "partitioner=none"], ["partitioner=none is not an option"]),
+        (["graph=g.json", "objective=speed"], ["objective is 'speed'", "latency"]),
+        (["graph=g.json", "contiguous=true"], ["contiguous=true goes with objective=max_load"]),
+        (["graph=g.json", "time_limit=0"], ["time_limit is 0"]),
+        (["graph=g.json", "time_limit=soon"], ["time_limit is 'soon'"]),
+        (["graph=g.json", "seed=-1"], ["seed is -1"]),
+        (["graph=g.json", "alpha=3"], ["alpha is 3", "whole"]),
+        (["graph=g.json", "+limit=3"], ["limit is not a config key", "did you mean time_limit?"]),
+        (["graph=g.json", "result=."], ["result is '.'"]),
+        (["graph=g.json", "compare_with=none"], ["compare_with is 'none'", "m_topo"]),
+        (["graph=g.json", "compare_with=g.json"], ["compare_with is 'g.json'", "no result.json"]),
+    ],
+)
+def test_a_mistake_gives_one_sentence_and_leaves_nothing(
+    run: Run, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1
+    assert all(word in ended.err for word in words), ended.err
+    assert not list(tmp_path.glob("outputs/*/runs/*"))
+
+
+def test_help_says_how_to_begin(run: Run) -> None:
+    ended = run("--help")
+    assert ended.code == 0
+    assert "cluster=uniform" in ended.out
+    assert "compare_with" in ended.out
