@@ -128,7 +128,7 @@ def _stages(file: Path, workload: Workload, reference: dict[str, Any]) -> Iterat
             suite="stages",
             title=f"{file.name}, slowest stage, {name}",
             workload=workload,
-            cluster=uniform_cluster(name, capacity="1TB", latency=0, **keys),
+            cluster=uniform_cluster(capacity="1TB", name=name, **keys),
             problem_keys={"objective": "max_load"},
             methods=("pipedream",) if straight else ("pipedream", "auto"),
             partitioners={"pipedream": PipeDream(straight=straight)},
@@ -146,7 +146,7 @@ def _baechi(file: Path) -> Iterator[Setting]:
             suite="baechi",
             title=f"{file.name}{text}, makespan in Baechi's simulator",
             workload=read_workload(file, inputs="profiled"),
-            cluster=uniform_cluster("baechi", 4, bandwidth=1 / 0.1754e-9, latency=134e-6, capacity=capacity),
+            cluster=uniform_cluster(4, bandwidth=1 / 0.1754e-9, latency=134e-6, capacity=capacity),
             problem_keys={"objective": "latency", "passes": "forward", "alpha": 1, "variable_copies": 1},
             methods=("m_topo", "m_etf", "m_sct"),
             partitioners={

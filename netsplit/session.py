@@ -70,6 +70,7 @@ class Study:
             self.cluster,
             in_flight=self.schedule.in_flight,
             seed=seed,
+            objective="simulated",
             evaluate=lambda placement: simulate(self._program(placement), self.cluster, self.costs),
         )
 

@@ -246,6 +246,10 @@ def read_workload(path: str | Path, inputs: Inputs = "free") -> Workload:
         if " -- " not in text:
             raise NetSplitError(f"{where}: {_UNKNOWN}.")
         return read_pipedream(text, where, file.stem, inputs)
+    if inputs != "free":
+        raise ConfigError(
+            f"inputs is {inputs}, which is of PipeDream's files only, and {where} is none: leave it."
+        )
     return _from_json(parse_json(text, where), text, where, file.stem)
 
 
@@ -267,6 +271,8 @@ def _from_json(data: Any, text: str, where: str, name: str) -> Workload:
 
 
 def _text(file: Path) -> str:
+    if file.exists() and not file.is_file():
+        raise NetSplitError(f"graph file '{file}' is a folder or a device: give a file.")
     try:
         raw = file.read_bytes()
     except FileNotFoundError as error:

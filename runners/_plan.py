@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
@@ -86,7 +87,7 @@ def show_plan(console: Console, plan: CheckedPlan, work: Workload) -> None:
     if plan.gap is not None:
         facts.append(f"gap {100 * plan.gap:.2f} %")
     facts.append(f"{plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
-    console.print("[bold]" + ", ".join(facts), highlight=False)
+    console.print("[bold]" + escape(", ".join(facts)), highlight=False)
     loads = plan.problem.objective == "max_load"
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("device")
@@ -104,7 +105,7 @@ def show_plan(console: Console, plan: CheckedPlan, work: Workload) -> None:
     for name, share in plan.shares.items():
         part = 100 * share.seconds / plan.objective_s if plan.objective_s > 0 else 0.0
         table.add_row(
-            name,
+            escape(name),
             str(share.nodes),
             _number(share.seconds / unit_s),
             _number(share.transfer_s / unit_s),
@@ -118,6 +119,7 @@ def show_plan(console: Console, plan: CheckedPlan, work: Workload) -> None:
         console.print(
             f"stage {i}: {len(stage.nodes)} nodes on {', '.join(stage.devices)}, warm-up {stage.warm_up}",
             highlight=False,
+            markup=False,
         )
 
 

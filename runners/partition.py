@@ -51,6 +51,10 @@ class Settings:
     compare_with: str | None = None
 
     def __post_init__(self) -> None:
+        if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
+            raise ConfigError(
+                f"result is '{self.result}', which is the graph file itself: give another path."
+            )
         if self.time_limit is not None and not (self.time_limit > 0 and math.isfinite(self.time_limit)):
             raise ConfigError(f"time_limit is {self.time_limit}: give more than 0 seconds, or null.")
         if self.seed < 0:

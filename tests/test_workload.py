@@ -78,7 +78,7 @@ def test_a_file_that_is_no_graph_gets_one_sentence(tmp_path: Path, content: byte
 def test_a_file_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
     with pytest.raises(NetSplitError, match="is not there"):
         read_workload(tmp_path / "none")
-    with pytest.raises(NetSplitError, match="cannot be read"):
+    with pytest.raises(NetSplitError, match="is a folder"):
         read_workload(tmp_path)
 
 

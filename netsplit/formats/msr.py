@@ -11,6 +11,7 @@ A file carries its own cluster: accelerators that reach one another through host
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,10 @@ def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload
     counts = {key: _whole(data, key, where) for key in ("maxFPGAs", "maxCPUs")}
     if not sum(counts.values()):
         raise NetSplitError(f"{where}: maxFPGAs and maxCPUs are both 0: the work needs a device.")
-    capacity = round(checked_number(_item(data, "maxSizePerFPGA", where), "maxSizePerFPGA", where))
+    capacity = min(
+        MOST_BYTES,
+        round(checked_number(_item(data, "maxSizePerFPGA", where), "maxSizePerFPGA", where, most=math.inf)),
+    )
     tasks = _tasks(data, places)
     edges, costs, sizes, remarks = _edges(data, tasks, places)
     order = topological(

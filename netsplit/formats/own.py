@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.formats.text import JsonPlaces, checked_number, topological
+from netsplit.formats.text import JsonPlaces, Place, checked_number, topological
 from netsplit.graph import files
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.profile.costs import Costs, NodeSeconds
 
 if TYPE_CHECKING:
@@ -111,6 +111,9 @@ def _check_graph(graph: Graph, places: JsonPlaces) -> None:
                     f"{places.at('nodes', i)}: node '{node.name}' names initializer '{k}', "
                     "which is not there."
                 )
+    for key, tensors in (("variables", graph.variables), ("initializers", graph.initializers)):
+        for i, tensor in enumerate(tensors.values()):
+            _check_bytes(tensor, places.at(key, i))
     for i, variable in enumerate(graph.variables.values()):
         for end in (*variable.consumers, variable.producer):
             if end is not None and end not in graph.nodes:
@@ -134,6 +137,17 @@ def _check_graph(graph: Graph, places: JsonPlaces) -> None:
             f"{places.at('nodes', graph.position[late])}: node '{late}' stands before a node that feeds it: "
             "give nodes in topological order."
         )
+
+
+def _check_bytes(tensor: Variable | Initializer, place: Place) -> None:
+    try:
+        nbytes = tensor.nbytes if all(size >= 0 for size in tensor.shape) else -1
+    except (KeyError, TypeError) as error:
+        raise NetSplitError(
+            f"{place}: '{tensor.name}' has dtype {tensor.dtype!r} and shape {tensor.shape!r}: give a torch dtype "
+            "by name, and whole numbers."
+        ) from error
+    checked_number(nbytes, f"size of '{tensor.name}'", place)
 
 
 def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:

@@ -76,7 +76,8 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
     edges = {ends: line for ends, line in edges.items() if ends[1] not in dropped}
     if not lines:
         raise NetSplitError(f"{where}: the file has no node that does anything.")
-    order = topological(list(lines), list(edges), {e: f"{where}, line {n}" for e, n in edges.items()}, where)
+    places = {e: f"{where}, line {n}" for e, n in edges.items()}
+    order = topological(list(lines), list(edges), places, where, breadth_first=True)
     graph = _graph(order, lines, list(edges))
     seconds = {
         node: NodeSeconds(0.0, 0.0)

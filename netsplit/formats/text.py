@@ -15,6 +15,7 @@ from netsplit.errors import NetSplitError
 __all__ = ["JsonPlaces", "Place", "checked_number", "parse_json", "topological"]
 
 _SPACE = " \t\n\r"
+LARGEST = 1e14  # bytes or time units; thousands of them, several times, still fit 64-bit integers
 _SHOWN = 6  # nodes of a cycle that an error names
 
 
@@ -61,12 +62,12 @@ def parse_json(text: str, where: str) -> Any:
         raise NetSplitError(
             f"{where}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})."
         ) from error
-    except RecursionError as error:
+    except (RecursionError, ValueError) as error:
         raise NetSplitError(f"{where}: not JSON that can be read ({error}).") from error
 
 
-def checked_number(value: Any, what: str, where: object) -> float:
-    """A finite number of 0 or more.
+def checked_number(value: Any, what: str, where: object, most: float = LARGEST) -> float:
+    """A finite number from 0 to `most`.
 
     Raises:
         NetSplitError: anything else; names `where` and `what`.
@@ -80,6 +81,8 @@ def checked_number(value: Any, what: str, where: object) -> float:
     if not math.isfinite(number) or number < 0:
         shown = repr(value) if not isinstance(value, str) else f"'{value}'"
         raise NetSplitError(f"{where}: {what} is {shown}: it must be a finite number of 0 or more.")
+    if number > most:
+        raise NetSplitError(f"{where}: {what} is {number:g}: more than {most:g} cannot be planned with.")
     return number
 
 
@@ -88,12 +91,14 @@ def topological(
     edges: Sequence[tuple[str, str]],
     places: Mapping[tuple[str, str], object],
     where: str,
+    breadth_first: bool = False,
 ) -> list[str]:
     """The names in a topological order that follows the file's as closely as it can.
 
     Args:
         edges: (u, v), each once.
         places: where an edge stands, for the error.
+        breadth_first: of the names that could come next, the one that could first, not the file's first.
 
     Raises:
         NetSplitError: a cycle; names its nodes and one of its edges.
@@ -104,16 +109,19 @@ def topological(
     for u, v in edges:
         after[u].append(v)
         waits_for[v] += 1
-    ready = [rank[name] for name in names if not waits_for[name]]
+    first = [name for name in names if not waits_for[name]]
+    ready = [(turn if breadth_first else rank[name], rank[name]) for turn, name in enumerate(first)]
     heapq.heapify(ready)
+    turns = len(ready)
     order: list[str] = []
     while ready:
-        name = names[heapq.heappop(ready)]
+        name = names[heapq.heappop(ready)[1]]
         order.append(name)
         for v in after[name]:
             waits_for[v] -= 1
             if not waits_for[v]:
-                heapq.heappush(ready, rank[v])
+                heapq.heappush(ready, (turns if breadth_first else rank[v], rank[v]))
+                turns += 1
     if len(order) < len(names):
         cycle = _cycle([name for name in names if waits_for[name]], edges)
         place = places.get((cycle[0], cycle[1 % len(cycle)]), where)

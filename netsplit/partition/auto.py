@@ -31,7 +31,7 @@ PORTFOLIO = (
     "single", "m_topo", "balanced", "layerwise", "heft", "dpos", "m_etf", "m_sct", "round_robin", "pipedream",
     "pesto", "netsplit",
 )  # fmt: skip
-NODES_A_SECOND = 3.0e6  # visited by annealing on a slow core: its moves are counted, not timed
+NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed
 PROVEN = 1e-6  # relative gap that counts as none: costs are measured to fewer digits
 RESERVE = 0.04  # of the time, for what follows the search
 
@@ -51,7 +51,7 @@ class Auto(Partitioner):
     the same answer unless the time limit ends it first; the report's notes then say ``stopped: time``.
     """
 
-    time_limit_s: float = 60.0
+    time_limit_s: float = 30.0
     rounds: int = 12  # annealing runs: from the portfolio's best, then from the best so far
 
     name = "auto"

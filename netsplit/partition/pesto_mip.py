@@ -1,4 +1,4 @@
-"""A mixed-integer linear model that HiGHS solves from a known solution, so that a time limit has an answer."""
+"""A mixed-integer linear model that HiGHS solves from a known solution, so a time limit has an answer."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def what_if_lines(results: Sequence[WhatIf]) -> list[str]:
     if results[0].given_s > base:
         found = f"deciding anew found one for the problem as it is with {seconds(base)}"
         lines += wrapped(f"the placement takes {seconds(results[0].given_s)}; {found}", "  ", "      ")
-    width = min(44, max(len(result.change.label) for result in results) + len(more) + 1)
+    width = min(56, max(len(result.change.label) for result in results) + len(more) + 1)
     for result in results:
         if result.gain_s <= 0 and not result.note:
             continue

@@ -153,6 +153,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(fpgaLatency=...), ["line 12, nodes[1]", "'fpgaLatency' is missing"]),
         (broken(fpgaLatency=-1), ["line 12, nodes[1]", "fpgaLatency is -1"]),
         (broken(cpuLatency=float("nan")), ["line 12, nodes[1]", "cpuLatency is nan"]),
+        (broken(size=1e30), ["line 12, nodes[1]", "size is 1e+30"]),
         (broken(size="much"), ["line 12, nodes[1]", "size is 'much'"]),
         (broken(size=True), ["nodes[1]", "size is True"]),
         (broken(id=10), ["line 12, nodes[1]", "node id 10", "second time"]),

@@ -23,6 +23,7 @@ import highspy
 import numpy as np
 
 from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.max_load.annealing import Annealer, BlockAnnealer
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["BlockModel", "core_bound", "excluded", "sharing_bound"]
@@ -169,6 +170,7 @@ class _Covering:
     value: Floats  # [G] what a group is worth where it is left out
     sizes: list[int]
     highs: highspy.Highs = field(init=False)
+    columns: dict[tuple[int, bytes], Ints] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         g = self.model.count
@@ -182,14 +184,27 @@ class _Covering:
         for size in self.sizes:
             self.highs.addRow(-_INF, float(size), 0, np.zeros(0, np.int32), np.zeros(0))
 
-    def add(self, groups: Ints, c: int) -> None:
+    def add(self, groups: Ints, c: int) -> bool:
+        """Whether the block is new."""
+        key = (c, groups.tobytes())
+        if key in self.columns:
+            return False
+        self.columns[key] = groups
         index = np.append(groups, self.model.count + c).astype(np.int32)
         self.highs.addCol(0.0, 0.0, _INF, len(index), index, np.ones(len(index)))
+        return True
 
-    def solve(self) -> tuple[float, Floats]:
+    def best(self, c: int, prices: Floats, many: int) -> list[Ints]:
+        """The known blocks of a class with the highest price."""
+        own = [groups for (k, _), groups in self.columns.items() if k == c]
+        return sorted(own, key=lambda groups: -float(prices[groups].sum()))[:many]
+
+    def solve(self) -> tuple[float, Floats, Floats]:
+        """What is left uncovered, the prices of groups, and what a block of each class has to reach."""
         self.highs.run()
         duals = np.array(self.highs.getSolution().row_dual)
-        return float(self.highs.getInfo().objective_function_value), duals[: self.model.count]
+        value = float(self.highs.getInfo().objective_function_value)
+        return value, duals[: self.model.count], -duals[self.model.count :]
 
 
 def excluded(
@@ -224,24 +239,49 @@ def excluded(
             for d in same:
                 if loads[d] <= below:
                     master.add(np.flatnonzero(where == d), c)
+    annealer = Annealer.of(model)
+    fillers = [BlockAnnealer(annealer, d) for d in first]
     prices = value.copy()
-    for turn in range(10_000):
-        tops = []
-        total = float(prices.sum())
-        for c, block in enumerate(blocks):
-            left = deadline - time.perf_counter()
-            if left <= 0 or stop():
+    slots = np.zeros(len(classes))
+    centre, record = value.copy(), -np.inf
+    idle, last = 0, np.inf
+    for turn in range(100_000):
+        fresh = False
+        for c, filler in enumerate(fillers):
+            starts = [np.zeros(0, np.int64), *master.best(c, prices, 2)]
+            for k, start in enumerate(starts):
+                if stop() or time.perf_counter() > deadline:
+                    return False
+                groups, price = filler.run(prices, below * (1 - 1e-9), start, 60_000, 7 * turn + k)
+                if price > slots[c] + 1e-7 and len(groups):
+                    fresh = master.add(groups, c) or fresh
+        exact = not fresh or idle >= 8
+        if exact:
+            idle = 0
+            for at in (0.5 * centre + 0.5 * prices, prices):
+                tops = []
+                for c, block in enumerate(blocks):
+                    left = deadline - time.perf_counter()
+                    if left <= 0 or stop():
+                        return False
+                    top, groups = block.most(at, left, 1e-4)
+                    tops.append(max(top, 0.0))
+                    if groups is not None and len(groups):
+                        fresh = master.add(groups, c) or fresh
+                margin = float(at.sum()) - sum(size * top for size, top in zip(sizes, tops, strict=True))
+                log(f"turn {turn}: margin {margin:.6f} of {np.abs(at).sum():.6f}")
+                if margin > 1e-6 * float(np.abs(at).sum()):
+                    return True
+                if margin > record:
+                    record, centre = margin, at
+                if fresh:
+                    break
+            if not fresh:
                 return False
-            top, groups = block.most(prices, left, 1e-4)
-            tops.append(max(top, 0.0))
-            if groups is not None and len(groups):
-                master.add(groups, c)
-        reach = sum(size * top for size, top in zip(sizes, tops, strict=True))
-        log(f"turn {turn}: prices {total:.6f}, blocks reach {reach:.6f}")
-        if total - reach > 1e-6 * float(np.abs(prices).sum()):
-            return True
-        uncovered, prices = master.solve()
-        log(f"  uncovered {uncovered:.6f}")
+        uncovered, prices, slots = master.solve()
+        idle += 1 if uncovered > last - 1e-4 else 0
+        last = uncovered
+        log(f"  {turn} uncovered {uncovered:.6f} columns {len(master.columns)} {exact}")
         if uncovered < 1e-6:
             return False
     return False
