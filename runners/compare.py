@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from netsplit.cluster.local import ClusterSpec
 from netsplit.config import build, check
 from netsplit.errors import ConfigError, NetSplitError
 from runners._entry import entry
@@ -29,6 +30,11 @@ def job(cfg: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     tracker = build(cfg.tracking)
     spec = build(cfg.cluster)
+    if not isinstance(spec, ClusterSpec):
+        raise ConfigError(
+            "cluster describes devices that are not here: choose cpu2 or cpu4, or plan on it with "
+            "`python -m runners.partition`."
+        )
     partitioners = {name: build(node) for name, node in cfg.partitioner.items()}
     schedule = build(cfg.schedule)
     schedule.microbatch_size(settings.batch_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -95,6 +96,7 @@ def job(cfg: DictConfig) -> None:
         variable_copies=settings.variable_copies,
     )
     other = _other(settings, problem)
+    _check_writable(result)
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     log.info("%s", headline(work, problem, partitioner))
     try:
@@ -229,6 +231,13 @@ def _infeasible(
         },
         "message": " ".join(str(error).split()),
     }
+
+
+def _check_writable(path: Path) -> None:
+    """Before the decision, which may take long."""
+    nearest = next(parent for parent in path.resolve().parents if parent.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise ConfigError(f"result is '{path}', and '{nearest}' is no folder to write in: give another path.")
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:

@@ -154,6 +154,7 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
         (["graph=g.json", "alpha=3"], ["alpha is 3", "whole"]),
         (["graph=g.json", "+limit=3"], ["limit is not a config key", "did you mean time_limit?"]),
         (["graph=g.json", "result=."], ["result is '.'"]),
+        (["graph=g.json", "result=g.txt/r.json"], ["g.txt' is no folder to write in"]),
         (["graph=g.json", "result=./g.json"], ["the graph file itself"]),
         (["graph=g.json", "inputs=profiled"], ["inputs is profiled", "PipeDream"]),
         (["graph=g.json", "compare_with=none"], ["compare_with is 'none'", "m_topo"]),

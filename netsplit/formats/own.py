@@ -111,9 +111,10 @@ def _check_graph(graph: Graph, places: JsonPlaces) -> None:
                     f"{places.at('nodes', i)}: node '{node.name}' names initializer '{k}', "
                     "which is not there."
                 )
-    for key, tensors in (("variables", graph.variables), ("initializers", graph.initializers)):
-        for i, tensor in enumerate(tensors.values()):
-            _check_bytes(tensor, places.at(key, i))
+    for i, tensor in enumerate(graph.variables.values()):
+        _check_bytes(tensor, places.at("variables", i))
+    for i, init in enumerate(graph.initializers.values()):
+        _check_bytes(init, places.at("initializers", i))
     for i, variable in enumerate(graph.variables.values()):
         for end in (*variable.consumers, variable.producer):
             if end is not None and end not in graph.nodes:
@@ -144,8 +145,8 @@ def _check_bytes(tensor: Variable | Initializer, place: Place) -> None:
         nbytes = tensor.nbytes if all(size >= 0 for size in tensor.shape) else -1
     except (KeyError, TypeError) as error:
         raise NetSplitError(
-            f"{place}: '{tensor.name}' has dtype {tensor.dtype!r} and shape {tensor.shape!r}: give a torch dtype "
-            "by name, and whole numbers."
+            f"{place}: '{tensor.name}' has dtype {tensor.dtype!r} and shape {tensor.shape!r}: "
+            "give a torch dtype by name, and whole numbers."
         ) from error
     checked_number(nbytes, f"size of '{tensor.name}'", place)
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +21,9 @@ from netsplit.partition.capacity import check_capacity, infeasible
 from netsplit.partition.instance import Instance, Ints
 from netsplit.partition.portfolio import Candidate, candidates
 from netsplit.partition.priority import topological_priority
+
+if TYPE_CHECKING:
+    from netsplit.partition.anneal import Annealed
 
 __all__ = ["Auto"]
 
@@ -34,6 +36,9 @@ PORTFOLIO = (
 NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed
 PROVEN = 1e-6  # relative gap that counts as none: costs are measured to fewer digits
 RESERVE = 0.04  # of the time, for what follows the search
+WARM = 4  # rounds before the prover starts: its relaxations need a good incumbent
+SLICES = (0.4, 0.6)  # of the time left, each for one relaxation; the rest is for the complete model
+LEAST_S = 0.3  # no proof is begun with less
 
 
 @dataclass(frozen=True)
@@ -138,9 +143,12 @@ class _Latency:
         self.best = _Best()
         self.found: list[Candidate] = []
         self.notes: dict[str, Any] = {}
+        self.results: list[Annealed] = []
+        self.more: list[Ints] = []  # starts that the prover found
+        self.warm = threading.Event()
 
     def partition(self) -> Placement:
-        clock = threading.Timer(max(0.0, self.deadline - time.perf_counter()), self._stop)
+        clock = threading.Timer(max(0.0, self.deadline - time.perf_counter()), self.stop)
         clock.daemon = True
         clock.start()
         prover = None if self.simulated else _Prover(self)
@@ -155,7 +163,7 @@ class _Latency:
                 prover.finish()
         finally:
             clock.cancel()
-            self._stop()
+            self.stop()
         if self.best.where is None or self.best.order is None:
             raise infeasible(self.problem, self.method.name)
         return self._placement(self.best.where, self.best.order, prover)
@@ -174,29 +182,31 @@ class _Latency:
 
     def _anneal(self) -> None:
         """Rounds from the portfolio's best placements in turn, and from the best so far."""
-        seed = np.random.SeedSequence(self.problem.seed % 2**63)
-        search_s = max(0.0, 0.85 * (self.deadline - time.perf_counter()))
-        moves = int(NODES_A_SECOND * self._limit_s() / max(20, self.instance.n) / self.method.rounds)
+        seeds = np.random.SeedSequence(self.problem.seed % 2**63).spawn(self.method.rounds)
+        share = 0.7 if self.simulated else 1.0
+        ended = time.perf_counter() + share * max(0.0, self.deadline - time.perf_counter())
+        limit_s = self.deadline - self.started
+        moves = int(share * NODES_A_SECOND * limit_s / max(20, self.instance.n) / self.method.rounds)
         ranked = sorted(self.found, key=lambda each: (not each.fits, each.value_s, each.method))
         starts = [each.where for each in ranked] or [np.zeros(self.instance.n, np.int64)]
         self.notes["moves"] = 0
-        self.results = []
-        ended = time.perf_counter() + search_s
-        for i, child in enumerate(seed.spawn(self.method.rounds)):
+        for i, seed in enumerate(seeds):
+            if i == WARM:
+                self.warm.set()
             if self.annealer.stop[0] or time.perf_counter() > ended:
                 self.notes["stopped"] = "time"
                 break
-            again = i >= len(starts) or i % 2 == 1
-            start = (
-                self.best.where if again and self.best.where is not None else starts[(i // 2) % len(starts)]
-            )
-            heat = 0.02 if again else 0.1
-            drawn = int(child.generate_state(1)[0])
-            answer = self.annealer.run(start, moves, drawn, heat=heat)
+            best = self.best.where if i % 2 == 1 else None
+            start = starts[(i // 2) % len(starts)] if best is None else best
+            heat = 0.1 if best is None else 0.02
+            if self.more:
+                start, heat = self.more.pop(), 0.02
+            answer = self.annealer.run(start, moves, int(seed.generate_state(1)[0]), heat=heat)
             self.notes["moves"] += moves
             self.results.append(answer)
             if np.isfinite(answer.value_s) and not self.simulated:
                 self.best.offer(answer.where, answer.order, answer.value_s, "annealing")
+        self.warm.set()
 
     def _simulate(self) -> None:
         """The schedule's own iteration: of what annealing found, and of moves from the best of it."""
@@ -239,10 +249,7 @@ class _Latency:
             report=_report("feasible", self.best.value_s, bound, "latency", "", notes),
         )
 
-    def _limit_s(self) -> float:
-        return self.deadline - self.started
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
         self.annealer.stop[0] = 1
 
 
@@ -268,22 +275,42 @@ class _Prover(threading.Thread):
             raise self.error
 
     def _prove(self) -> None:
-        from netsplit.partition.latency_bounds import latency_bound
+        """Relaxations, each from the incumbent of its time: the better it is, the less they leave open."""
+        from netsplit.partition.latency_bounds import relaxation
         from netsplit.partition.netsplit_exact import solve_latency
 
-        search = self.search
-        left: Callable[[], float] = lambda: search.deadline - time.perf_counter()  # noqa: E731
-        self.bound_s, notes = latency_bound(search.instance, 0.45 * left(), search.problem.seed)
-        self.notes["bound"] = notes
-        best = search.best
-        if left() <= 0.5 or self.bound_s >= best.value_s * (1 - PROVEN):
+        search, best = self.search, self.search.best
+        search.warm.wait(max(0.0, self._left_s()))
+        for rounds, share in enumerate(SLICES, 1):
+            if self._left_s() <= LEAST_S or self._closed():
+                break
+            incumbent_s = best.value_s if np.isfinite(best.value_s) else None
+            found = relaxation(
+                search.instance, share * self._left_s(), search.problem.seed, incumbent_s, workers=1
+            )
+            self.bound_s = max(self.bound_s, found.bound_s)
+            self.notes["bound"] = {**found.notes, "relaxations": rounds}
+            if found.where is not None and search.instance.fits(found.where):
+                value, order = search.annealer.evaluate(found.where)
+                best.offer(found.where, order, value, "relaxation, list-scheduled")
+                search.more.append(found.where)
+        if self._left_s() <= LEAST_S or self._closed():
             return
         hint = None if best.where is None or best.order is None else (best.where, best.order)
-        answer = solve_latency(search.instance, left(), search.problem.seed, hint=hint, workers=1)
+        answer = solve_latency(search.instance, self._left_s(), search.problem.seed, hint=hint, workers=1)
         self.bound_s = max(self.bound_s, answer.bound_s)
         if answer.where is not None and answer.order is not None and search.instance.fits(answer.where):
             value = search.annealer.step.makespan_s(answer.where, answer.order)
             best.offer(answer.where, answer.order, value, "netsplit_exact")
+
+    def _left_s(self) -> float:
+        return self.search.deadline - time.perf_counter()
+
+    def _closed(self) -> bool:
+        closed = self.bound_s >= self.search.best.value_s * (1 - PROVEN)
+        if closed:
+            self.search.stop()
+        return closed
 
 
 def _order_of(instance: Instance, placement: Placement) -> Ints:

@@ -49,7 +49,7 @@ class PestoFull(Partitioner):
     another run may find another answer, as the engine is stopped by the clock.
     """
 
-    target: int = 40  # vertices at which coarsening stops
+    target: int = 60  # vertices at which coarsening stops
     time_limit_s: float = 60.0
     gap: float = 1e-3  # relative distance of objective and bound at which the search may stop
     most_pairs: int = 20_000  # orders to decide, above which the engine is not started

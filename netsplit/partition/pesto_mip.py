@@ -102,6 +102,8 @@ class Mip:
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return MipAnswer(name, "limit", None, bound)
         proven = status == highspy.HighsModelStatus.kOptimal
+        if proven and bound is None:  # as where presolve is left with nothing to branch on
+            bound = info.objective_function_value
         return MipAnswer(
             name, "optimal" if proven else "feasible", list(solver.getSolution().col_value), bound
         )

@@ -24,7 +24,8 @@ Written more tightly, with the same integer solutions:
   not meet need no rows.
 - two rows that follow: Cmax is at least the load of every device and of every directed link.
 
-Times are scaled so that the known schedule takes 1000, capacities to 1000 each.
+Times are scaled so that the known schedule takes 1000, capacities to 1000 each. What takes more than
+twice that schedule, and so is in no better one, counts as twice, lest coefficients grow beyond reading.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ class PestoRows:
         self.unit_s = known.makespan / _SCALE or 1.0
         self.alike = not self.margin and _all_alike(tasks)
         self.known = _relabelled(known) if self.alike else known
+        self.seconds, self.message_s = (
+            np.minimum(found / self.unit_s, 2 * _SCALE) for found in (tasks.seconds, tasks.message_s)
+        )
         self.pairs = 0  # with an order to decide
         self._class_pairs: dict[tuple[int, int], int] = {}
         self._same: dict[tuple[int, ...], Fact] = {}
@@ -80,12 +84,16 @@ class PestoRows:
         return tuple(int(k) for k in shares.argmax(axis=1))
 
     def order(self, values: list[float]) -> list[float]:
-        """[T + Q] start times: the order in which devices and links serve."""
-        messages = [
-            values[self.sent[q]] if q in self.sent else _value(self._end(s), values)
-            for q, (s, _) in enumerate(self.tasks.messages)
-        ]
-        return [values[column] for column in self.start] + messages
+        """[T + Q] the middle of each operation: the order in which devices and links serve.
+
+        Not the start, which what takes no time may share with what follows it.
+        """
+        tasks = [values[column] + _value(self._end(t), values) for t, column in enumerate(self.start)]
+        messages = []
+        for q, (s, _) in enumerate(self.tasks.messages):
+            sent = values[self.sent[q]] if q in self.sent else _value(self._end(s), values)
+            messages.append(sent + _value(self._arrival(q), values))
+        return [twice / 2 for twice in tasks + messages]
 
     def memory_rows(self) -> None:
         """(5-18) for the devices which cannot hold everything."""
@@ -97,8 +105,11 @@ class PestoRows:
             if total <= capacity:
                 continue
             scale = _SCALE / max(capacity, 1)
-            terms: list[Term] = [(self._x(g, k), size * scale) for g, size in enumerate(own) if size]
-            for classes, size in shared.items():
+            most = 2 * max(capacity, 1)  # what exceeds a capacity alone is excluded by this much too
+            sizes = [min(size, most) for size in own]
+            terms: list[Term] = [(self._x(g, k), size * scale) for g, size in enumerate(sizes) if size]
+            for classes, nbytes in shared.items():
+                size = min(nbytes, most)
                 held = self.mip.column(float(any(self.known.where[g] == k for g in classes)))
                 terms.append((held, size * scale))
                 for g in classes:
@@ -212,12 +223,12 @@ class PestoRows:
         """The makespan is at least what one device computes, and what one directed link carries."""
         tasks = self.tasks
         for k in self.devices:
-            terms = [(self._x(g, k), tasks.seconds[t, k] / self.unit_s) for t, g in enumerate(tasks.class_of)]
+            terms = [(self._x(g, k), self.seconds[t, k]) for t, g in enumerate(tasks.class_of)]
             self.mip.at_most([*terms, (self.makespan, -1.0)], 0.0)
             for other in self.devices:
                 if other != k and tasks.messages:
                     sent = [
-                        (self._u(a, b, k, other), tasks.message_s[q, k, other] / self.unit_s)
+                        (self._u(a, b, k, other), self.message_s[q, k, other])
                         for q, (a, b) in enumerate(tasks.ends)
                     ]
                     self.mip.at_most([*sent, (self.makespan, -1.0)], 0.0)
@@ -227,7 +238,7 @@ class PestoRows:
 
     def _end(self, t: int) -> Fact:
         """C_i."""
-        seconds = self.tasks.seconds[t] / self.unit_s
+        seconds = self.seconds[t]
         if seconds.min() == seconds.max():
             return [(self.start[t], 1.0)], float(seconds[0])
         g = self.tasks.class_of[t]
@@ -239,7 +250,7 @@ class PestoRows:
             ([(self.sent[q], 1.0)], 0.0) if q in self.sent else self._end(self.tasks.messages[q][0])
         )
         a, b = self.tasks.ends[q]
-        seconds = self.tasks.message_s[q] / self.unit_s
+        seconds = self.message_s[q]
         lengths = [
             (self._u(a, b, k, m), float(seconds[k, m])) for k in self.devices for m in self.devices if k != m
         ]

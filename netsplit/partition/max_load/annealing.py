@@ -262,7 +262,9 @@ class BlockAnnealer:
     annealer: Annealer
     device: int
 
-    def run(self, prices: Floats, limit: float, inside: Ints, steps: int, seed: int) -> tuple[Ints, float]:
+    def run(
+        self, prices: Floats, limit: float, inside: Ints, steps: int, seed: int, hot: float = 1.0
+    ) -> tuple[Ints, float]:
         """The groups of the best block found with a load of at most `limit`, and their price [G]."""
         model = self.annealer.model
         chosen = np.zeros(model.count, np.int64)
@@ -282,8 +284,54 @@ class BlockAnnealer:
             chosen,
             steps,
             seed % (1 << 31),
+            hot,
         )
         return np.flatnonzero(best), value
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The blocks that are pieces of one linear order of the groups, with their loads on one device."""
+
+    order: Ints  # [G]
+    load: Floats  # [G + 1, G + 1] of the piece from i up to, but without, j; infinite where i >= j
+
+    @classmethod
+    def of(cls, model: Hypergraph, device: int, order: Ints) -> Segments:
+        nets = model.nets_of
+        load = _pieces(
+            order,
+            np.where(model.allowed[:, device], model.weight[:, device], np.inf),
+            nets.starts,
+            nets.items,
+            np.diff(model.pins.starts),
+            model.hop[:, device],
+        )
+        return cls(order, load)
+
+    def best(self, prices: Floats, limit: float, many: int) -> list[Ints]:
+        """The groups of the pieces of highest price, of different starts."""
+        total = np.concatenate([[0.0], np.cumsum(prices[self.order])])
+        worth = np.where(self.load <= limit, total[None, :] - total[:, None], -np.inf)
+        end = worth.argmax(axis=1)
+        value = worth[np.arange(len(end)), end]
+        starts = np.argsort(-value, kind="stable")[:many]
+        return [self.order[i : end[i]] for i in starts.tolist() if value[i] > 0]
+
+
+@njit(cache=True, nogil=True)
+def _pieces(order, weight, nstarts, nets, size, hop):  # type: ignore[no-untyped-def]
+    count = len(order)
+    load = np.full((count + 1, count + 1), np.inf)
+    inside = np.zeros(count, np.int64)
+    for i in range(count):
+        cnt = np.zeros(len(size), np.int64)
+        inside[:] = 0
+        total = 0.0
+        for j in range(i, count):
+            total += _flip(order[j], inside, weight, nstarts, nets, size, hop, cnt)
+            load[i, j + 1] = total
+    return load
 
 
 @njit(cache=True, nogil=True)
@@ -303,7 +351,8 @@ def _flip(g, inside, weight, nstarts, nets, size, hop, cnt):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def _fill(
-    prices, weight, nstarts, nets, pstarts, pins, hop, allowed, level_of, cstarts, citems, inside, steps, seed
+    prices, weight, nstarts, nets, pstarts, pins, hop, allowed, level_of, cstarts, citems, inside, steps, seed,
+    heat,
 ):  # type: ignore[no-untyped-def]  # fmt: skip
     np.random.seed(seed)
     count = len(prices)
@@ -319,8 +368,11 @@ def _fill(
             price += prices[g]
     best = np.zeros(count, np.int64)
     best_price = 0.0
+    if load <= 1.0 and price > 0:
+        best_price = price
+        best[:] = inside
     scale = np.abs(prices).max()
-    hot, cold = scale, 1e-3 * scale
+    hot, cold = heat * scale, 1e-3 * scale
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
     tau = hot
     penalty = 4.0 * np.abs(prices).sum()

@@ -23,7 +23,7 @@ import highspy
 import numpy as np
 
 from netsplit.partition.instance import Floats, Ints
-from netsplit.partition.max_load.annealing import Annealer, BlockAnnealer
+from netsplit.partition.max_load.annealing import Annealer, BlockAnnealer, Segments
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["BlockModel", "core_bound", "excluded", "sharing_bound"]
@@ -212,6 +212,7 @@ def excluded(
     below: float,
     deadline: float,
     known: list[Ints],
+    orders: list[Ints],
     stop: Callable[[], bool] = lambda: False,
     log: Callable[[str], None] = lambda line: None,
 ) -> bool:
@@ -220,6 +221,7 @@ def excluded(
     Args:
         model: contracted for answers below the limit, at most.
         known: [G] placements whose blocks are likely to be of use.
+        orders: linear orders [G] of the groups; pieces of them are likely blocks.
         stop: asked between the steps; True gives up.
     """
     classes = model.classes
@@ -241,6 +243,8 @@ def excluded(
                     master.add(np.flatnonzero(where == d), c)
     annealer = Annealer.of(model)
     fillers = [BlockAnnealer(annealer, d) for d in first]
+    segments = [[Segments.of(model, d, order) for order in orders] for d in first]
+    within = below * (1 - 1e-9)
     prices = value.copy()
     slots = np.zeros(len(classes))
     centre, record = value.copy(), -np.inf
@@ -248,11 +252,16 @@ def excluded(
     for turn in range(100_000):
         fresh = False
         for c, filler in enumerate(fillers):
-            starts = [np.zeros(0, np.int64), *master.best(c, prices, 2)]
+            pieces = [groups for s in segments[c] for groups in s.best(prices, within, 3)]
+            for groups in pieces:
+                if prices[groups].sum() > slots[c] + 1e-7:
+                    fresh = master.add(groups, c) or fresh
+            starts = [np.zeros(0, np.int64), *master.best(c, prices, 2), *pieces[:2]]
             for k, start in enumerate(starts):
                 if stop() or time.perf_counter() > deadline:
                     return False
-                groups, price = filler.run(prices, below * (1 - 1e-9), start, 60_000, 7 * turn + k)
+                hot = 1.0 if k == 0 else (0.3, 0.05, 0.01)[turn % 3]
+                groups, price = filler.run(prices, within, start, 30_000, 7 * turn + k, hot)
                 if price > slots[c] + 1e-7 and len(groups):
                     fresh = master.add(groups, c) or fresh
         exact = not fresh or idle >= 8
