@@ -58,7 +58,9 @@ class Schedule:
     forward: dict[int, float] = field(default_factory=dict)  # node ->
     backward: dict[int, float] = field(default_factory=dict)  # trained node ->
     sent: dict[tuple[int, int], float] = field(default_factory=dict)  # (variable, destination) ->
-    returned: dict[tuple[int, int], float] = field(default_factory=dict)  # (variable, device it comes from) ->
+    returned: dict[tuple[int, int], float] = field(
+        default_factory=dict
+    )  # (variable, device it comes from) ->
 
 
 def trained_readers(instance: Instance, u: int) -> list[int]:

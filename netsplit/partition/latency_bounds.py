@@ -22,6 +22,7 @@ import numpy as np
 
 from netsplit.partition.atoms import DisjointSets
 from netsplit.partition.instance import Floats, Instance, Ints
+from netsplit.partition.latency_diagram import diagram_bound
 from netsplit.partition.step_graph import Edge, StepGraph
 
 __all__ = ["Relaxed", "critical_path_s", "latency_bound", "never_cut", "relaxation"]
@@ -75,16 +76,37 @@ def relaxation(
     load_s = _least_load_s(instance)
     bound_s = max(path_s, load_s)
     notes: dict[str, Any] = {"critical_path_s": path_s, "load_s": load_s}
-    if instance.n == 0 or (incumbent_s is not None and bound_s >= incumbent_s):
-        return Relaxed(min(bound_s, incumbent_s or bound_s), None, notes)
-    most_s = incumbent_s if incumbent_s is not None and np.isfinite(incumbent_s) else graph.serial_s
+    known = incumbent_s is not None and np.isfinite(incumbent_s)
+    most_s = float(incumbent_s) if known and incumbent_s is not None else graph.serial_s
+    if instance.n == 0 or bound_s >= most_s:
+        return Relaxed(min(bound_s, most_s), None, notes)
+    diagram_s = _diagrams(graph, most_s, time.perf_counter() + 0.35 * time_limit_s)
+    bound_s = max(bound_s, diagram_s)
+    notes["diagram_s"] = diagram_s
+    if known and bound_s >= most_s * (1 - 1e-9):
+        return Relaxed(min(bound_s, most_s), None, notes)
     shut = never_cut(graph, most_s)
     group_of = _groups(instance, graph, shut)
     notes["groups"] = int(group_of.max()) + 1
-    model = RelaxedModel(graph, group_of, shut, most_s, _TICKS)
+    model = RelaxedModel(graph, group_of, shut, most_s, _TICKS, bound_s)
     outcome = model.solve(deadline - time.perf_counter(), seed, workers)
     notes |= outcome.notes
-    return Relaxed(max(bound_s, min(outcome.bound_s, most_s)), outcome.where, notes)
+    best_s = outcome.bound_s if known else min(outcome.bound_s, float("inf"))
+    return Relaxed(max(bound_s, min(best_s, most_s) if known else best_s), outcome.where, notes)
+
+
+def _diagrams(graph: StepGraph, most_s: float, deadline: float) -> float:
+    """Ever wider diagrams, as long as the next, which takes twice as long, should be ready in time."""
+    found, width, began = 0.0, 250, time.perf_counter()
+    while True:
+        bound = diagram_bound(graph, most_s, width, deadline)
+        if bound is None:
+            return found
+        found = max(found, bound)
+        now = time.perf_counter()
+        if found >= most_s or width >= 64_000 or now + 2.2 * (now - began) > deadline:
+            return found
+        width, began = 2 * width, now
 
 
 def never_cut(graph: StepGraph, most_s: float) -> dict[Edge, np.ndarray[Any, np.dtype[np.bool_]]]:

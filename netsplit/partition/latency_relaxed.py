@@ -24,7 +24,13 @@ class RelaxedModel:
     """Variables: x[g,d]; for pairs of groups with an edge y[g,h,p,q]; a start for every task."""
 
     def __init__(
-        self, graph: StepGraph, group_of: Ints, shut: dict[Edge, Any], most_s: float, ticks: int
+        self,
+        graph: StepGraph,
+        group_of: Ints,
+        shut: dict[Edge, Any],
+        most_s: float,
+        ticks: int,
+        least_s: float = 0.0,
     ) -> None:
         from ortools.sat.python import cp_model
 
@@ -32,7 +38,8 @@ class RelaxedModel:
         self.devices = range(len(self.instance.devices))
         self.model: Any = cp_model.CpModel()
         self.tick_s, self.ticks = max(most_s, 1e-300) / ticks, ticks + 1
-        self.end = self.model.new_int_var(0, self.ticks, "end")
+        least = min(int(least_s / self.tick_s), self.ticks)
+        self.end = self.model.new_int_var(least, self.ticks, "end")
         count = int(group_of.max()) + 1
         self.x = [[self.model.new_bool_var("") for _ in self.devices] for _ in range(count)]
         for row in self.x:
@@ -173,4 +180,8 @@ class RelaxedModel:
 
     @staticmethod
     def configure(parameters: Any) -> None:
+        """Both workers prove: one branches with the whole LP, one searches for the bound."""
         parameters.linearization_level = 2
+        if parameters.num_workers > 1:
+            for name in ("max_lp", "lb_tree_search"):
+                parameters.subsolvers.append(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ from netsplit.errors import ConfigError
 from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
 from netsplit.partition.capacity import check_capacity, fill_in_order, infeasible
 from netsplit.partition.cp_schedule import Durations, latency_of, schedule, serial_seconds
-from netsplit.partition.instance import Instance, Ints
+from netsplit.partition.instance import Floats, Instance, Ints
 from netsplit.partition.priority import topological_priority
 
 __all__ = ["ExactAnswer", "NetSplitExact", "solve_latency"]
@@ -21,6 +21,8 @@ __all__ = ["ExactAnswer", "NetSplitExact", "solve_latency"]
 Answer: TypeAlias = tuple[Ints, Ints]  # device of each node, nodes in their order
 
 _TICKS = 2_000_000  # of the horizon: what the optimum is exact to, per activity on the critical path
+_CLOSE = 1e-9  # a bound this near to the value, relatively, proves it
+_SMALL = 12  # nodes up to which the full model alone is solved
 _PAIRS = 1500  # incomparable pairs of nodes up to which the full model is built
 
 
@@ -57,7 +59,9 @@ class NetSplitExact(Partitioner):
 
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:
-            raise ConfigError(f"netsplit_exact.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
+            raise ConfigError(
+                f"netsplit_exact.time_limit_s is {self.time_limit_s}: give more than 0 seconds."
+            )
         if self.workers < 1:
             raise ConfigError(f"netsplit_exact.workers is {self.workers}: give 1 or more.")
 
@@ -142,24 +146,82 @@ def solve_latency(
         empty = np.zeros(0, np.int64)
         return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
     start = hint or (_filled(instance) if fixed is None else None)
+    least_s, notes = 0.0, dict[str, Any]()
+    full = _incomparable(instance) <= _PAIRS
+    if instance.n > _SMALL and fixed is None:
+        share = 0.4 if full else 1.0
+        start, least_s, notes = _relax(instance, share * time_limit_s, seed, start, workers)
     value = latency_of(instance, *start) if start else float("inf")
-    if _incomparable(instance) > _PAIRS:
-        return _large(instance, deadline, seed, start, value, workers)
+    if notes.get("infeasible"):
+        return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
+    if start is not None and least_s >= value * (1 - _CLOSE):
+        return ExactAnswer(*start, value, min(least_s, value), "optimal", notes)
+    if not full:
+        if start is None:
+            return ExactAnswer(None, None, float("inf"), least_s, "limit", notes)
+        return ExactAnswer(*start, value, min(least_s, value), "feasible", notes)
     most_s = min(value, horizon or float("inf"), serial_seconds(instance))
-    search = _Search(instance, most_s, fixed, seed, workers)
+    search = _Search(instance, most_s, fixed, seed, workers, least_s)
     answer = search.run(start, deadline)
-    if answer.where is None and start is not None and answer.status != "infeasible":
-        return ExactAnswer(*start, value, answer.bound_s, "feasible" if hint else "limit", answer.notes)
-    if answer.value_s > value and start is not None:  # rounding to ticks may hide a small difference
-        return ExactAnswer(*start, value, answer.bound_s, answer.status, answer.notes)
-    return answer
+    answer = replace(answer, bound_s=max(answer.bound_s, least_s), notes={**notes, **answer.notes})
+    if start is None or answer.status == "infeasible":
+        return answer
+    if answer.where is None:
+        status: Status = "feasible" if hint or notes else "limit"
+        return ExactAnswer(*start, value, min(answer.bound_s, value), status, answer.notes)
+    if answer.value_s > value:  # rounding to ticks may hide a small difference
+        answer = replace(answer, where=start[0], order=start[1], value_s=value)
+    return replace(answer, bound_s=min(answer.bound_s, answer.value_s))
+
+
+def _relax(
+    instance: Instance, time_limit_s: float, seed: int, start: Answer | None, workers: int
+) -> tuple[Answer | None, float, dict[str, Any]]:
+    """The bound of the relaxation, and the better of `start` and the relaxation's placement, scheduled."""
+    from netsplit.partition.latency_bounds import relaxation
+
+    value = latency_of(instance, *start) if start else None
+    found = relaxation(instance, time_limit_s, seed, value, workers)
+    notes = dict(found.notes)
+    if found.where is not None and instance.fits(found.where):
+        trial = _listed(instance, found.where)
+        if value is None or start is None or latency_of(instance, *trial) < value:
+            start = trial
+    if value is None and not np.isfinite(found.bound_s):
+        notes["infeasible"] = True
+    return start, found.bound_s, notes
+
+
+def _listed(instance: Instance, where: Ints) -> Answer:
+    """A placement with the order in which a list schedule by upward rank ends the nodes."""
+    from netsplit.partition.kernels import Step, list_schedule, upward_rank
+
+    arrays = Step(instance).arrays
+    order = np.zeros(instance.n, np.int64)
+    ends = list_schedule(where, upward_rank(where, arrays), arrays, order)
+    return where, _by_end(instance, order, np.asarray(ends))
+
+
+def _by_end(instance: Instance, order: Ints, ends: Floats) -> Ints:
+    """The order by ends of forwards: then no sender waits for its receiver to come to the receive."""
+    at = np.argsort(order, kind="stable")
+    rank = np.lexsort((at, ends)).argsort().astype(float)
+    keys = dict(zip(instance.names, rank.tolist(), strict=True))
+    sorted_ = topological_priority(instance.problem.graph, keys)
+    return np.array(sorted(range(instance.n), key=lambda v: sorted_[instance.names[v]]), np.int64)
 
 
 class _Search:
     """One run of the full model."""
 
     def __init__(
-        self, instance: Instance, most_s: float, fixed: Ints | None, seed: int, workers: int
+        self,
+        instance: Instance,
+        most_s: float,
+        fixed: Ints | None,
+        seed: int,
+        workers: int,
+        least_s: float = 0.0,
     ) -> None:
         from netsplit.partition.cp_model import LatencyModel
 
@@ -167,6 +229,7 @@ class _Search:
         self.tick_s = max(most_s, 1e-300) / _TICKS
         durations = Durations.ticks(instance, self.tick_s)
         self.built = LatencyModel(instance, durations, _TICKS + 1, fixed)
+        self.built.model.add(self.built.end >= min(int(least_s / self.tick_s * (1 - 1e-12)), _TICKS))
 
     def run(self, start: Answer | None, deadline: float) -> ExactAnswer:
         from ortools.sat.python import cp_model
@@ -192,6 +255,14 @@ class _Search:
         )
         order = np.argsort([solver.value(p) for p in built.pos], kind="stable").astype(np.int64)
         value = latency_of(instance, where, order)
+        known = schedule(instance, where, order)
+        sorted_ = _by_end(
+            instance,
+            order,
+            np.array([known.forward[v] + instance.forward_s[v, where[v]] for v in range(instance.n)]),
+        )
+        if latency_of(instance, where, sorted_) <= value:
+            order, value = sorted_, latency_of(instance, where, sorted_)
         status: Status = "optimal" if code == cp_model.OPTIMAL else "feasible"
         return ExactAnswer(where, order, value, min(bound_s, value), status, notes)
 
@@ -229,18 +300,6 @@ def _incomparable(instance: Instance) -> int:
     from netsplit.partition.cp_model import reachable
 
     return instance.n * (instance.n - 1) // 2 - int(reachable(instance).sum())
-
-
-def _large(
-    instance: Instance, deadline: float, seed: int, start: Answer | None, value: float, workers: int
-) -> ExactAnswer:
-    """Without the full model: bounds of the relaxations, and their placements scheduled."""
-    from netsplit.partition.latency_bounds import latency_bound
-
-    bound_s, notes = latency_bound(instance, deadline - time.perf_counter(), seed, value)
-    if start is None:
-        return ExactAnswer(None, None, float("inf"), bound_s, "limit", notes)
-    return ExactAnswer(*start, value, min(bound_s, value), "feasible", notes)
 
 
 def _engine() -> str:

@@ -252,7 +252,7 @@ def excluded(
     for turn in range(100_000):
         fresh = False
         for c, filler in enumerate(fillers):
-            pieces = [groups for s in segments[c] for groups in s.best(prices, within, 3)]
+            pieces = [groups for s in segments[c] for groups in s.best(prices, within, 6)]
             for groups in pieces:
                 if prices[groups].sum() > slots[c] + 1e-7:
                     fresh = master.add(groups, c) or fresh
@@ -261,23 +261,24 @@ def excluded(
                 if stop() or time.perf_counter() > deadline:
                     return False
                 hot = 1.0 if k == 0 else (0.3, 0.05, 0.01)[turn % 3]
-                groups, price = filler.run(prices, within, start, 30_000, 7 * turn + k, hot)
+                groups, price = filler.run(
+                    prices, within, start, 30_000 << min(turn // 40, 3), 7 * turn + k, hot
+                )
                 if price > slots[c] + 1e-7 and len(groups):
                     fresh = master.add(groups, c) or fresh
         exact = not fresh or idle >= 8
         if exact:
             idle = 0
             for at in (0.5 * centre + 0.5 * prices, prices):
-                tops = []
-                for c, block in enumerate(blocks):
+                margin = float(at.sum())
+                for c in sorted(range(len(blocks)), key=lambda c: float(model.hop[:, first[c]].sum())):
                     left = deadline - time.perf_counter()
                     if left <= 0 or stop():
                         return False
-                    top, groups = block.most(at, left, 1e-4)
-                    tops.append(max(top, 0.0))
+                    top, groups = blocks[c].most(at, left, 1e-4)
+                    margin -= sizes[c] * max(top, 0.0)
                     if groups is not None and len(groups):
                         fresh = master.add(groups, c) or fresh
-                margin = float(at.sum()) - sum(size * top for size, top in zip(sizes, tops, strict=True))
                 log(f"turn {turn}: margin {margin:.6f} of {np.abs(at).sum():.6f}")
                 if margin > 1e-6 * float(np.abs(at).sum()):
                     return True

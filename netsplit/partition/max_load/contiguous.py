@@ -123,7 +123,7 @@ class _Search:
 
     def _plans(self, draw: random.Random) -> Iterator[list[float]]:
         count = self.model.count
-        depth = self._depths()
+        depth = self.order.depths()
         yield [float(g) for g in range(count)]
         yield [float(d) for d in depth]
         yield [float(-d) for d in depth]
@@ -137,11 +137,3 @@ class _Search:
                 yield [spread * s + x for s, x in zip(self._stage, inner, strict=True)]
             else:
                 yield inner
-
-    def _depths(self) -> list[int]:
-        depth = [0] * self.model.count
-        after = self.order.after
-        for g in self.order.linear([float(g) for g in range(self.model.count)]):
-            for b in after[g]:
-                depth[b] = max(depth[b], depth[g] + 1)
-        return depth

@@ -79,6 +79,15 @@ class Order:
                     heapq.heappush(ready, (key[b], b))
         return order
 
+    def depths(self) -> list[int]:
+        """[G] edges on the longest path from a group without predecessors."""
+        depth = [0] * len(self.before)
+        after = self.after
+        for g in self.linear(range(len(self.before))):
+            for b in after[g]:
+                depth[b] = max(depth[b], depth[g] + 1)
+        return depth
+
 
 @dataclass(frozen=True)
 class Ideals:

@@ -146,9 +146,7 @@ class Hypergraph:
 
     def loads(self, where: Ints) -> Floats:
         """[D] seconds, of [G] device of each group."""
-        loads = np.bincount(
-            where, weights=self.weight[np.arange(self.count), where], minlength=self.devices
-        )
+        loads = np.bincount(where, weights=self.weight[np.arange(self.count), where], minlength=self.devices)
         count = self.counts(where, self.pins)
         cut = (count > 0) & (count < np.diff(self.pins.starts)[:, None])
         return np.asarray(loads + (self.hop * cut).sum(axis=0))

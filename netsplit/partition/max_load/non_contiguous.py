@@ -14,6 +14,7 @@ from netsplit.partition.instance import Instance, Ints
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.contiguous import linear_split
 from netsplit.partition.max_load.contraction import contract
+from netsplit.partition.max_load.ideals import Order
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["proven_bound", "solve_non_contiguous"]
@@ -31,6 +32,7 @@ def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap
         start = _packed(instance, deadline, seed)
     incumbent = _Incumbent(instance, start)
     search = threading.Thread(target=_search, args=(instance, incumbent, seed, deadline), daemon=True)
+    incumbent.searching = True
     search.start()
     try:
         _prove(instance, incumbent, deadline, gap)
@@ -60,6 +62,7 @@ class _Incumbent:
     stop: threading.Event = field(default_factory=threading.Event)
     bound: float = 0.0
     runs: int = 0
+    searching: bool = False
     proofs: list[tuple[float, bool]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,6 +76,10 @@ class _Incumbent:
         with self._lock:
             if value < self.value and self.instance.fits(where):
                 self.value, self.where = value, where
+
+    def raise_bound(self, bound: float) -> None:
+        with self._lock:
+            self.bound = max(self.bound, min(bound, self.value))
 
     @property
     def gap(self) -> float:
@@ -127,40 +134,87 @@ def _allowed(model: Hypergraph, where: Ints, draw: random.Random) -> Ints:
 
 
 def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: float) -> None:
-    from netsplit.partition.max_load.bounds import core_bound, excluded, sharing_bound
-    from netsplit.partition.max_load.probing import probe
+    """Raises the bound, from what costs little to what costs more, until it is within `gap`."""
+    from netsplit.partition.max_load.bounds import core_bound, sharing_bound
 
     full = Hypergraph.of(instance)
     if not full.count:
         return
-    incumbent.bound = max(incumbent.bound, min(sharing_bound(full), incumbent.value))
-    if not len(full.pins) and full.devices == 1:
-        incumbent.bound = incumbent.value
+    incumbent.raise_bound(sharing_bound(full))
     span = deadline - time.perf_counter()
-    core = core_bound(contract(full, incumbent.value), time.perf_counter() + 0.1 * span)
-    incumbent.bound = max(incumbent.bound, min(core, incumbent.value))
-
-    def attempt(share: float, until: float) -> bool:
-        target = incumbent.value * (1 - share)
-        if target <= incumbent.bound:
-            return True
-        model = probe(full, target, time.perf_counter() + 0.2 * (until - time.perf_counter()))
-        done = excluded(model, target, until, [], lambda: incumbent.gap <= gap)
-        incumbent.proofs.append((target, done))
-        if done:
-            incumbent.bound = max(incumbent.bound, target)
-        return done
-
+    settled = time.perf_counter() + 0.08 * span
+    while incumbent.searching and incumbent.runs < 6 and time.perf_counter() < settled:
+        time.sleep(0.01)
+    if full.devices == 1:
+        incumbent.raise_bound(incumbent.value)
+    incumbent.raise_bound(core_bound(contract(full, incumbent.value), time.perf_counter() + 0.1 * span))
+    prover = _Prover(instance, full, incumbent, deadline, gap)
     for share in _TARGETS:
-        if incumbent.gap <= gap or time.perf_counter() > deadline:
-            return
-        left = deadline - time.perf_counter()
-        if not attempt(max(share, gap), time.perf_counter() + (0.7 if share == _TARGETS[0] else 1.0) * left):
+        if not prover.reach(max(share, gap), 0.75 if share == _TARGETS[0] else 1.0):
             break
     for share in _WEAKER:
-        if incumbent.gap <= max(share, gap) or time.perf_counter() > deadline:
-            return
-        attempt(share, time.perf_counter() + 0.5 * (deadline - time.perf_counter()))
+        prover.reach(share, 0.5)
+
+
+@dataclass
+class _Prover:
+    instance: Instance
+    full: Hypergraph
+    incumbent: _Incumbent
+    deadline: float
+    gap: float
+
+    def __post_init__(self) -> None:
+        self._ranks = _topological_ranks(self.instance, self.full)
+
+    def reach(self, share: float, part: float) -> bool:
+        """Whether the bound is within `share` of the value; takes at most a `part` of the time left.
+
+        The value may fall while a proof runs. Where it falls so far that the proof would be of little
+        use, a new one is begun.
+        """
+        from netsplit.partition.max_load.bounds import excluded
+        from netsplit.partition.max_load.probing import probe
+
+        until = time.perf_counter() + part * (self.deadline - time.perf_counter())
+        incumbent = self.incumbent
+        while incumbent.gap > max(share, self.gap):
+            if time.perf_counter() >= until:
+                return False
+            target = incumbent.value * (1 - share)
+            too_low = incumbent.value * (1 - 0.3 * share)
+
+            def stop(too_low: float = too_low) -> bool:
+                return incumbent.gap <= self.gap or incumbent.value < too_low
+
+            model = probe(self.full, target, time.perf_counter() + 0.2 * (until - time.perf_counter()))
+            done = excluded(model, target, until, [], self._orders(model), stop)
+            incumbent.proofs.append((target, done))
+            if done:
+                incumbent.raise_bound(target)
+            elif incumbent.value >= too_low:
+                return incumbent.gap <= self.gap
+        return True
+
+    def _orders(self, model: Hypergraph) -> list[Ints]:
+        """[G] groups by the mean rank of their nodes, for every order of the nodes."""
+        nodes = np.bincount(model.group_of, minlength=model.count)
+        return [
+            np.argsort(np.bincount(model.group_of, weights=rank) / nodes, kind="stable").astype(np.int64)
+            for rank in self._ranks
+        ]
+
+
+def _topological_ranks(instance: Instance, full: Hypergraph) -> list[Ints]:
+    """[n] ranks of the nodes in a few topological orders of their groups."""
+    model, order = Order.acyclic(instance, full)
+    depth = order.depths()
+    found = []
+    for key in (list(range(model.count)), depth, [-d for d in depth]):
+        rank = np.zeros(model.count, np.int64)
+        rank[order.linear(key)] = np.arange(model.count)
+        found.append(rank[model.group_of])
+    return found
 
 
 def _packed(instance: Instance, deadline: float, seed: int) -> Ints:

@@ -101,4 +101,3 @@ def _closure(group: int, needs: dict[int, list[int]]) -> list[int]:
                 found.add(b)
                 stack.append(b)
     return sorted(found)
-

@@ -1,0 +1,156 @@
+"""`netsplit_exact` against enumeration: same optimum, same verdict on memory; a law of its bounds."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition.base import Problem
+from netsplit.partition.cp_schedule import latency_of
+from netsplit.partition.instance import Instance
+from netsplit.partition.netsplit_exact import NetSplitExact, canonical, solve_latency
+from tests.partition.brute_force import arrays, iteration, least_latency
+from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
+
+quick = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def steps(draw: st.DrawFn, max_nodes: int = 5, max_devices: int = 3) -> Problem:
+    """Problems of which some variables carry gradients, with optimiser steps."""
+    problem = draw(problems(max_nodes, max_devices))
+    training = draw(st.booleans())
+    variables = {
+        k: replace(v, requires_grad=training and draw(st.integers(0, 4)) > 0)
+        for k, v in problem.graph.variables.items()
+    }
+    step = {kind: draw(st.floats(0.0, 0.05)) for kind in ("cpu", "gpu")}
+    return replace(
+        problem,
+        graph=replace(problem.graph, variables=variables),
+        costs=replace(problem.costs, step_seconds_per_byte=step),
+    )
+
+
+def assert_equals_enumeration(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    best, answer = least_latency(instance), solve_latency(instance, 60.0)
+    if best is None:
+        assert answer.status == "infeasible"
+        assert answer.where is None
+        return
+    assert answer.status == "optimal"
+    assert answer.where is not None
+    assert instance.fits(answer.where)
+    tolerance = 1e-9 + 1e-4 * best[0]  # times are rounded to 1/2,000,000 of the horizon
+    assert answer.value_s == pytest.approx(best[0], abs=tolerance)
+    assert iteration(answer.where, answer.order, arrays(instance)) == pytest.approx(answer.value_s)
+    assert best[0] - tolerance <= answer.bound_s <= best[0] + 1e-12 + 1e-12 * best[0]
+
+
+@quick
+@given(problem=steps())
+def test_it_equals_brute_force(problem):
+    assert_equals_enumeration(problem)
+
+
+@pytest.mark.slow
+@settings(quick, max_examples=150)
+@given(problem=steps(max_nodes=8))
+def test_it_equals_brute_force_up_to_eight_nodes_on_three_devices(problem):
+    assert_equals_enumeration(problem)
+
+
+@settings(quick, max_examples=100)
+@given(problem=steps(max_nodes=8), data=st.data())
+def test_the_schedule_is_what_the_plain_loops_say(problem, data):
+    instance = Instance.of(problem)
+    atoms = data.draw(
+        st.lists(
+            st.integers(0, len(instance.devices) - 1),
+            min_size=len(instance.atoms),
+            max_size=len(instance.atoms),
+        )
+    )
+    where = np.array(atoms, np.int64)[instance.atom_of]
+    order = np.arange(instance.n)
+    assert latency_of(instance, where, order) == pytest.approx(iteration(where, order, arrays(instance)))
+
+
+def test_two_branches_run_beside_one_another_if_the_link_is_fast_enough():
+    names = ["a", "b", "c", "d"]
+    graph = graph_of(names, [("a", 10, ["b", "c"]), ("b", 10, ["d"]), ("c", 10, ["d"]), ("d", 1, [])])
+    problem = Problem(graph, costs_of(graph, forward_s=1.0), cluster_of([1000, 1000], 0.0, 0.01))
+    answer = solve_latency(Instance.of(problem), 10.0)
+    assert answer.value_s == pytest.approx(1 + 0.1 + 1 + 0.1 + 1)
+    slow = replace(problem, cluster=cluster_of([1000, 1000], 0.0, 0.06))
+    assert solve_latency(Instance.of(slow), 10.0).value_s == pytest.approx(4.0)
+
+
+def test_a_chain_that_does_not_fit_is_cut_where_the_tensor_is_smallest():
+    graph = chain([30, 5, 30])
+    problem = Problem(graph, costs_of(graph), cluster_of([75, 75], 0.0, 0.01))
+    placement = NetSplitExact(time_limit_s=10).partition(problem)
+    assert placement.device_of["n1"] != placement.device_of["n2"]
+    assert placement.report.status == "optimal"
+    assert placement.report.objective == pytest.approx(4.05)
+    assert placement.report.notes["bound_for"] == "latency"
+
+
+def test_a_hint_is_never_made_worse_even_without_time():
+    problem = large_problem(60)
+    instance = Instance.of(problem)
+    first = solve_latency(instance, 3.0)
+    assert first.where is not None
+    assert first.order is not None
+    again = solve_latency(instance, 0.05, hint=(first.where, first.order))
+    assert again.value_s <= first.value_s
+
+
+def test_fixed_nodes_stay_where_they_are():
+    graph = chain([1, 1])
+    instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([100, 100])))
+    answer = solve_latency(instance, 10.0, fixed=np.array([1, -1, 0]))
+    assert answer.where is not None
+    assert (answer.where[0], answer.where[2]) == (1, 0)
+    assert answer.value_s == pytest.approx(3.01)
+
+
+def test_devices_that_may_swap_names_are_named_by_their_first_nodes():
+    graph = chain([1, 1])
+    instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([9, 9, 9])))
+    assert canonical(instance, [2, 0, 2]).tolist() == [0, 1, 0]
+
+
+def test_same_seed_same_answer():
+    names = [f"n{i}" for i in range(7)]
+    graph = graph_of(names, [(a, 3, [b]) for a, b in zip(names[::2], names[2::2], strict=False)])
+    problem = Problem(graph, costs_of(graph), cluster_of([12, 12, 12]), seed=4)
+    first, second = (NetSplitExact(time_limit_s=20).partition(problem) for _ in range(2))
+    assert first.device_of == second.device_of
+    assert first.priority == second.priority
+
+
+def test_the_time_limit_of_the_problem_takes_precedence():
+    problem = replace(large_problem(400), time_limit_s=4.0)
+    started = time.perf_counter()
+    report = NetSplitExact(time_limit_s=600).partition(problem).report
+    assert time.perf_counter() - started < 8  # the machine may be busy; a quiet one keeps within 10 %
+    assert report.bound is not None
+    assert 0 < report.bound <= report.objective
+
+
+def test_memory_that_no_placement_meets_is_said():
+    graph = chain([10, 10])
+    with pytest.raises(InfeasibleError, match="missing"):
+        NetSplitExact().partition(Problem(graph, costs_of(graph), cluster_of([25, 25])))
+
+
+@pytest.mark.parametrize("values", [{"time_limit_s": 0}, {"workers": 0}])
+def test_parameters_are_checked(values):
+    with pytest.raises(ConfigError, match=f"netsplit_exact.{next(iter(values))}"):
+        NetSplitExact(**values)
