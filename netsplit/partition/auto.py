@@ -34,6 +34,7 @@ PORTFOLIO = (
     "pesto", "netsplit",
 )  # fmt: skip
 NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed
+MOVES_A_CHOICE = 1500  # of an atom and a device, in one round: more of them find nothing new
 PROVEN = 1e-6  # relative gap that counts as none: costs are measured to fewer digits
 RESERVE = 0.04  # of the time, for what follows the search
 WARM = 4  # rounds before the prover starts: its relaxations need a good incumbent
@@ -187,6 +188,7 @@ class _Latency:
         ended = time.perf_counter() + share * max(0.0, self.deadline - time.perf_counter())
         limit_s = self.deadline - self.started
         moves = int(share * NODES_A_SECOND * limit_s / max(20, self.instance.n) / self.method.rounds)
+        moves = min(moves, MOVES_A_CHOICE * len(self.instance.atoms) * len(self.instance.devices))
         ranked = sorted(self.found, key=lambda each: (not each.fits, each.value_s, each.method))
         starts = [each.where for each in ranked] or [np.zeros(self.instance.n, np.int64)]
         self.notes["moves"] = 0

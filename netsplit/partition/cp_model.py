@@ -130,7 +130,7 @@ class LatencyModel:
     def _order(self) -> None:
         instance, model, n = self.instance, self.model, self.instance.n
         self.pos = [self._var(model.new_int_var(0, max(n - 1, 0), ""), ("pos", v)) for v in range(n)]
-        reach = reachable(instance)
+        reach = self.reach = reachable(instance)
         self.before: dict[tuple[int, int], Any] = {}
         true = model.new_constant(1)
         for i, j in combinations(range(n), 2):
@@ -182,7 +182,8 @@ class LatencyModel:
             for w in (int(w) for w in instance.successors[v]):
                 model.add(self.forward[w] >= self.forward_end[v])
         for (i, j), b in self.before.items():
-            self._add(self.forward[j] >= self.forward_end[i], b, self.same(i, j))
+            if not self.reach[i, j] and not self.reach[j, i]:
+                self._add(self.forward[j] >= self.forward_end[i], b, self.same(i, j))
             if i in self.backward and j in self.backward:
                 self._add(self.backward[i] >= self.backward_end[j], b, self.same(i, j))
         for d in self.devices:
@@ -294,13 +295,13 @@ class LatencyModel:
 
     # A known answer as a complete hint.
 
-    def hint(self, where: Sequence[int], order: Sequence[int], known: Schedule) -> None:
+    def hint(self, where: Sequence[int] | Ints, order: Sequence[int] | Ints, known: Schedule) -> None:
         instance = self.instance
         rank = {int(v): i for i, v in enumerate(order)}
         ends = {v: known.forward[v] + self.d.forward[v, where[v]] for v in known.forward}
         atom_at = [int(where[int(instance.atoms[a][0])]) for a in range(len(instance.atoms))]
 
-        def last(u: int, q: int) -> list[int]:
+        def last(u: int, q: int) -> list[tuple[int, int]]:
             return sorted((rank[c], c) for c in trained_readers(instance, u) if where[c] == q)
 
         def value(key: Any) -> int:

@@ -44,7 +44,7 @@ class Durations:
         """Rounded down, so that no schedule is longer in ticks than it is in seconds."""
 
         def whole(seconds: Floats) -> Ints:
-            return np.floor(np.minimum(seconds / tick_s, 2.0**52)).astype(np.int64)
+            return np.floor(np.minimum(seconds / tick_s, 2.0**40)).astype(np.int64)
 
         s = cls.seconds(instance)
         return cls(whole(s.forward), whole(s.backward), whole(s.transfer), whole(s.step))

@@ -100,7 +100,11 @@ def topological_frontier_order(graph: StepGraph) -> list[int]:
 def diagram_bound(
     graph: StepGraph, most_s: float, width: int, deadline: float, allowed: Any = None
 ) -> float | None:
-    """Seconds that no answer beats, or `most_s` where no answer is better than that; None: out of time."""
+    """Seconds that no answer beats, or `most_s` where no answer is better than that.
+
+    None where the time is over, or where so many variables are open at once that the states alone exceed
+    the width 16 times.
+    """
     instance, n = graph.instance, graph.n
     devices = len(instance.devices)
     order = topological_frontier_order(graph)
@@ -135,6 +139,8 @@ def diagram_bound(
         layer = _merge(layer, instance.capacity, width)
         if not len(layer.least):
             return most_s
+        if len(layer.least) > 16 * width:
+            return None
     return float(layer.least.min()) if n else 0.0
 
 

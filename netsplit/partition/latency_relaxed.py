@@ -37,7 +37,7 @@ class RelaxedModel:
         self.graph, self.instance, self.group_of = graph, graph.instance, group_of
         self.devices = range(len(self.instance.devices))
         self.model: Any = cp_model.CpModel()
-        self.tick_s, self.ticks = max(most_s, 1e-300) / ticks, ticks + 1
+        self.tick_s, self.ticks = (most_s / ticks if most_s > 1e-200 else 1.0), ticks + 1
         least = min(int(least_s / self.tick_s), self.ticks)
         self.end = self.model.new_int_var(least, self.ticks, "end")
         count = int(group_of.max()) + 1
@@ -52,7 +52,7 @@ class RelaxedModel:
         self.model.minimize(self.end)
 
     def _whole(self, seconds: Any) -> Ints:
-        return np.floor(np.asarray(seconds) / self.tick_s).astype(np.int64)
+        return np.floor(np.minimum(np.asarray(seconds) / self.tick_s, 2.0**40)).astype(np.int64)
 
     def _memory(self) -> None:
         instance, model = self.instance, self.model
@@ -166,6 +166,7 @@ class RelaxedModel:
         solver.parameters.max_time_in_seconds = max(0.01, time_limit_s)
         solver.parameters.random_seed = seed % 2**31
         solver.parameters.num_workers = workers
+        solver.parameters.relative_gap_limit = 1e-5
         self.configure(solver.parameters)
         code = solver.solve(self.model)
         notes = {"relaxation": solver.status_name(code), "tick_s": self.tick_s}

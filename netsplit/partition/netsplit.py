@@ -39,6 +39,7 @@ class NetSplit(Partitioner):
     groups: int | None = None  # least number of groups; None: 2 x devices (Algorithm 3, line 6)
 
     name = "netsplit"
+    optimises = "one pass without exclusive devices (5-11)"
 
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,8 @@ Answer: TypeAlias = tuple[Ints, Ints]  # device of each node, nodes in their ord
 _TICKS = 2_000_000  # of the horizon: what the optimum is exact to, per activity on the critical path
 _CLOSE = 1e-9  # a bound this near to the value, relatively, proves it
 _SMALL = 12  # nodes up to which the full model alone is solved
+_GAP = 1e-5  # of value and bound at which the full model counts as solved: the last ticks take longest
+_NODES = 150  # up to which the full model is built
 _PAIRS = 1500  # incomparable pairs of nodes up to which the full model is built
 
 
@@ -44,7 +47,7 @@ class NetSplitExact(Partitioner):
 
     Latency: the CP-SAT model of `cp_model.LatencyModel` has the semantics of the simulator under
     `single_batch` with every operator timed on its own (instruction overheads left out), so its optimum
-    is the optimum. Above 1500 incomparable pairs of nodes it is replaced by the relaxations of
+    is the optimum. Above 150 nodes or 1500 incomparable pairs of them it is replaced by the relaxations of
     `latency_bounds`, whose best placement is scheduled; the bound is still one for the full graph.
     `max_load` is `max_load.solve_max_load`. For `simulated`, latency is minimised and no bound claimed.
 
@@ -147,7 +150,7 @@ def solve_latency(
         return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
     start = hint or (_filled(instance) if fixed is None else None)
     least_s, notes = 0.0, dict[str, Any]()
-    full = _incomparable(instance) <= _PAIRS
+    full = instance.n <= _NODES and _incomparable(instance) <= _PAIRS
     if instance.n > _SMALL and fixed is None:
         share = 0.4 if full else 1.0
         start, least_s, notes = _relax(instance, share * time_limit_s, seed, start, workers)
@@ -226,7 +229,7 @@ class _Search:
         from netsplit.partition.cp_model import LatencyModel
 
         self.instance, self.fixed, self.seed, self.workers = instance, fixed, seed, workers
-        self.tick_s = max(most_s, 1e-300) / _TICKS
+        self.tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
         durations = Durations.ticks(instance, self.tick_s)
         self.built = LatencyModel(instance, durations, _TICKS + 1, fixed)
         self.built.model.add(self.built.end >= min(int(least_s / self.tick_s * (1 - 1e-12)), _TICKS))
@@ -243,6 +246,7 @@ class _Search:
         solver.parameters.random_seed = self.seed % 2**31
         solver.parameters.num_workers = self.workers
         solver.parameters.interleave_search = self.workers > 1
+        solver.parameters.relative_gap_limit = _GAP
         code = solver.solve(built.model)
         notes = {"incomparable_pairs": _incomparable(instance), "tick_s": self.tick_s}
         bound_s = max(0.0, solver.best_objective_bound) * self.tick_s
@@ -303,6 +307,4 @@ def _incomparable(instance: Instance) -> int:
 
 
 def _engine() -> str:
-    import ortools
-
-    return f"cp-sat {ortools.__version__}"
+    return f"cp-sat {version('ortools')}"

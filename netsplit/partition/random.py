@@ -18,6 +18,7 @@ class Random(Partitioner):
     """Every atom on a device drawn uniformly with the problem's seed, whether they fit or not."""
 
     name = "random"
+    optimises = "nothing"
     respects_capacity = False
 
     def partition(self, problem: Problem) -> Placement:

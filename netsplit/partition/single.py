@@ -19,6 +19,7 @@ class Single(Partitioner):
     device: str | None = None  # None: the first of the cluster
 
     name = "single"
+    optimises = "nothing"
     respects_capacity = False
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from netsplit.partition.instance import Instance
 
 @njit(cache=False)
 def iteration(where, order, data):  # type: ignore[no-untyped-def]
-    """Seconds of one iteration: forwards in `order`, backwards in its reverse, links first come first served."""
+    """Seconds of a step: forwards in `order`, backwards in its reverse; links first come first served."""
     forward, backward, trained, producer, reads, carrying, transfer, step = data
     n, devices = forward.shape
     m = len(producer)

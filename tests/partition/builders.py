@@ -148,3 +148,20 @@ def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0
     each = {name: NodeSeconds(draw.uniform(1e-4, 1e-3), draw.uniform(2e-4, 2e-3)) for name in names}
     problem = Problem(graph, Costs({"cpu": each}, 4), cluster_of([0] * devices, 1e-4, 1e-10))
     return with_capacities(problem, [int(required_bytes(problem) * room / devices)] * devices)
+
+
+def trained(problem: Problem, share: float = 0.8, seed: int = 0) -> Problem:
+    """The problem with gradients through a share of its variables; where none passes is no backward."""
+    draw = random.Random(seed)
+    graph = problem.graph
+    variables = {
+        k: replace(v, requires_grad=v.producer is not None and draw.random() < share)
+        for k, v in graph.variables.items()
+    }
+    graph = replace(graph, variables=variables)
+    reached = {v for v, node in graph.nodes.items() if graph.carrying.intersection(node.outputs)}
+    seconds = {
+        kind: {v: s if v in reached else NodeSeconds(s.forward_s, 0.0) for v, s in each.items()}
+        for kind, each in problem.costs.seconds.items()
+    }
+    return replace(problem, graph=graph, costs=replace(problem.costs, seconds=seconds))

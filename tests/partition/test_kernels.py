@@ -12,33 +12,16 @@ from netsplit.partition import Problem
 from netsplit.partition.instance import Instance
 from netsplit.partition.kernels import Step
 from netsplit.partition.priority import topological_priority
-from netsplit.profile.costs import NodeSeconds
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
-from tests.partition.builders import problems
-
-
-def with_gradients(problem: Problem, draw: random.Random, share: float) -> Problem:
-    """The problem with gradients through some of its variables; where none passes there is no backward."""
-    graph = problem.graph
-    variables = {
-        k: replace(v, requires_grad=v.producer is not None and draw.random() < share)
-        for k, v in graph.variables.items()
-    }
-    graph = replace(graph, variables=variables)
-    trained = {v for v, node in graph.nodes.items() if graph.carrying.intersection(node.outputs)}
-    seconds = {
-        kind: {v: s if v in trained else NodeSeconds(s.forward_s, 0.0) for v, s in each.items()}
-        for kind, each in problem.costs.seconds.items()
-    }
-    return replace(problem, graph=graph, costs=replace(problem.costs, seconds=seconds))
+from tests.partition.builders import problems, trained
 
 
 @settings(max_examples=150, deadline=None)
 @given(problem=problems(max_nodes=9, max_devices=3), seed=st.integers(0, 10**6), data=st.data())
 def test_a_step_takes_what_the_simulator_says(problem: Problem, seed: int, data: st.DataObject) -> None:
     draw = random.Random(seed)
-    problem = with_gradients(problem, draw, data.draw(st.sampled_from([0.0, 0.7, 1.0])))
+    problem = trained(problem, data.draw(st.sampled_from([0.0, 0.7, 1.0])), seed)
     costs = replace(problem.costs, step_seconds_per_byte={"cpu": 0.01, "gpu": 0.02})
     problem = replace(problem, costs=costs)
     instance = Instance.of(problem)

@@ -23,7 +23,8 @@ import highspy
 import numpy as np
 
 from netsplit.partition.instance import Floats, Ints
-from netsplit.partition.max_load.annealing import Annealer, BlockAnnealer, Segments
+from netsplit.partition.max_load.annealing import Annealer
+from netsplit.partition.max_load.filling import BlockAnnealer, Segments
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["BlockModel", "core_bound", "excluded", "sharing_bound"]
@@ -40,7 +41,7 @@ class BlockModel:
         hop = model.hop[:, device]
         nets = np.flatnonzero(hop > 0)
         self._highs = _quiet()
-        pins = [model.pins[e] for e in nets]
+        pins = [model.pins[e] for e in nets.tolist()]
         wide = [len(p) > 2 for p in pins]
         extra = [column for e, w in zip(nets, wide, strict=True) for column in ((e, 1), (e, -1))[: 1 + w]]
         upper = np.concatenate([model.allowed[:, device].astype(float), np.ones(len(extra))])
@@ -251,7 +252,7 @@ def excluded(
     idle, last = 0, np.inf
     for turn in range(100_000):
         fresh = False
-        for c, filler in enumerate(fillers):
+        for c, filler in enumerate(fillers if turn else []):
             pieces = [groups for s in segments[c] for groups in s.best(prices, within, 6)]
             for groups in pieces:
                 if prices[groups].sum() > slots[c] + 1e-7:
@@ -269,16 +270,18 @@ def excluded(
         exact = not fresh or idle >= 8
         if exact:
             idle = 0
+            near = record > -0.02 * float(np.abs(prices).sum())
+            precision = 1e-4 if near or not turn else 1e-2
             for at in (0.5 * centre + 0.5 * prices, prices):
                 margin = float(at.sum())
                 for c in sorted(range(len(blocks)), key=lambda c: float(model.hop[:, first[c]].sum())):
                     left = deadline - time.perf_counter()
                     if left <= 0 or stop():
                         return False
-                    top, groups = blocks[c].most(at, left, 1e-4)
+                    top, found = blocks[c].most(at, left, precision)
                     margin -= sizes[c] * max(top, 0.0)
-                    if groups is not None and len(groups):
-                        fresh = master.add(groups, c) or fresh
+                    if found is not None and len(found):
+                        fresh = master.add(found, c) or fresh
                 log(f"turn {turn}: margin {margin:.6f} of {np.abs(at).sum():.6f}")
                 if margin > 1e-6 * float(np.abs(at).sum()):
                     return True

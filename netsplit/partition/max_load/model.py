@@ -9,7 +9,7 @@ Nets with the same pins are added up. Index letters: `g` group, `e` net, `d` dev
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -104,7 +104,7 @@ class Hypergraph:
         )
         both = model.allowed.copy()
         np.logical_and.at(both, label, allowed)
-        return Hypergraph(**{**vars_of(model), "group_of": label[self.group_of], "allowed": both})
+        return replace(model, group_of=label[self.group_of], allowed=both)
 
     @property
     def count(self) -> int:
@@ -169,11 +169,6 @@ class Hypergraph:
         found = np.zeros(self.count, np.int64)
         found[self.group_of] = where
         return found
-
-
-def vars_of(model: Hypergraph) -> dict[str, object]:
-    """The fields of a model by name, without what was cached."""
-    return {name: getattr(model, name) for name in model.__dataclass_fields__}
 
 
 def _memory(instance: Instance) -> tuple[Ints, Iterable[list[int]], Ints]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +20,8 @@ from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["proven_bound", "solve_non_contiguous"]
 
-_TARGETS = (0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)  # gaps to prove, one after another
-_WEAKER = (0.02, 0.04, 0.08, 0.15, 0.3)  # and where the first cannot be proven
+_SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
+_FIRST = 0.01  # the gap to be proven first: what is asked of a good answer
 
 
 def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> MaxLoadAnswer:
@@ -31,16 +32,17 @@ def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap
     if start is None:
         start = _packed(instance, deadline, seed)
     incumbent = _Incumbent(instance, start)
-    search = threading.Thread(target=_search, args=(instance, incumbent, seed, deadline), daemon=True)
     incumbent.searching = True
-    search.start()
-    try:
-        _prove(instance, incumbent, deadline, gap)
-    finally:
-        if incumbent.gap > gap:
-            search.join(max(0.0, deadline - time.perf_counter()))
-        incumbent.stop.set()
-        search.join()
+    with ThreadPoolExecutor(1) as pool:
+        search = pool.submit(_search, instance, incumbent, seed, deadline)
+        try:
+            _prove(instance, incumbent, deadline, gap)
+            if incumbent.gap > gap:
+                wait([search], max(0.0, deadline - time.perf_counter()))
+        finally:
+            incumbent.stop.set()
+            incumbent.halt[0] = 1
+        search.result()
     notes = {"starts": incumbent.runs, "proofs": incumbent.proofs}
     return answer_of(instance, incumbent.where, incumbent.bound, gap, started, "annealing + blocks", notes)
 
@@ -67,6 +69,7 @@ class _Incumbent:
 
     def __post_init__(self) -> None:
         self.value = float("inf")
+        self.halt = np.zeros(1, np.int64)
         self._lock = threading.Lock()
         if self.start is not None:
             self.offer(self.start)
@@ -87,13 +90,13 @@ class _Incumbent:
 
 
 def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: float) -> None:
-    """Annealing from the start, from nothing and from the best, with more and more steps."""
+    """Annealing from the best, cold and hot, and from nothing, with more and more steps."""
     from netsplit.partition.max_load.annealing import Annealer
 
     draw = random.Random(seed)
     full = Hypergraph.of(instance)
     value = float("inf")
-    steps, rate = 100_000, 5e5
+    rate = 5e5
     annealer = Annealer.of(full)
     turn = 0
     while not incumbent.stop.is_set() and time.perf_counter() < deadline:
@@ -103,22 +106,20 @@ def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: floa
         model = annealer.model
         if not model.allowed.any(axis=1).all():
             break
-        kind = turn % 4
-        if kind == 3:
-            where, hot = _scattered(model, draw), 0.05
+        if turn % 3 == 1:
+            where, hot = _scattered(model, draw), 0.02
         else:
             where = _allowed(model, model.groups(incumbent.where), draw)
-            hot = (0.003, 0.02, 0.0005)[kind]
+            hot = 0.003 if turn % 3 else 0.02
         left = deadline - time.perf_counter()
-        budget = min(steps, max(1000, int(0.9 * rate * left)), int(2 * rate))
+        budget = max(1000, int((0.4 if turn >= 6 else 0.05) * rate * left))
+        budget = min(budget, 40_000_000, 100_000 if turn < 3 else 1_000_000 if turn < 6 else budget)
         begun = time.perf_counter()
-        found, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot)
+        found, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot, halt=incumbent.halt)
         rate = 0.5 * rate + 0.5 * budget / max(time.perf_counter() - begun, 1e-6) if turn else rate
         incumbent.offer(model.nodes(found))
         turn += 1
         incumbent.runs = turn
-        if turn % 4 == 0:
-            steps = int(steps * 1.5)
 
 
 def _scattered(model: Hypergraph, draw: random.Random) -> Ints:
@@ -136,6 +137,7 @@ def _allowed(model: Hypergraph, where: Ints, draw: random.Random) -> Ints:
 def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: float) -> None:
     """Raises the bound, from what costs little to what costs more, until it is within `gap`."""
     from netsplit.partition.max_load.bounds import core_bound, sharing_bound
+    from netsplit.partition.max_load.small import solve_small
 
     full = Hypergraph.of(instance)
     if not full.count:
@@ -148,12 +150,27 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
     if full.devices == 1:
         incumbent.raise_bound(incumbent.value)
     incumbent.raise_bound(core_bound(contract(full, incumbent.value), time.perf_counter() + 0.1 * span))
+    small = contract(full, incumbent.value * (1 + 1e-6))
+    if incumbent.gap > gap and small.count * small.devices <= _SMALL and incumbent.value > 0:
+        bound, where = solve_small(small, incumbent.value * (1 + 1e-6), 0.3 * span, instance.problem.seed)
+        incumbent.raise_bound(bound)
+        if where is not None:
+            incumbent.offer(small.nodes(where))
     prover = _Prover(instance, full, incumbent, deadline, gap)
-    for share in _TARGETS:
-        if not prover.reach(max(share, gap), 0.75 if share == _TARGETS[0] else 1.0):
-            break
-    for share in _WEAKER:
-        prover.reach(share, 0.5)
+    proven, tried = 1.0, 0.0
+    share = max(_FIRST, gap)
+    while incumbent.gap > gap and time.perf_counter() < deadline:
+        if prover.reach(share, 0.85 if share >= _FIRST and not tried else 0.6):
+            proven = share
+        else:
+            tried = share
+        if tried:  # halfway between what could not be proven and what is
+            proven = min(proven, incumbent.gap)
+            share = max(gap, tried + 0.4 * (proven - tried))
+            if proven - tried < 1e-4:
+                return
+        else:
+            share = max(gap, 0.5 * share)
 
 
 @dataclass
@@ -178,7 +195,7 @@ class _Prover:
 
         until = time.perf_counter() + part * (self.deadline - time.perf_counter())
         incumbent = self.incumbent
-        while incumbent.gap > max(share, self.gap):
+        while incumbent.gap > max(share * (1 + 1e-6), self.gap):
             if time.perf_counter() >= until:
                 return False
             target = incumbent.value * (1 - share)

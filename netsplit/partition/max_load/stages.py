@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
 """The dynamic programme over a family of ideals, compiled. Imported lazily: numba takes a second to load.
 
 ``best[s, I]``: the least max load of ideal I on s, a number of devices of every class. The last stage
@@ -127,7 +128,7 @@ def _members(ideals: Ideals, ideal: int) -> set[int]:
 def _extend(
     low, high, starts, smaller, removed, weight, allowed, nstarts, nets, size, hop, state, sstarts, sets,
     held_bytes, room, steps, best, parent, by_step, below, seen,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     count, classes = weight.shape
     cnt = np.zeros(len(size), np.int64)
     hcnt = np.zeros(len(held_bytes), np.int64)

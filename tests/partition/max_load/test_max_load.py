@@ -1,0 +1,208 @@
+"""The solvers of max_load against plain recomputation and brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition import Problem
+from netsplit.partition.instance import Instance
+from netsplit.partition.max_load import solve_max_load
+from netsplit.partition.max_load.contraction import contract
+from netsplit.partition.max_load.ideals import Ideals, Order
+from netsplit.partition.max_load.model import Hypergraph
+from netsplit.partition.max_load.probing import probe
+from tests.partition.builders import (
+    chain,
+    cluster_of,
+    costs_of,
+    graph_of,
+    large_problem,
+    problems,
+    with_capacities,
+)
+
+FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def plain_load(instance: Instance, where: tuple[int, ...]) -> float:
+    """The definition, word by word: seconds of the nodes, and a hop for every output sent or received."""
+    total = [0.0] * len(instance.devices)
+    for v, d in enumerate(where):
+        total[d] += instance.forward_s[v, d] + instance.backward_s[v, d]
+    for u, made in enumerate(instance.producer):
+        readers = {where[v] for v in instance.consumers[u]}
+        for d in range(len(total)):
+            if where[made] == d and readers - {d}:
+                total[d] += instance.hop_s[u, d]
+            if where[made] != d and d in readers:
+                total[d] += instance.hop_s[u, d]
+    return max(total)
+
+
+def placements(instance: Instance) -> list[tuple[int, ...]]:
+    """All that keep atoms together and meet the memory."""
+    devices = range(len(instance.devices))
+    found = []
+    for choice in product(devices, repeat=len(instance.atoms)):
+        where = tuple(choice[a] for a in instance.atom_of)
+        if instance.fits(np.array(where, np.int64)):
+            found.append(where)
+    return found
+
+
+def is_chain(instance: Instance, where: tuple[int, ...]) -> bool:
+    """Whether the devices can be ordered so that no edge goes back; backward nodes by themselves."""
+    names = instance.problem.backward_nodes
+    for kind in (False, True):
+        arcs = {
+            (where[u], where[int(v)])
+            for u in range(instance.n)
+            for v in instance.successors[u]
+            if (instance.names[u] in names) == kind == (instance.names[int(v)] in names)
+        }
+        arcs = {(p, q) for p, q in arcs if p != q}
+        while arcs:
+            last = {p for p, _ in arcs}
+            kept = {(p, q) for p, q in arcs if q in last}
+            if kept == arcs:
+                return False
+            arcs = kept
+    return True
+
+
+def check(problem: Problem, contiguous: bool) -> None:
+    instance = Instance.of(problem)
+    fitting = placements(instance)
+    if contiguous:
+        fitting = [where for where in fitting if is_chain(instance, where)]
+    if not fitting:
+        with pytest.raises(InfeasibleError):
+            solve_max_load(instance, 5.0, contiguous=contiguous)
+        return
+    best = min(plain_load(instance, where) for where in fitting)
+    answer = solve_max_load(instance, 5.0, contiguous=contiguous, gap=1e-6)
+    assert tuple(answer.where) in fitting
+    assert answer.value_s == float(instance.loads(answer.where).max())
+    assert answer.value_s == pytest.approx(plain_load(instance, tuple(answer.where)), rel=1e-9)
+    assert answer.value_s == pytest.approx(best, rel=1e-6, abs=1e-12)
+    assert answer.bound_s <= best * (1 + 1e-9)
+    if answer.status == "optimal":
+        assert answer.bound_s == pytest.approx(best, rel=2e-6, abs=1e-12)
+
+
+@FEW
+@given(problems(max_nodes=6))
+def test_contiguous_equals_brute_force(problem: Problem) -> None:
+    check(problem, contiguous=True)
+
+
+@settings(FEW, max_examples=12)
+@given(problems(max_nodes=6))
+def test_non_contiguous_equals_brute_force(problem: Problem) -> None:
+    check(problem, contiguous=False)
+
+
+@FEW
+@given(problems(max_nodes=6), st.floats(0.5, 1.5), st.data())
+def test_merges_keep_every_better_optimum(problem: Problem, factor: float, data: st.DataObject) -> None:
+    """The least load below a limit is still there after all merges, and nothing is made up."""
+    instance = Instance.of(problem)
+    loads = [plain_load(instance, where) for where in placements(instance)]
+    if not loads:
+        return
+    below = factor * min(loads) + 1e-3
+    full = Hypergraph.of(instance)
+    for smaller in (contract(full, below), contract(full, below, dominance=False), probe(full, below, 1e18)):
+        reached = [
+            plain_load(instance, tuple(smaller.nodes(np.array(choice))))
+            for choice in product(range(full.devices), repeat=smaller.count)
+            if all(smaller.allowed[g, d] for g, d in enumerate(choice)) and smaller.fits(np.array(choice))
+        ]
+        if min(loads) < below * (1 - 1e-6):
+            assert min(reached) == pytest.approx(min(loads), rel=1e-9, abs=1e-12)
+
+
+@FEW
+@given(problems(max_nodes=7), st.data())
+def test_hypergraph_has_the_loads_of_the_instance(problem: Problem, data: st.DataObject) -> None:
+    instance = Instance.of(problem)
+    model = Hypergraph.of(instance)
+    drawn = st.integers(0, model.devices - 1)
+    where = np.array(data.draw(st.lists(drawn, min_size=model.count, max_size=model.count)), np.int64)
+    np.testing.assert_allclose(model.loads(where), instance.loads(model.nodes(where)), atol=1e-12)
+    assert model.fits(where) == instance.fits(model.nodes(where))
+
+
+def test_ideals_of_two_chains() -> None:
+    """Two chains of two and three nodes have (2 + 1) (3 + 1) ideals."""
+    graph = graph_of(
+        ["a0", "a1", "b0", "b1", "b2"],
+        [("a0", 1, ["a1"]), ("b0", 1, ["b1"]), ("b1", 1, ["b2"])],
+    )
+    instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([100, 100])))
+    _, order = Order.acyclic(instance, Hypergraph.of(instance))
+    found = Ideals.of(order, 100)
+    assert found is not None
+    assert len(found) == 12
+    assert Ideals.of(order, 5) is None
+
+
+def test_backward_edges_may_run_either_way() -> None:
+    """Forward a -> b -> c with backward a' -> b' -> c' or c' -> b' -> a': no group has to be merged."""
+    for tensors in ([("a'", 1, ["b'"]), ("b'", 1, ["c'"])], [("c'", 1, ["b'"]), ("b'", 1, ["a'"])]):
+        names = ["a", "b", "c", *(["a'", "b'", "c'"] if tensors[0][0] == "a'" else ["c'", "b'", "a'"])]
+        graph = graph_of(
+            names,
+            [("a", 1, ["b"]), ("b", 1, ["c"]), *tensors],
+            colocated=[("a", "a'"), ("b", "b'"), ("c", "c'")],
+        )
+        backward = frozenset({"a'", "b'", "c'"})
+        problem = Problem(graph, costs_of(graph), cluster_of([99] * 3), backward_nodes=backward)
+        model, _ = Order.acyclic(Instance.of(problem), Hypergraph.of(Instance.of(problem)))
+        assert model.count == 3
+
+
+def test_contiguous_pays_for_what_non_contiguous_avoids() -> None:
+    """Chain of 3, 1, 1, 3 seconds on two devices, hops of nothing: {3, 1} each way, or {3, 1} apart."""
+    graph = chain([0, 0, 0])
+    costs = costs_of(graph, 1.0, 0.0)
+    for name, seconds in zip(graph.nodes, (3.0, 3.0, 1.0, 1.0), strict=True):
+        each = costs.seconds["cpu"]
+        each[name] = replace(each[name], forward_s=seconds)
+    instance = Instance.of(Problem(graph, costs, cluster_of([1000, 1000], seconds_per_byte=0.0)))
+    apart = solve_max_load(instance, 5.0)
+    stages = solve_max_load(instance, 5.0, contiguous=True)
+    assert (apart.value_s, apart.status) == (4.0, "optimal")
+    assert (stages.value_s, stages.status) == (5.0, "optimal")
+
+
+def test_memory_that_cannot_be_met_is_said() -> None:
+    graph = chain([10, 10], {"n0": 50})
+    problem = Problem(graph, costs_of(graph), cluster_of([10, 10]))
+    for contiguous in (False, True):
+        with pytest.raises(InfeasibleError, match="missing"):
+            solve_max_load(Instance.of(problem), 2.0, contiguous=contiguous)
+
+
+@pytest.mark.slow
+def test_large_graph_within_the_time() -> None:
+    instance = Instance.of(large_problem(1000))
+    for contiguous in (False, True):
+        answer = solve_max_load(instance, 10.0, contiguous=contiguous)
+        assert answer.seconds < 11.0
+        assert instance.fits(answer.where)
+        assert answer.gap < 0.05
+
+
+def test_same_answer_twice() -> None:
+    problem = with_capacities(large_problem(24), [1 << 40] * 3)
+    instance = Instance.of(problem)
+    one, two = (solve_max_load(instance, 5.0, seed=3, contiguous=True) for _ in range(2))
+    assert (one.where == two.where).all()

@@ -1,0 +1,133 @@
+"""`auto`: never worse than the methods it knows, optimal where that can be told, honest about bounds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition import METHODS, Auto, Placement, Problem
+from netsplit.partition.anneal import Annealer, clusters_of
+from netsplit.partition.instance import Instance
+from netsplit.partition.kernels import Step
+from netsplit.partition.portfolio import candidates
+from netsplit.profile.costs import Costs
+from netsplit.program import GPipe, SingleBatch, compile_program
+from netsplit.simulate import Timeline, simulate
+from tests.partition.builders import large_problem, problems, required_bytes, trained, with_capacities
+
+quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
+HEURISTICS = ("m_topo", "heft", "dpos", "balanced", "layerwise", "m_etf", "m_sct", "netsplit", "pesto")
+
+
+def simulated(problem: Problem, schedule: SingleBatch | GPipe) -> Problem:
+    def evaluate(placement: Placement) -> Timeline:
+        program = compile_program(
+            problem.graph, placement.device_of, placement.priority, problem.cluster, schedule
+        )
+        return simulate(program, problem.cluster, problem.costs)
+
+    return replace(problem, evaluate=evaluate, in_flight=schedule.in_flight)
+
+
+def seconds(problem: Problem, placement: Placement) -> float:
+    assert problem.evaluate is not None
+    return float(problem.evaluate(placement).iteration_s)
+
+
+@settings(quiet, max_examples=10)
+@given(problem=problems(max_nodes=7).map(trained))
+def test_never_worse_than_another_method_that_fits(problem: Problem) -> None:
+    problem = simulated(problem, SingleBatch())
+    try:
+        best = Auto(time_limit_s=4.0, rounds=3).partition(problem)
+    except InfeasibleError:
+        best = None
+    for name in HEURISTICS:
+        try:
+            other = METHODS[name]().partition(problem)
+        except InfeasibleError:
+            continue
+        assert best is not None
+        assert seconds(problem, best) <= seconds(problem, other) * (1 + 1e-9)
+
+
+@settings(quiet, max_examples=6)
+@given(problem=problems(max_nodes=5, max_devices=2, roomy=True).map(trained))
+def test_its_objective_is_what_the_simulator_says_and_its_bound_is_below(problem: Problem) -> None:
+    problem = simulated(problem, SingleBatch())
+    placement = Auto(time_limit_s=4.0, rounds=2).partition(problem)
+    report = placement.report
+    assert report.objective == pytest.approx(seconds(problem, placement), rel=1e-9, abs=1e-12)
+    assert report.bound is not None
+    assert report.bound <= report.objective
+    assert report.notes["bound_for"] == "latency"
+
+
+def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
+    problem = simulated(large_problem(40, devices=2), GPipe(4))
+    problem = with_capacities(problem, [required_bytes(problem)] * 2)
+    placement = Auto(time_limit_s=3.0, rounds=3).partition(replace(problem, objective="simulated"))
+    others = [METHODS[name]().partition(problem) for name in ("m_topo", "balanced", "netsplit")]
+    assert seconds(problem, placement) <= min(seconds(problem, other) for other in others)
+    assert placement.report.objective == pytest.approx(seconds(problem, placement))
+    assert placement.report.bound is None
+
+
+def test_a_problem_without_room_is_refused() -> None:
+    problem = large_problem(30)
+    tight = with_capacities(problem, [d.capacity_bytes // 3 for d in problem.cluster.devices])
+    with pytest.raises(InfeasibleError, match="missing"):
+        Auto(time_limit_s=1.0).partition(tight)
+
+
+@pytest.mark.parametrize(("key", "value"), [("time_limit_s", 0.0), ("rounds", 0)])
+def test_senseless_parameters_are_refused(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"auto.{key}"):
+        Auto(**{key: value})  # type: ignore[arg-type]
+
+
+@settings(quiet, max_examples=30)
+@given(problem=problems(max_nodes=9).map(trained))
+def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    annealer = Annealer(instance, periods=2.0)
+    found = annealer.run(np.zeros(instance.n, np.int64), 200, seed=problem.seed % 1000)
+    if np.isfinite(found.value_s):
+        assert instance.fits(found.where)
+        assert (
+            found.where == found.where[instance.atoms.items[instance.atoms.starts[instance.atom_of]]]
+        ).all()
+        step = Step(instance).makespan_s(found.where, found.order)
+        assert found.value_s == pytest.approx(step + 2 * instance.loads(found.where).max(), abs=1e-12)
+
+
+def test_annealing_repairs_a_start_that_does_not_fit() -> None:
+    problem = large_problem(30, devices=3, room=1.6)
+    instance = Instance.of(problem)
+    start = np.zeros(instance.n, np.int64)
+    assert not instance.fits(start)
+    found = Annealer(instance).run(start, 20_000, seed=1)
+    assert instance.fits(found.where)
+
+
+def test_clusters_stop_at_half_of_the_work_and_hold_heavy_edges_first() -> None:
+    instance = Instance.of(large_problem(60, devices=2))
+    rows = [
+        set(row.tolist()) for row in (clusters_of(instance)[i] for i in range(len(clusters_of(instance))))
+    ]
+    work = (instance.forward_s + instance.backward_s).min(axis=1)
+    assert all(sum(work[a] for a in row) <= 0.5 * work.sum() * (1 + 1e-9) for row in rows)
+    heaviest = int(instance.nbytes.argmax())
+    ends = {int(instance.producer[heaviest]), *instance.consumers[heaviest].tolist()}
+    assert len(rows[0] & ends) == 2
+
+
+def test_a_method_that_refuses_is_no_candidate() -> None:
+    problem = large_problem(20, devices=2, room=2.5)
+    costs = Costs({"cpu": problem.costs.seconds["cpu"]}, 4)
+    small = with_capacities(replace(problem, costs=costs), [1, 1])
+    instance = Instance.of(small)
+    found = list(candidates(small, instance, ("m_topo", "single"), lambda placement: 1.0, float("inf")))
+    assert [(each.method, each.fits) for each in found] == [("single", False)]
