@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DATABASE := sqlite:///outputs/mlflow.db
 PORT ?= 5000
+GRAPHS ?= examples/graphs
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run train test test-all lint format ui pictures clean clean-all
+.PHONY: help setup run partition bench train test test-all lint format ui pictures clean clean-all
 
 help:  ## List these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -21,10 +22,17 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "NetSplit needs Python 3.11 or newer, and '$(PYTHON)' is not: say which to use, as in 'make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12'." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -e '.[dev]' -c constraints.txt
+	$(BIN)/python -c "from netsplit.partition.compiled import compile_all; compile_all()"
 	@touch $@
 
 run: $(STAMP)  ## Compare the methods of the default experiment; ARGS="model=... epochs=1" changes it
 	$(BIN)/python -m runners.compare $(ARGS)
+
+partition: $(STAMP)  ## Plan a profiled graph file; ARGS="graph=<file> cluster=mixed3 explain=true"
+	$(BIN)/python -m runners.partition $(ARGS)
+
+bench: $(STAMP)  ## Every partitioner on every graph file of a folder; GRAPHS=<folder> ARGS="--time-limit 60"
+	$(BIN)/python -m benchmarks.partitioners --graphs $(GRAPHS) $(ARGS)
 
 train: $(STAMP)  ## Train with one method; ARGS as for run
 	$(BIN)/python -m runners.train $(ARGS)

@@ -45,7 +45,7 @@ def parallelize(
     batch: tuple[Any, Any],
     *,
     cluster: ClusterSpec | int = 2,
-    partitioner: Partitioner | str = "netsplit",
+    partitioner: Partitioner | str = "auto",
     schedule: Schedule | str = "gpipe",
     optimizer: OptimizerFactory = MOMENTUM,
     seed: int = 0,
@@ -63,7 +63,7 @@ def parallelize(
         loss: called with the model's output and the targets; returns a scalar mean over the samples.
         batch: one example `(inputs, targets)` of the size to train with, each a tensor or a tuple.
         cluster: devices, or a number of CPU worker processes on this machine.
-        partitioner: a method or its name: "netsplit", "m_topo", "single", "random".
+        partitioner: a method or its name: "auto" plans for 30 s; others see docs/methods.md.
         schedule: a schedule or its name: "gpipe" (4 micro-batches), "single_batch".
         optimizer: called on each device with that device's parameters, e.g.
             ``functools.partial(torch.optim.Adam, lr=1e-3)``.

@@ -20,7 +20,6 @@ from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import NetSplitError
 from netsplit.files import write_text
-from netsplit.graph import files as graph_files
 from netsplit.partition.base import Partitioner
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.executor import OptimizerFactory
@@ -195,18 +194,9 @@ def _tags(experiment: Experiment, session: Session) -> dict[str, str]:
 
 
 def _record_study(run: MethodRun, study: Study, session: Session, folder: Path) -> None:
-    """What all methods share: the graph, what its operators cost, the links and their fit."""
-    graph_files.save(study.graph, folder / "graph.json")
-    seconds = {
-        kind: {n: [s.forward_s, s.backward_s] for n, s in nodes.items()}
-        for kind, nodes in study.costs.seconds.items()
-    }
-    costs = asdict(study.costs) | {"seconds": seconds}
-    links = {f"{p} -> {q}": asdict(link) for (p, q), link in study.cluster.links.items()}
-    _write_json(folder / "costs.json", costs)
-    _write_json(folder / "links.json", links)
-    for name in ("graph.json", "costs.json", "links.json"):
-        run.artifact(folder / name)
+    """What all methods share: the graph with its costs and links, which `runners.partition` reads."""
+    study.workload.save(folder / "graph.json")
+    run.artifact(folder / "graph.json")
     if session.link_samples:
         link_figure(session.link_samples, study.cluster.links, folder / "links.png")
         run.artifact(folder / "links.png")

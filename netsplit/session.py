@@ -42,6 +42,7 @@ from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.worker import Worker
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
+from netsplit.workload import Workload
 
 __all__ = ["Plan", "Session", "Study"]
 
@@ -63,16 +64,14 @@ class Study:
     schedule: Schedule
     optimizer: OptimizerFactory
 
+    @property
+    def workload(self) -> Workload:
+        """The graph with its measured costs, on this cluster: what `runners.partition` plans from a file."""
+        return Workload(type(self.model).__name__, self.graph, self.costs, self.cluster)
+
     def problem(self, seed: int = 0) -> Problem:
-        return Problem(
-            self.graph,
-            self.costs,
-            self.cluster,
-            in_flight=self.schedule.in_flight,
-            seed=seed,
-            objective="simulated",
-            evaluate=lambda placement: simulate(self._program(placement), self.cluster, self.costs),
-        )
+        """The least simulated iteration of the schedule, with its micro-batches."""
+        return self.workload.problem(objective="simulated", schedule=self.schedule, seed=seed)
 
     def plan(self, partitioner: Partitioner, seed: int = 0) -> Plan:
         """Decide, compile and simulate.

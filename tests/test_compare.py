@@ -20,9 +20,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from netsplit.data import batches, digits
-from netsplit.graph import files as graph_files
 from netsplit.models import amoebanet_d
 from netsplit.runtime.board import read_place
+from netsplit.workload import read_workload
 
 ROOT = Path(__file__).resolve().parent.parent
 FILTERS, BATCH, LIMIT, MICROBATCHES = 8, 32, 160, 4
@@ -69,6 +69,8 @@ class Command:
         return f"sqlite:///{self.folder / 'mlflow.db'}"
 
     def start(self, name: str, *arguments: str, runner: str = "compare") -> subprocess.Popen[str]:
+        if runner == "compare" and not any(each.startswith("partitioner") for each in arguments):
+            arguments += (f"partitioner=[{','.join(METHODS)}]",)
         command = [
             sys.executable, "-m", f"runners.{runner}", *SMALL,
             f"cluster.devices.0.capacity={CAPACITY}", f"cluster.devices.1.capacity={CAPACITY}",
@@ -246,10 +248,10 @@ def test_config_commit_versions_and_host_are_recorded(compared: Outcome) -> None
 
 def test_artifacts_are_stored_and_can_be_read(compared: Outcome) -> None:
     shared = compared.artifacts("parent")
-    names = {"graph.json", "costs.json", "links.json", "comparison.md", "config.yaml"}
+    names = {"graph.json", "comparison.md", "config.yaml"}
     pictures = {"links.png", "comparison.png", "training.png"}
     assert {path.name for path in shared.iterdir()} >= names | pictures
-    graph = graph_files.load(shared / "graph.json")
+    graph = read_workload(shared / "graph.json").graph
     for method in METHODS:
         own = compared.artifacts(method)
         placement = json.loads((own / "placement.json").read_text())
