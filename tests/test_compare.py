@@ -209,13 +209,14 @@ def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> 
 
 
 def test_the_fitted_links_are_recorded(compared: Outcome) -> None:
-    links = json.loads((compared.artifacts("parent") / "links.json").read_text())
+    cluster = read_workload(compared.artifacts("parent") / "graph.json").cluster
     tags = compared.runs["parent"].data.tags
-    assert len(links) == 2
-    for pair, link in links.items():
-        assert link["latency_s"] >= 0
-        assert link["seconds_per_byte"] > 0
-        assert f"R² {link['r_squared']:.4f}" in tags["link." + pair.replace("->", "to")]
+    assert cluster is not None
+    assert len(cluster.links) == 2
+    for (p, q), link in cluster.links.items():
+        assert link.latency_s >= 0
+        assert link.seconds_per_byte > 0
+        assert f"R² {link.r_squared:.4f}" in tags[f"link.{p} to {q}"]
 
 
 def test_the_page_of_a_run_says_in_words_what_came_out(compared: Outcome) -> None:
