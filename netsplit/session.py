@@ -31,7 +31,7 @@ from netsplit.profile.compute import profile_compute
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.memory import static_bytes
 from netsplit.profile.optimizer import optimizer_alpha, step_seconds_per_byte
-from netsplit.profile.overhead import instruction_seconds
+from netsplit.profile.overhead import instruction_seconds, with_messages
 from netsplit.program.compile import compile_program
 from netsplit.program.inference import inference_placement
 from netsplit.program.instructions import Program
@@ -248,7 +248,9 @@ class Session:
             {kind: each.seconds for kind, each in found.items()},
             optimizer_alpha(optimizer),
             step_seconds_per_byte={kind: each.step_seconds_per_byte for kind, each in found.items()},
-            instruction_s={kind: each.instruction_s for kind, each in found.items()},
+            instruction_s=with_messages(
+                {kind: each.instruction_s for kind, each in found.items()}, self.cluster
+            ),
         )
 
 

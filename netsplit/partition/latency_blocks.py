@@ -1,0 +1,275 @@
+"""The folded graph as a row of blocks between nodes that everything passes.
+
+    s ──► block ──► t ──► block ──► ...      a step: (device of s, device of t, bytes, seconds s to t)
+
+A block's steps come from a relaxed decision diagram over its nodes; the seconds are at least each path's
+and at least the load of each device between s and t.
+
+Source: Bergman, Cire, van Hoeve, Hooker, Decision Diagrams for Optimization, 2016, chapter 4.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.latency_fold import Folded
+
+__all__ = ["Block", "Steps", "blocks_of", "steps_of"]
+
+NEVER = -1e30
+
+
+@dataclass(frozen=True)
+class Block:
+    source: int  # -1: the start of the iteration
+    target: int  # -1: its end
+    nodes: tuple[int, ...]  # in order, the target last
+    need: float  # bytes that these nodes add at least
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    source: Ints  # [S] device of the block's source
+    target: Ints  # [S]
+    used: Floats  # [S, D]
+    seconds: Floats  # [S]
+
+    def take(self, rows: Any) -> Steps:
+        return Steps(self.source[rows], self.target[rows], self.used[rows], self.seconds[rows])
+
+
+def frontier_order(folded: Folded) -> list[int]:
+    """A topological order with few producers open at once."""
+    sources = [{arc.source for arc in arcs} | {int(folded.producer[u]) for u in folded.reads[v]}
+               for v, arcs in enumerate(folded.arcs)]  # fmt: skip
+    left = np.zeros(folded.count, np.int64)
+    readers: list[list[int]] = [[] for _ in range(folded.count)]
+    for v, before in enumerate(sources):
+        for s in before:
+            left[s] += 1
+            readers[s].append(v)
+    waits = [len(before) for before in sources]
+    ready = [v for v in range(folded.count) if not waits[v]]
+    order: list[int] = []
+    made: dict[int, int] = {}
+    while ready:
+        v = max(
+            ready,
+            key=lambda v: (
+                sum(left[s] == 1 for s in sources[v]) - bool(readers[v]),
+                max([made[s] for s in sources[v]], default=-1),
+                -v,
+            ),
+        )
+        ready.remove(v)
+        made[v] = len(order)
+        order.append(v)
+        for s in sources[v]:
+            left[s] -= 1
+        for w in readers[v]:
+            waits[w] -= 1
+            if not waits[w]:
+                ready.append(w)
+    return order
+
+
+def blocks_of(folded: Folded) -> list[Block]:
+    order = frontier_order(folded)
+    left = np.zeros(folded.count, np.int64)
+    for v in range(folded.count):
+        for s in _before(folded, v):
+            left[s] += 1
+    live: set[int] = set()
+    blocks, source, begin = [], -1, 0
+    for k, v in enumerate(order):
+        for s in _before(folded, v):
+            left[s] -= 1
+            if not left[s]:
+                live.discard(s)
+        if left[v]:
+            live.add(v)
+        last = k + 1 == len(order)
+        if live == {v} or last:
+            nodes = tuple(order[begin : k + 1])
+            target = v if live == {v} and not last else -1
+            blocks.append(Block(source, target, nodes, float(folded.own[list(nodes)].sum())))
+            source, begin = v, k + 1
+    return blocks
+
+
+def _before(folded: Folded, v: int) -> set[int]:
+    return {arc.source for arc in folded.arcs[v]} | {int(folded.producer[u]) for u in folded.reads[v]}
+
+
+@dataclass(eq=False)
+class _Labels:
+    device: NDArray[np.int64]  # [L, K] of the live nodes
+    ended: Floats  # [L, K] seconds there and back, from the block's source
+    present: NDArray[np.int64]  # [L, U] devices with the live variables, as bits
+    used: Floats  # [L, D]
+    clock: Floats  # [L, D] load of each device since the source
+    origin: Ints  # [L] device of the source
+    load: Floats  # [L] weighted seconds that count beside the path
+
+    def take(self, rows: Any) -> _Labels:
+        return _Labels(*(getattr(self, k)[rows] for k in _NAMES))
+
+
+_NAMES = ("device", "ended", "present", "used", "clock", "origin", "load")
+
+
+def steps_of(
+    folded: Folded, block: Block, before: Floats, most_s: float, width: int, deadline: float
+) -> Steps | None:
+    """All steps through a block whose iteration could take less than `most_s`.
+
+    `before` [D]: least seconds up to the source on each device (inf: it cannot be there).
+    """
+    devices = len(folded.capacity)
+    start = np.flatnonzero(np.isfinite(before)) if block.source >= 0 else np.zeros(1, np.int64)
+    count = len(start)
+    live = [block.source] if block.source >= 0 else []
+    own_vars = [u for u in range(len(folded.producer)) if folded.producer[u] == block.source] if live else []
+    labels = _Labels(
+        start[:, None][:, : len(live)],
+        np.zeros((count, len(live))),
+        np.repeat((1 << start)[:, None], len(own_vars), axis=1),
+        np.zeros((count, devices)),
+        np.zeros((count, devices)),
+        start,
+        np.zeros(count),
+    )
+    variables = list(own_vars)
+    last_read: dict[int, int] = {}
+    last_use: dict[int, int] = {}
+    for k, v in enumerate(block.nodes):
+        for u in folded.reads[v]:
+            last_read[u] = k
+        for s in _before(folded, v):
+            last_use[s] = k
+    makes: dict[int, list[int]] = {}
+    for u, s in enumerate(folded.producer.tolist()):
+        makes.setdefault(s, []).append(u)
+    for k, v in enumerate(block.nodes):
+        if time.perf_counter() > deadline:
+            return None
+        weight = _window(folded, block, v)
+        is_target = v == block.target
+        parts = []
+        for d in range(devices):
+            n_labels = len(labels.origin)
+            ended = np.full(n_labels, NEVER if block.source >= 0 else 0.0)
+            for arc in folded.arcs[v]:
+                at = live.index(arc.source)
+                ended = np.maximum(ended, labels.ended[:, at] + arc.seconds[labels.device[:, at], d])
+            used, present, clock = labels.used.copy(), labels.present.copy(), labels.clock.copy()
+            used[:, d] += folded.own[v]
+            for u in folded.reads[v]:
+                at = variables.index(u)
+                used[:, d] += folded.held[u] * ((present[:, at] >> d) & 1 == 0)
+                present[:, at] |= 1 << d
+            if is_target:
+                ended = np.maximum(ended, clock.max(axis=1))
+            ended = ended + folded.forward_s[v, d] + folded.backward_s[v, d]
+            clock[:, d] += weight[0] * folded.forward_s[v, d] + weight[1] * folded.backward_s[v, d]
+            load = labels.load + folded.load_s[v, d]
+            total = load + (before[labels.origin] if block.source >= 0 else 0.0)
+            fine = (used <= folded.capacity).all(axis=1) & (total + ended + folded.inside[v] < most_s)
+            fine &= total + clock.max(axis=1) < most_s
+            mine = makes.get(v, [])
+            parts.append(
+                _Labels(
+                    np.column_stack([labels.device, np.full(n_labels, d)]),
+                    np.column_stack([labels.ended, ended]),
+                    np.column_stack([present, np.full((n_labels, len(mine)), 1 << d)]),
+                    used,
+                    clock,
+                    labels.origin,
+                    load,
+                ).take(fine)
+            )
+        labels = _Labels(*(np.concatenate([getattr(p, name) for p in parts]) for name in _NAMES))
+        live.append(v)
+        variables += makes.get(v, [])
+        keep_v = [j for j, u in enumerate(variables) if last_read.get(u, -1) > k]
+        final = k + 1 == len(block.nodes)
+        # Of the last block, the end is the latest of all: it is kept as one more live node.
+        keep = [j for j, s in enumerate(live) if last_use.get(s, -1) > k or (final and j + 1 == len(live))]
+        if block.target < 0:
+            tops = [j for j in range(len(live)) if j not in keep or j + 1 == len(live)]
+            labels.clock = np.maximum(
+                labels.clock, labels.ended[:, tops].max(axis=1, initial=NEVER)[:, None] * 1.0
+            )
+        live = [live[j] for j in keep]
+        variables = [variables[j] for j in keep_v]
+        labels.device, labels.ended = labels.device[:, keep], labels.ended[:, keep]
+        labels.present = labels.present[:, keep_v]
+        labels = _merge(labels, folded.capacity, width)
+        if len(labels.origin) > 16 * width:
+            return None
+    if block.target < 0:
+        seconds, target = labels.clock.max(axis=1, initial=0.0), np.zeros(len(labels.origin), np.int64)
+    else:
+        seconds, target = labels.ended[:, -1], labels.device[:, -1]
+    return Steps(labels.origin, target, labels.used, np.maximum(seconds, 0.0) + labels.load)
+
+
+def _window(folded: Folded, block: Block, v: int) -> tuple[bool, bool]:
+    """Whether the forward, and the backward, of v lie between those of the block's ends."""
+    s, t = block.source, block.target
+    if v == t:
+        return False, False
+    there = (s < 0 or v in folded.after[s]) and (t < 0 or t in folded.after[v])
+    back = (s < 0 or s in folded.around[v]) and (t < 0 or v in folded.around[t])
+    return there, back
+
+
+def _codes(columns: list[Any]) -> Ints:
+    """[L] numbers, equal where all columns are equal."""
+    code, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        values = column.astype(np.int64)
+        values -= values.min(initial=0)
+        span = int(values.max(initial=0)) + 1
+        if size * span > 2**62:
+            _, code = np.unique(code, return_inverse=True)
+            code = code.reshape(-1).astype(np.int64)
+            size = int(code.max()) + 1
+        code = code * span + values
+        size *= span
+    return code
+
+
+def _merge(labels: _Labels, capacity: Floats, width: int) -> _Labels:
+    if len(labels.origin) <= 1:
+        return labels
+    state = [labels.origin, *labels.device.T, *labels.present.T]
+    base = _codes(state)
+    share = labels.used / np.maximum(capacity, 1.0)
+    load = labels.clock / max(float(labels.clock.max()), 1e-300)
+    cells = 1e6
+    while True:
+        columns = [base, *(np.floor(share * cells)).T]
+        if cells > 8:
+            columns += [*np.floor(np.maximum(load, -1) * min(cells / 8, 1e6)).T]
+        _, code = np.unique(_codes(columns), return_inverse=True)
+        code = code.reshape(-1)
+        if int(code.max()) + 1 <= width or cells < 1:
+            break
+        cells /= 3 if cells > 1e3 else 1.4
+    if int(code.max()) + 1 == len(code):
+        return labels
+    order = np.argsort(code, kind="stable")
+    starts = np.flatnonzero(np.diff(code[order], prepend=-1))
+    merged = labels.take(order[starts])
+    for name in ("ended", "used", "clock", "load"):
+        values = getattr(labels, name)[order]
+        if values.ndim == 1 or values.shape[1]:
+            setattr(merged, name, np.minimum.reduceat(values, starts, axis=0))
+    return merged
