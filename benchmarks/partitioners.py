@@ -38,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     found: list[tuple[Setting, list[Row]]] = []
     for setting in settings_of(options.graphs, options.suites, options.captured):
         rows = [_row(setting, name, options, kept) for name in _methods(setting, options.methods)]
+        if not rows:
+            continue
         found.append((setting, rows))
         console.print(_table(setting, rows))
     if not found:
@@ -55,7 +57,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), help="default: all that apply")
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES))
     parser.add_argument(
-        "--captured", nargs="*", default=[], help="models of conf/model to capture and profile"
+        "--captured", nargs="*", default=["amoebanet_d_small"], help="models of conf/model to profile here"
     )
     parser.add_argument("--out", type=Path, default=Path("outputs/benchmarks/partitioners.json"))
     parser.add_argument("--fresh", action="store_true", help="forget the rows of earlier runs")

@@ -87,7 +87,10 @@ def _max_load(problem: Problem, deadline: float) -> Placement:
     if problem.stage_time:
         from netsplit.partition.stage_time import best_stages
 
-        return best_stages(problem, left_s)
+        placement = best_stages(problem, left_s)
+        report = placement.report
+        notes = {**report.notes, "bound_for": "max_load"}
+        return replace(placement, report=replace(report, notes=notes))
     from netsplit.partition.max_load import solve_max_load
 
     instance = Instance.of(problem)

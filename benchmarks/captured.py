@@ -1,0 +1,60 @@
+"""Graphs captured from the models of `conf/model`, with costs measured on this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+
+from benchmarks.settings import CONF, MIXED, Setting, described
+from netsplit.config import build
+from netsplit.data.loader import batches
+from netsplit.partition import METHODS
+from netsplit.program import GPipe
+from netsplit.session import Session, Study
+
+__all__ = ["captured_settings"]
+
+CLUSTERS = ("cpu2", "cpu4")
+
+
+def captured_settings(model: str) -> Iterator[Setting]:
+    """Per cluster of this machine one step, and the default schedule; one step on described clusters."""
+    for cluster in CLUSTERS:
+        study = _study(model, cluster)
+        schedule = study.schedule
+        each = f"{model} captured on {cluster}"
+        for objective in ("latency", "simulated"):
+            named = objective if objective == "latency" else f"{schedule.name} x {schedule.microbatches}"
+            yield _setting(study, f"{each}, {named}", None, {"objective": objective, "schedule": schedule})
+        if cluster == CLUSTERS[0]:
+            for name in MIXED:
+                yield _setting(study, f"{each}, latency, {name}", described(name), {"objective": "latency"})
+
+
+def _setting(study: Study, title: str, cluster: Any, keys: dict[str, Any]) -> Setting:
+    return Setting(
+        suite=f"captured {keys['objective']}",
+        title=title,
+        workload=study.workload,
+        cluster=cluster,
+        problem_keys=keys,
+        methods=tuple(METHODS),
+        unit="ms",
+        unit_s=1e-3,
+    )
+
+
+def _study(model: str, cluster: str) -> Study:
+    """Captured and profiled on the first worker; the links are probed between all."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", overrides=[f"model={model}", f"cluster={cluster}"])
+    data = build(cfg.dataset)
+    batch = next(batches(data.train, cfg.batch_size, seed=cfg.seed))
+    schedule = build(cfg.schedule)
+    assert isinstance(schedule, GPipe)
+    with tempfile.TemporaryDirectory() as folder, Session(build(cfg.cluster), Path(folder)) as session:
+        return session.study(build(cfg.model), build(cfg.loss), batch, schedule, build(cfg.optimizer))
