@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DATABASE := sqlite:///outputs/mlflow.db
 PORT ?= 5000
-GRAPHS ?= examples/graphs
+GRAPHS ?= outputs/compare/runs
 ARGS ?=
 
 .DEFAULT_GOAL := help

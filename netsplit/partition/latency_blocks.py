@@ -256,8 +256,7 @@ def _merge(labels: _Labels, capacity: Floats, width: int) -> _Labels:
     cells = 1e6
     while True:
         columns = [base, *(np.floor(share * cells)).T]
-        if cells > 8:
-            columns += [*np.floor(np.maximum(load, -1) * min(cells / 8, 1e6)).T]
+        columns += [*np.floor(load * min(cells, 1e6) * 0.3).T]
         _, code = np.unique(_codes(columns), return_inverse=True)
         code = code.reshape(-1)
         if int(code.max()) + 1 <= width or cells < 1:

@@ -61,11 +61,11 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
     idle = (i.forward_s.max(axis=1, initial=0.0) <= 0) & ~i.trained
     idle &= np.array([len(p) == 0 for p in i.predecessors], bool)
     first, second = [-1] * len(i.atoms), [-1] * len(i.atoms)
-    for v in range(n):
-        if idle[v]:
-            continue
+    for v in sorted(range(n), key=lambda v: (bool(idle[v]), v)):
         a = int(i.atom_of[v])
         kind = second if late[v] else first
+        if kind[a] >= 0 and idle[v]:
+            continue
         if kind[a] >= 0 or (late[v] and i.trained[v]):
             return None
         kind[a] = v
@@ -90,10 +90,12 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
     backward_s = backward_s.reshape(len(heads), devices)
     own = np.bincount(i.atom_of, weights=i.state_bytes, minlength=len(i.atoms))[atoms]
     held, producer, reads = _held(graph, atoms, heads, own)
+    along = apart and _along(graph, heads, backs)
     if apart:
+        ends = graph.tail if along else graph.head
         inside = np.array(
             [
-                weights[0] * graph.tail[v] + (weights[1] * graph.head[t] if t >= 0 else 0.0)
+                weights[0] * graph.tail[v] + (weights[1] * ends[t] if t >= 0 else 0.0)
                 for v, t in zip(heads, backs, strict=True)
             ]
         )
@@ -108,12 +110,24 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
         around.append(
             {j for j, t in enumerate(backs) if t >= 0 and backs[k] >= 0 and later[backs[k]] >> t & 1}
         )
-    arcs = _arcs(graph, number, heads, backs, weights)
+    arcs = _arcs(graph, number, heads, backs, weights, along)
     both = forward_s + backward_s
     return Folded(
         weights[0] * forward_s, weights[1] * backward_s, both * load, inside, own, arcs, reads, held, producer, after, around,
         i.capacity.astype(float),
     )  # fmt: skip
+
+
+def _along(graph: StepGraph, heads: list[int], backs: list[int]) -> bool:
+    """Whether more backward tasks follow one another as their forwards do than the other way round."""
+    of = dict(zip(heads, backs, strict=True))
+    score = 0
+    for v, t in of.items():
+        for w in graph.instance.successors[v].tolist():
+            other = of.get(w, -1)
+            if t >= 0 and other >= 0:
+                score += int(other in graph.after[t]) - int(t in graph.after[other])
+    return score > 0
 
 
 def _reachable(graph: StepGraph) -> list[int]:
@@ -168,7 +182,7 @@ def _held(
 
 
 def _arcs(
-    graph: StepGraph, number: dict[int, int], heads: list[int], backs: list[int], weights: tuple[float, ...]
+    graph: StepGraph, number: dict[int, int], heads: list[int], backs: list[int], weights: tuple[float, ...], along: bool
 ) -> list[list[Arc]]:
     i, n = graph.instance, graph.n
     arcs: list[list[Arc]] = [[] for _ in heads]
@@ -196,6 +210,9 @@ def _arcs(
                 continue
             if backs[j] >= n:
                 back = crossing(v, w, True)
+            elif along:
+                back = crossing(backs[j], backs[k], False)
+                back = None if back is None else back.T
             else:
                 back = crossing(backs[k], backs[j], False)
             if back is not None:
