@@ -35,4 +35,4 @@ def compile_all() -> None:
     costs = Costs({"any": dict.fromkeys(names, NodeSeconds(1.0, 0.0))}, alpha=1)
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
     for objective, contiguous in (("latency", False), ("max_load", False), ("max_load", True)):
-        Auto(rounds=1).partition(replace(problem, objective=objective, contiguous=contiguous))  # type: ignore[arg-type]
+        Auto(starts=1).partition(replace(problem, objective=objective, contiguous=contiguous))  # type: ignore[arg-type]

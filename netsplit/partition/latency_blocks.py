@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.instance import Floats, Ints
-from netsplit.partition.latency_fold import Folded
+from netsplit.partition.latency_fold import Arc, Folded
 
 __all__ = ["Block", "Steps", "blocks_of", "steps_of"]
 
 NEVER = -1e30
+CLOCK = 1.0  # cells of time per cell of a device's bytes
 
 
 @dataclass(frozen=True)
@@ -116,26 +117,37 @@ class _Labels:
     clock: Floats  # [L, D] load of each device since the source
     origin: Ints  # [L] device of the source
     load: Floats  # [L] weighted seconds that count beside the path
+    goal: Ints  # [L] device of the block's target, decided first: what only it reads need not stay open
+    arrival: Floats  # [L] of all that the target reads, so far
 
     def take(self, rows: Any) -> _Labels:
         return _Labels(*(getattr(self, k)[rows] for k in _NAMES))
 
 
-_NAMES = ("device", "ended", "present", "used", "clock", "origin", "load")
+_NAMES = ("device", "ended", "present", "used", "clock", "origin", "load", "goal", "arrival")
 
 
 def steps_of(
-    folded: Folded, block: Block, before: Floats, most_s: float, width: int, deadline: float
-) -> Steps | None:
+    folded: Folded, block: Block, before: Floats, most_s: float, width: int, deadline: float,
+    beyond: float = 0.0,
+) -> Steps | None:  # fmt: skip
     """All steps through a block whose iteration could take less than `most_s`.
 
     `before` [D]: least seconds up to the source on each device (inf: it cannot be there).
     """
     devices = len(folded.capacity)
-    start = np.flatnonzero(np.isfinite(before)) if block.source >= 0 else np.zeros(1, np.int64)
+    t, first = block.target, block.source
+    sources = np.flatnonzero(np.isfinite(before)) if first >= 0 else np.zeros(1, np.int64)
+    goals = np.arange(devices if t >= 0 else 1)
+    start, goal = (part.reshape(-1) for part in np.meshgrid(sources, goals, indexing="ij"))
     count = len(start)
-    live = [block.source] if block.source >= 0 else []
-    own_vars = [u for u in range(len(folded.producer)) if folded.producer[u] == block.source] if live else []
+    live = [first] if first >= 0 else []
+    makes: dict[int, list[int]] = {}
+    for u, s in enumerate(folded.producer.tolist()):
+        makes.setdefault(s, []).append(u)
+    own_vars = makes.get(first, [])
+    into_t = {arc.source: arc for arc in folded.arcs[t]} if t >= 0 else {}
+    for_t = set(folded.reads[t]) if t >= 0 else set[int]()
     labels = _Labels(
         start[:, None][:, : len(live)],
         np.zeros((count, len(live))),
@@ -144,56 +156,62 @@ def steps_of(
         np.zeros((count, devices)),
         start,
         np.zeros(count),
+        goal,
+        np.full(count, NEVER if first >= 0 else 0.0),
     )
+    _send(folded, labels, first, own_vars, start, into_t, for_t, 0)
     variables = list(own_vars)
     last_read: dict[int, int] = {}
     last_use: dict[int, int] = {}
     for k, v in enumerate(block.nodes):
+        if v == t:
+            continue
         for u in folded.reads[v]:
             last_read[u] = k
         for s in _before(folded, v):
             last_use[s] = k
-    makes: dict[int, list[int]] = {}
-    for u, s in enumerate(folded.producer.tolist()):
-        makes.setdefault(s, []).append(u)
+    inside = folded.inside if t < 0 else _to_target(folded, block, beyond)
     for k, v in enumerate(block.nodes):
         if time.perf_counter() > deadline:
             return None
         weight = _window(folded, block, v)
-        is_target = v == block.target
         parts = []
+        mine = makes.get(v, [])
         for d in range(devices):
-            n_labels = len(labels.origin)
-            ended = np.full(n_labels, NEVER if block.source >= 0 else 0.0)
-            for arc in folded.arcs[v]:
-                at = live.index(arc.source)
-                ended = np.maximum(ended, labels.ended[:, at] + arc.seconds[labels.device[:, at], d])
-            used, present, clock = labels.used.copy(), labels.present.copy(), labels.clock.copy()
+            old = labels.take(labels.goal == d) if v == t else labels
+            n_labels = len(old.origin)
+            used, present, clock = old.used.copy(), old.present.copy(), old.clock.copy()
             used[:, d] += folded.own[v]
-            for u in folded.reads[v]:
-                at = variables.index(u)
-                used[:, d] += folded.held[u] * ((present[:, at] >> d) & 1 == 0)
-                present[:, at] |= 1 << d
-            if is_target:
-                ended = np.maximum(ended, clock.max(axis=1))
+            if v == t:
+                ended = np.maximum(old.arrival, clock.max(axis=1))
+            else:
+                ended = np.full(n_labels, NEVER if first >= 0 else 0.0)
+                for arc in folded.arcs[v]:
+                    at = live.index(arc.source)
+                    ended = np.maximum(ended, old.ended[:, at] + arc.seconds[old.device[:, at], d])
+                for u in folded.reads[v]:
+                    at = variables.index(u)
+                    used[:, d] += folded.held[u] * ((present[:, at] >> d) & 1 == 0)
+                    present[:, at] |= 1 << d
             ended = ended + folded.forward_s[v, d] + folded.backward_s[v, d]
             clock[:, d] += weight[0] * folded.forward_s[v, d] + weight[1] * folded.backward_s[v, d]
-            load = labels.load + folded.load_s[v, d]
-            total = load + (before[labels.origin] if block.source >= 0 else 0.0)
-            fine = (used <= folded.capacity).all(axis=1) & (total + ended + folded.inside[v] < most_s)
-            fine &= total + clock.max(axis=1) < most_s
-            mine = makes.get(v, [])
-            parts.append(
-                _Labels(
-                    np.column_stack([labels.device, np.full(n_labels, d)]),
-                    np.column_stack([labels.ended, ended]),
-                    np.column_stack([present, np.full((n_labels, len(mine)), 1 << d)]),
-                    used,
-                    clock,
-                    labels.origin,
-                    load,
-                ).take(fine)
+            new = _Labels(
+                np.column_stack([old.device, np.full(n_labels, d)]),
+                np.column_stack([old.ended, ended]),
+                np.column_stack([present, np.full((n_labels, len(mine)), 1 << d)]),
+                used,
+                clock,
+                old.origin,
+                old.load + folded.load_s[v, d],
+                old.goal,
+                old.arrival.copy(),
             )
+            if v != t:
+                _send(folded, new, v, mine, np.full(n_labels, d), into_t, for_t, present.shape[1])
+            total = new.load + (before[new.origin] if first >= 0 else 0.0)
+            fine = (new.used <= folded.capacity).all(axis=1) & (total + ended + inside[v] < most_s)
+            fine &= total + np.maximum(new.clock.max(axis=1), new.arrival) + beyond < most_s
+            parts.append(new.take(fine))
         labels = _Labels(*(np.concatenate([getattr(p, name) for p in parts]) for name in _NAMES))
         live.append(v)
         variables += makes.get(v, [])
@@ -203,9 +221,8 @@ def steps_of(
         keep = [j for j, s in enumerate(live) if last_use.get(s, -1) > k or (final and j + 1 == len(live))]
         if block.target < 0:
             tops = [j for j in range(len(live)) if j not in keep or j + 1 == len(live)]
-            labels.clock = np.maximum(
-                labels.clock, labels.ended[:, tops].max(axis=1, initial=NEVER)[:, None] * 1.0
-            )
+            last = labels.ended[:, tops].max(axis=1, initial=NEVER)
+            labels.arrival = np.maximum(labels.arrival, last)
         live = [live[j] for j in keep]
         variables = [variables[j] for j in keep_v]
         labels.device, labels.ended = labels.device[:, keep], labels.ended[:, keep]
@@ -214,10 +231,38 @@ def steps_of(
         if len(labels.origin) > 16 * width:
             return None
     if block.target < 0:
-        seconds, target = labels.clock.max(axis=1, initial=0.0), np.zeros(len(labels.origin), np.int64)
+        seconds = np.maximum(labels.clock.max(axis=1, initial=0.0), labels.arrival)
+        target = np.zeros(len(labels.origin), np.int64)
     else:
         seconds, target = labels.ended[:, -1], labels.device[:, -1]
     return Steps(labels.origin, target, labels.used, np.maximum(seconds, 0.0) + labels.load)
+
+
+def _to_target(folded: Folded, block: Block, beyond: float) -> Floats:
+    """[N] least seconds of an iteration after a node of the block, there and back; `beyond` after the target."""
+    fastest = (folded.forward_s + folded.backward_s).min(axis=1)
+    found = np.full(folded.count, 0.0)
+    found[block.target] = beyond
+    for v in reversed(block.nodes):
+        for arc in folded.arcs[v]:
+            if v == block.target or found[v] > 0:
+                found[arc.source] = max(found[arc.source], found[v] + fastest[v])
+    return found
+
+
+def _send(
+    folded: Folded, labels: _Labels, v: int, variables: list[int], at: Ints, into_t: dict[int, Arc],
+    for_t: set[int], column: int,
+) -> None:  # fmt: skip
+    """What the block's target reads of node v, now on devices `at`, goes to the target's device at once."""
+    if v in into_t:
+        ended = labels.ended[:, -1] + into_t[v].seconds[at, labels.goal]
+        labels.arrival = np.maximum(labels.arrival, ended)
+    rows = np.arange(len(at))
+    for k, u in enumerate(variables):
+        if u in for_t:
+            labels.used[rows, labels.goal] += folded.held[u] * (at != labels.goal)
+            labels.present[:, column + k] |= 1 << labels.goal
 
 
 def _window(folded: Folded, block: Block, v: int) -> tuple[bool, bool]:
@@ -249,14 +294,15 @@ def _codes(columns: list[Any]) -> Ints:
 def _merge(labels: _Labels, capacity: Floats, width: int) -> _Labels:
     if len(labels.origin) <= 1:
         return labels
-    state = [labels.origin, *labels.device.T, *labels.present.T]
+    state = [labels.origin, labels.goal, *labels.device.T, *labels.present.T]
     base = _codes(state)
     share = labels.used / np.maximum(capacity, 1.0)
-    load = labels.clock / max(float(labels.clock.max()), 1e-300)
+    clock = labels.clock[np.arange(len(labels.origin)), labels.origin]
+    load = clock / max(float(clock.max()), 1e-300)
     cells = 1e6
     while True:
         columns = [base, *(np.floor(share * cells)).T]
-        columns += [*np.floor(load * min(cells, 1e6) * 0.3).T]
+        columns.append(np.floor(load * min(cells, 1e6) * CLOCK))
         _, code = np.unique(_codes(columns), return_inverse=True)
         code = code.reshape(-1)
         if int(code.max()) + 1 <= width or cells < 1:
@@ -267,7 +313,7 @@ def _merge(labels: _Labels, capacity: Floats, width: int) -> _Labels:
     order = np.argsort(code, kind="stable")
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
     merged = labels.take(order[starts])
-    for name in ("ended", "used", "clock", "load"):
+    for name in ("ended", "used", "clock", "load", "arrival"):
         values = getattr(labels, name)[order]
         if values.ndim == 1 or values.shape[1]:
             setattr(merged, name, np.minimum.reduceat(values, starts, axis=0))

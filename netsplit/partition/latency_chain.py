@@ -17,9 +17,14 @@ import numpy as np
 
 from netsplit.partition.instance import Floats, Ints
 from netsplit.partition.latency_blocks import Block, Steps, blocks_of, steps_of
-from netsplit.partition.latency_fold import Folded
+from netsplit.partition.latency_fold import Folded, fold
+from netsplit.partition.step_graph import StepGraph
 
-__all__ = ["Chain", "chain_of"]
+__all__ = ["Chain", "chain_bound", "chain_of"]
+
+RATE = 2e7  # trials of a step a second
+LABELS = 400_000
+
 
 
 @dataclass(eq=False)
@@ -32,7 +37,7 @@ class Chain:
 
     def bound(self, buckets: int, limit: int, deadline: float) -> float | None:
         """Seconds that no answer beats, at most `most_s`; None: too many labels, or out of time."""
-        from netsplit.partition.latency_kernels import advance
+        from netsplit.partition.latency_kernels import advance, undominated
 
         capacity = self.folded.capacity.astype(np.int64)
         bucket = max(1, int(capacity.max()) // buckets)
@@ -45,8 +50,14 @@ class Chain:
         for k, steps in enumerate(self.steps):
             low, high = int(behind[k]), int(behind[k + 1])
             pure = _pure(steps, float(need[k]))
+            order = np.argsort(steps.seconds, kind="stable")
+            counts = np.floor(steps.used).astype(np.int64) // bucket
+            kept = undominated(
+                steps.source[order], steps.target[order], pure[order], counts[order], steps.seconds[order]
+            )
+            steps, pure, counts = steps.take(order[kept]), pure[order[kept]], counts[order[kept]]
             order = np.argsort(steps.seconds + self.ahead[k + 1][steps.target], kind="stable")
-            counts = (np.floor(steps.used).astype(np.int64) // bucket)[order]
+            counts = counts[order]
             going = high // bucket - low // bucket
             fresh = high // bucket - -(-low // bucket)
             later = int(behind[-1] - high) // bucket
@@ -57,6 +68,7 @@ class Chain:
             keys, seconds, fine = advance(
                 keys, seconds, starts, steps.target[order], pure[order], counts, going, fresh,
                 steps.seconds[order], self.ahead[k + 1], room, everything - later, self.most_s, limit,
+                int(RATE * max(0.0, deadline - time.perf_counter())),
             )  # fmt: skip
             if not fine or time.perf_counter() > deadline:
                 return None
@@ -79,7 +91,77 @@ def _pure(steps: Steps, need: float) -> Ints:
     return np.where(only & (total == need), steps.target, -1)
 
 
-def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chain | None:
+def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float, dict[str, Any]]:
+    """Seconds that no answer beats, at most `most_s`, and what was tried; 0 where the graph does not fold."""
+    folded = fold(graph)
+    if folded is None or not folded.count:
+        return 0.0, {}
+    began = time.perf_counter()
+    best_s = 0.0
+    if folded.apart:
+        folded, best_s = _weighted(graph, folded, most_s, began + 0.5 * (deadline - began))
+    width, notes, target = 1000, dict[str, Any](), most_s
+    best_s = max(best_s, float((folded.fastest + folded.inside).max()))
+    step = 1.06
+    while time.perf_counter() < deadline and best_s < most_s and width < 100_000:
+        target = min(most_s, step * best_s) if best_s > 0 else most_s
+        chain = chain_of(folded, target, width, deadline)
+        if chain is None:
+            break
+        found = float(chain.ahead[0][0])
+        for buckets in (16, 24, 40, 64, 100, 160, 256, 400, 640, 1000):
+            if found >= target:
+                break
+            bound = chain.bound(buckets, LABELS, deadline)
+            if bound is None:
+                break
+            if bound > found:
+                found, notes = bound, {"width": width, "buckets": buckets}
+        if found < target:  # nearly as good as it can be proven at this width
+            width, step = 2 * width, 1 + max(0.004, (step - 1) / 2)
+        best_s = max(best_s, min(found, target))
+    return best_s, notes
+
+
+def _weighted(graph: StepGraph, folded: Folded, most_s: float, deadline: float) -> tuple[Folded, float]:
+    """Weights of the forward path, the backward path and the loads, by coordinate ascent of the bound."""
+    devices = len(folded.capacity)
+    speed = 1.0 / np.maximum(graph.seconds.sum(axis=0), 1e-300)
+    parts = np.concatenate([[0.3, 0.3], 0.4 * speed / speed.sum()])
+
+    def value(parts: Floats) -> tuple[Folded, float]:
+        parts = parts / parts.sum()
+        paths = float(parts[0] + parts[1])
+        made = fold(graph, float(parts[0]) / paths, parts[2:])
+        assert made is not None
+        chain = chain_of(made, most_s, 500, deadline)
+        if chain is None:
+            return made, 0.0
+        bounds = [chain.bound(k, 50_000, deadline) or 0.0 for k in (8, 12, 18)]
+        return made, max([*bounds, min(float(chain.ahead[0][0]), most_s)])
+
+    folded, best_s = value(parts)
+    factor = 2.0
+    while factor > 1.1 and time.perf_counter() < deadline and best_s < most_s:
+        better = False
+        for k in range(2 + devices):
+            for scale in (factor, 1 / factor):
+                trial = parts.copy()
+                trial[k] *= scale
+                other, found = value(trial)
+                if time.perf_counter() > deadline:
+                    return folded, best_s
+                if found > best_s:
+                    folded, best_s, parts, better = other, found, trial / trial.sum(), True
+                    break
+        if not better:
+            factor = factor**0.5
+    return folded, best_s
+
+
+def chain_of(
+    folded: Folded, most_s: float, width: int, deadline: float
+) -> Chain | None:
     """The blocks' steps that an iteration of less than `most_s` may consist of."""
     if not folded.count or len(folded.capacity) > 5:
         return None
@@ -88,14 +170,15 @@ def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chai
     before, found = np.zeros(devices), []
     before[1:] = np.inf
     for block in blocks:
-        steps = steps_of(folded, block, before, most_s, width, deadline)
+        beyond = 0.0 if block.target < 0 else float(folded.inside[block.target])
+        steps = steps_of(folded, block, before, most_s, width, deadline, beyond)
         if steps is None:
             return None
         found.append(steps)
         after = np.full(devices, np.inf)
         np.minimum.at(after, steps.target, before[steps.source] + steps.seconds)
         before = after
-    ahead: list[Any] = [np.full(devices, np.inf) for _ in blocks] + [np.zeros(devices)]
+    ahead: list[Floats] = [np.full(devices, np.inf) for _ in blocks] + [np.zeros(devices)]
     befores = [np.concatenate([[0.0], np.full(devices - 1, np.inf)])]
     for k in range(len(blocks) - 1, -1, -1):
         np.minimum.at(ahead[k], found[k].source, found[k].seconds + ahead[k + 1][found[k].target])

@@ -42,6 +42,12 @@ class Folded:
     after: list[set[int]]  # nodes whose forward is after the node's
     around: list[set[int]]  # nodes whose backward is after the node's: those it lies inside of
     capacity: Floats  # [D]
+    apart: bool  # forward and backward tasks are not connected
+
+    @property
+    def fastest(self) -> Floats:
+        """[N] least seconds, forward and backward."""
+        return np.asarray((self.forward_s + self.backward_s).min(axis=1))
 
     @property
     def count(self) -> int:
@@ -114,7 +120,7 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
     both = forward_s + backward_s
     return Folded(
         weights[0] * forward_s, weights[1] * backward_s, both * load, inside, own, arcs, reads, held, producer, after, around,
-        i.capacity.astype(float),
+        i.capacity.astype(float), apart,
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def seconds(problem: Problem, placement: Placement) -> float:
 def test_never_worse_than_another_method_that_fits(problem: Problem) -> None:
     problem = simulated(problem, SingleBatch())
     try:
-        best = Auto(time_limit_s=4.0, rounds=3).partition(problem)
+        best = Auto(time_limit_s=4.0, starts=4).partition(problem)
     except InfeasibleError:
         best = None
     for name in HEURISTICS:
@@ -57,7 +57,7 @@ def test_never_worse_than_another_method_that_fits(problem: Problem) -> None:
 @given(problem=problems(max_nodes=5, max_devices=2, roomy=True).map(trained))
 def test_its_objective_is_what_the_simulator_says_and_its_bound_is_below(problem: Problem) -> None:
     problem = simulated(problem, SingleBatch())
-    placement = Auto(time_limit_s=4.0, rounds=2).partition(problem)
+    placement = Auto(time_limit_s=4.0, starts=4).partition(problem)
     report = placement.report
     assert report.objective == pytest.approx(seconds(problem, placement), rel=1e-9, abs=1e-12)
     assert report.bound is not None
@@ -68,7 +68,7 @@ def test_its_objective_is_what_the_simulator_says_and_its_bound_is_below(problem
 def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
     problem = simulated(large_problem(40, devices=2), GPipe(4))
     problem = with_capacities(problem, [required_bytes(problem)] * 2)
-    placement = Auto(time_limit_s=3.0, rounds=3).partition(replace(problem, objective="simulated"))
+    placement = Auto(time_limit_s=3.0, starts=4).partition(replace(problem, objective="simulated"))
     others = [METHODS[name]().partition(problem) for name in ("m_topo", "balanced", "netsplit")]
     assert seconds(problem, placement) <= min(seconds(problem, other) for other in others)
     assert placement.report.objective == pytest.approx(seconds(problem, placement))
@@ -82,7 +82,7 @@ def test_a_problem_without_room_is_refused() -> None:
         Auto(time_limit_s=1.0).partition(tight)
 
 
-@pytest.mark.parametrize(("key", "value"), [("time_limit_s", 0.0), ("rounds", 0)])
+@pytest.mark.parametrize(("key", "value"), [("time_limit_s", 0.0), ("starts", 0)])
 def test_senseless_parameters_are_refused(key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"auto.{key}"):
         Auto(**{key: value})  # type: ignore[arg-type]

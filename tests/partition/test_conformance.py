@@ -13,7 +13,7 @@ from netsplit.profile.memory import static_bytes
 from tests.partition.builders import chain, cluster_of, costs_of, problems, trained, with_capacities
 
 SET = {
-    "auto": Auto(time_limit_s=3.0, rounds=2),
+    "auto": Auto(time_limit_s=3.0, starts=4),
     "netsplit_exact": NetSplitExact(time_limit_s=20.0),
     "netsplit": NetSplit(engine="highs"),
     "pesto": Pesto(engine="highs"),

@@ -19,32 +19,235 @@ from typing import Protocol
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.max_load.annealing import Annealer
 from netsplit.partition.max_load.bounds import BlockModel, quiet
+from netsplit.partition.max_load.filling import BlockAnnealer, Segments
+from netsplit.partition.max_load.frontier import Frontier
 from netsplit.partition.max_load.model import Hypergraph
 
-__all__ = ["Blocks", "excluded"]
+__all__ = ["excluded"]
 
-_SMOOTHING = 0.85  # weight of the best prices so far
+_INF = highspy.kHighsInf
+_SMOOTHING = 0.93  # weight of the best prices so far
+_SLACK = 0.1  # of the margin hoped for: blocks that would cost less of it are not looked for
 _MANY = 16  # blocks of one pricing
-_LABELS = 6e6  # of one pricing at first; and what memory allows
-_LABELS_MOST = 3e7
-_PROVEN = 1e-6  # relative: sums of prices may be off by less
+_FIRST_LABELS = 1e7
+_LABELS = 1e6  # parts of blocks in one pricing at first, and at most: a gigabyte is 4e7
+_LABELS_MOST = 4e7
+_PROVEN = 1e-6  # relative: sums of prices and the solver's bounds may be off by less
 
 
-class _Pricer(Protocol):
-    def most(self, prices: Floats, floor: float, labels: float) -> tuple[float, list[Ints], bool]: ...
+def excluded(
+    model: Hypergraph,
+    below: float,
+    deadline: float,
+    known: list[tuple[int, Ints]],
+    orders: list[Ints],
+    stop: Callable[[], bool] = lambda: False,
+    log: Callable[[str], None] = lambda line: None,
+) -> tuple[bool, list[tuple[int, Ints]]]:
+    """Whether it is proven that every placement has a load of more than `below` seconds.
+
+    Args:
+        model: contracted for answers below the limit, at most.
+        known: blocks of load <= `below` that are likely to be of use: class of devices, groups.
+        orders: linear orders [G] of the groups; pieces of them are likely blocks.
+        stop: asked between the steps; True gives up.
+
+    Returns:
+        whether, and all blocks found.
+    """
+    if not model.allowed.any(axis=1).all():
+        return True, []
+    proof = _Proof(model, below, orders)
+    for c, groups in known:
+        proof.master.add(groups, c)
+
+    def over() -> bool:
+        return stop() or time.perf_counter() > deadline
+
+    return proof.run(deadline, over, log), proof.master.blocks
 
 
 @dataclass
-class _ByFrontier:
-    """`Frontier.most` with a number of labels for the whole automaton."""
+class _Proof:
+    model: Hypergraph
+    below: float
+    orders: list[Ints]
 
-    frontier: object
+    def __post_init__(self) -> None:
+        model = self.model
+        first = [same[0] for same in model.classes]
+        self.sizes = [len(same) for same in model.classes]
+        least = np.where(model.allowed, model.weight, np.inf).min(axis=1)
+        total = max(float(least.sum()), 1e-300)
+        self.value = np.maximum(least, 1e-6 * total / model.count) / total
+        self.master = _Covering(model, self.value, self.sizes)
+        self.pricers = [_pricer(model, d, self.below, self.orders) for d in first]
+        self.labels = _LABELS
+        self.record = -np.inf
+
+    def run(self, deadline: float, over: Callable[[], bool], log: Callable[[str], None]) -> bool:
+        prices, centre = self.value, self.value
+        turn = 0
+        while not over():
+            turn += 1
+            fine = self.labels
+            if turn == 1:
+                self.labels = _FIRST_LABELS
+            fresh = False
+            for at in (_SMOOTHING * centre + (1 - _SMOOTHING) * prices, prices):
+                margin, doubt, new = self._margin(at, deadline, over)
+                if margin > _PROVEN * float(np.abs(at).sum()):
+                    return True
+                if margin > self.record:
+                    self.record, centre = margin, at
+                fresh = fresh or new
+                if fresh or over():
+                    break
+            if doubt > 0 and (not fresh or doubt > 0.3 * -margin):
+                if not fresh and self.labels >= _LABELS_MOST:
+                    return False
+                self.labels = min(2 * self.labels, _LABELS_MOST)
+            elif not fresh:
+                return False
+            if turn == 1:
+                self.labels = fine
+            uncovered, prices = self.master.solve()
+            log(f"{turn} margin {margin:.6f} doubt {doubt:.6f} best {self.record:.6f} uncovered {uncovered:.6f}")
+            if uncovered < _PROVEN:
+                return False
+        return False
+
+    def _margin(self, at: Floats, deadline: float, over: Callable[[], bool]) -> tuple[float, float, bool]:
+        """By how much the blocks fall short of all prices, how much of that is rounding, whether new blocks."""
+        margin, doubt, fresh = float(at.sum()), 0.0, False
+        floors = [self.master.best(c, at) for c in range(len(self.sizes))]
+        hope = margin - float(np.dot(self.sizes, floors))
+        known = np.isfinite(self.record)
+        slack = max(0.0, _SLACK * (hope - max(self.record, -hope)) / sum(self.sizes)) if known else 0.0
+        for c, (pricer, floor) in enumerate(zip(self.pricers, floors, strict=True)):
+            if over():
+                return -np.inf, 0.0, fresh
+            top, found = pricer.most(at, floor + slack, self.labels, deadline)
+            for groups in found:
+                fresh = self.master.add(groups, c) or fresh
+            margin -= self.sizes[c] * top
+            reached = max([floor + slack, *(float(at[groups].sum()) for groups in found[:1])])
+            doubt += self.sizes[c] * max(0.0, top - reached - 1e-12)
+        return margin, doubt, fresh
+
+
+class _Pricer(Protocol):
+    def most(self, prices: Floats, floor: float, labels: float, deadline: float) -> tuple[float, list[Ints]]:
+        """An upper bound of a block's price (at least `floor`), and blocks of more, the dearest first."""
+
+
+@dataclass
+class _Exact:
+    frontier: Frontier
     limit: float
 
-    def most(self, prices: Floats, floor: float, labels: float) -> tuple[float, list[Ints], bool]:
-        each = max(50, int(labels / self.frontier.width.sum()))
+    def most(self, prices: Floats, floor: float, labels: float, deadline: float) -> tuple[float, list[Ints]]:
+        each = max(16, int(labels / self.frontier.width.sum()))
         return self.frontier.most(prices, self.limit, floor, each, _MANY)
+
+
+@dataclass
+class _BySolver:
+    """Blocks by annealing and from pieces of orders, as long as there are any; else by HiGHS."""
+
+    model: Hypergraph
+    device: int
+    limit: float
+    orders: list[Ints]
+
+    def __post_init__(self) -> None:
+        self._block = BlockModel(self.model, self.device, integral=True)
+        self._block.limit(self.limit)
+        self._filler = BlockAnnealer(Annealer.of(self.model), self.device)
+        self._segments = [Segments.of(self.model, self.device, order) for order in self.orders]
+        self._last: list[Ints] = []
+        self._turn = 0
+
+    def most(self, prices: Floats, floor: float, labels: float, deadline: float) -> tuple[float, list[Ints]]:
+        self._turn += 1
+        within = self.limit * (1 - 1e-9)
+        found = [groups for s in self._segments for groups in s.best(prices, within, 6)]
+        for k, start in enumerate([np.zeros(0, np.int64), *self._last[:2], *found[:2]]):
+            hot = 1.0 if k == 0 else (0.3, 0.05, 0.01)[self._turn % 3]
+            found.append(self._filler.run(prices, within, start, 30_000, 7 * self._turn + k, hot)[0])
+        found = self._better(found, prices, floor)
+        if found and self._turn % 8:
+            self._last = found
+            return float(np.maximum(prices, 0).sum()), found
+        top, chosen = self._block.most(prices, deadline - time.perf_counter(), 1e-4)
+        if chosen is not None:
+            found = self._better([*found, chosen], prices, floor)
+        return max(top, floor), found
+
+    def _better(self, found: list[Ints], prices: Floats, floor: float) -> list[Ints]:
+        worth = [(float(prices[groups].sum()), k) for k, groups in enumerate(found)]
+        return [found[k] for price, k in sorted(worth, reverse=True) if price > floor + 1e-9]
+
+
+def _pricer(model: Hypergraph, device: int, limit: float, orders: list[Ints]) -> _Pricer:
+    found = [f for order in orders if (f := Frontier.of(model, device, order)) is not None]
+    if found:
+        return _Exact(min(found, key=lambda f: len(f.source)), limit)
+    return _BySolver(model, device, limit, orders)
+
+
+@dataclass
+class _Covering:
+    """The master: cover every group by blocks, at most as many as a class has devices; duals are prices."""
+
+    model: Hypergraph
+    value: Floats  # [G] what a group is worth where it is left out, or there twice
+    sizes: list[int]
+    highs: highspy.Highs = field(init=False)
+
+    def __post_init__(self) -> None:
+        g = self.model.count
+        self.highs = quiet()
+        self.highs.addVars(2 * g, np.zeros(2 * g), np.full(2 * g, _INF))
+        self.highs.changeColsCost(
+            2 * g, np.arange(2 * g, dtype=np.int32), np.concatenate([self.value, self.value])
+        )
+        for v in range(g):
+            self.highs.addRow(1.0, 1.0, 2, np.array([v, g + v], np.int32), np.array([1.0, -1.0]))
+        for size in self.sizes:
+            self.highs.addRow(-_INF, float(size), 0, np.zeros(0, np.int32), np.zeros(0))
+        self._known: set[tuple[int, bytes]] = set()
+        self._blocks: list[list[Ints]] = [[] for _ in self.sizes]
+
+    @property
+    def blocks(self) -> list[tuple[int, Ints]]:
+        return [(c, groups) for c, own in enumerate(self._blocks) for groups in own]
+
+    def add(self, groups: Ints, c: int) -> bool:
+        """Whether the block is new."""
+        key = (c, groups.tobytes())
+        if key in self._known or not len(groups):
+            return False
+        self._known.add(key)
+        self._blocks[c].append(groups)
+        index = np.append(groups, self.model.count + c).astype(np.int32)
+        self.highs.addCol(0.0, 0.0, _INF, len(index), index, np.ones(len(index)))
+        return True
+
+    def best(self, c: int, prices: Floats) -> float:
+        """The highest price of a known block of a class; nothing is one, too."""
+        own = self._blocks[c]
+        if not own:
+            return 0.0
+        starts = np.cumsum([0, *(len(groups) for groups in own[:-1])])
+        return max(0.0, float(np.add.reduceat(prices[np.concatenate(own)], starts).max()))
+
+    def solve(self) -> tuple[float, Floats]:
+        """What is left uncovered, and the prices of groups."""
+        self.highs.run()
+        duals = np.array(self.highs.getSolution().row_dual)
+        return float(self.highs.getInfo().objective_function_value), duals[: self.model.count]

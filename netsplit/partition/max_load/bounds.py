@@ -1,33 +1,20 @@
-"""Lower bounds of the largest load: what one device can do by itself within a load limit.
+"""Lower bounds of the largest load, and what one device can do by itself as a model in HiGHS.
 
-Two facts about a device d and the set S of groups on it, w(S) + cut(S) its load:
-
-- *core*: some device has group v, so some device's load is at least the least of w(S) + cut(S) over
-  all S with v in it. That is a minimum cut, and its linear relaxation is integral.
-- *blocks*: an answer with all loads <= T is a partition of the groups into one block a device, each
-  with a load <= T. For any prices pi of groups, the blocks hold at most the sum over devices of
-  ``P_d = max {pi(S): load_d(S) <= T}``. If that is less than pi of all groups, T cannot be had.
-  The prices are the duals of the covering by blocks (Dantzig and Wolfe), found by column generation.
-
-Each looks at one device, so there is no symmetry between devices to break: Archer et al., ICML 2024,
-section 5, bound the bottleneck block for that reason; the prices make it hold for all blocks at once.
+*Core*: some device has group v, so some device's load is at least the least of w(S) + cut(S), its load
+with the groups S, over all S with v in it. That is a minimum cut, and its linear relaxation is integral.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import highspy
 import numpy as np
 
 from netsplit.partition.instance import Floats, Ints
-from netsplit.partition.max_load.annealing import Annealer
-from netsplit.partition.max_load.filling import BlockAnnealer, Segments
 from netsplit.partition.max_load.model import Hypergraph
 
-__all__ = ["BlockModel", "core_bound", "excluded", "sharing_bound"]
+__all__ = ["BlockModel", "core_bound", "quiet", "sharing_bound"]
 
 _INF = highspy.kHighsInf
 _ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
@@ -40,7 +27,7 @@ class BlockModel:
         self.count = model.count
         hop = model.hop[:, device]
         nets = np.flatnonzero(hop > 0)
-        self._highs = _quiet()
+        self._highs = quiet()
         pins = [model.pins[e] for e in nets.tolist()]
         wide = [len(p) > 2 for p in pins]
         extra = [column for e, w in zip(nets, wide, strict=True) for column in ((e, 1), (e, -1))[: 1 + w]]
@@ -127,7 +114,7 @@ class BlockModel:
 
 def sharing_bound(model: Hypergraph) -> float:
     """Every group divided at will and nothing paid for cuts: a small linear programme over the classes."""
-    highs = _quiet()
+    highs = quiet()
     classes = model.classes
     sizes = [len(same) for same in classes]
     weight = np.where(model.allowed, model.weight, 0.0)[:, [same[0] for same in classes]]
@@ -163,144 +150,8 @@ def core_bound(model: Hypergraph, deadline: float, at_most: int = 200) -> float:
     return bound
 
 
-@dataclass
-class _Covering:
-    """The master: cover every group by blocks, at most as many as a class has devices; duals are prices."""
-
-    model: Hypergraph
-    value: Floats  # [G] what a group is worth where it is left out
-    sizes: list[int]
-    highs: highspy.Highs = field(init=False)
-    columns: dict[tuple[int, bytes], Ints] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        g = self.model.count
-        self.highs = _quiet()
-        self.highs.addVars(2 * g, np.zeros(2 * g), np.full(2 * g, _INF))
-        self.highs.changeColsCost(
-            2 * g, np.arange(2 * g, dtype=np.int32), np.concatenate([self.value, self.value])
-        )
-        for v in range(g):
-            self.highs.addRow(1.0, 1.0, 2, np.array([v, g + v], np.int32), np.array([1.0, -1.0]))
-        for size in self.sizes:
-            self.highs.addRow(-_INF, float(size), 0, np.zeros(0, np.int32), np.zeros(0))
-
-    def add(self, groups: Ints, c: int) -> bool:
-        """Whether the block is new."""
-        key = (c, groups.tobytes())
-        if key in self.columns:
-            return False
-        self.columns[key] = groups
-        index = np.append(groups, self.model.count + c).astype(np.int32)
-        self.highs.addCol(0.0, 0.0, _INF, len(index), index, np.ones(len(index)))
-        return True
-
-    def best(self, c: int, prices: Floats, many: int) -> list[Ints]:
-        """The known blocks of a class with the highest price."""
-        own = [groups for (k, _), groups in self.columns.items() if k == c]
-        return sorted(own, key=lambda groups: -float(prices[groups].sum()))[:many]
-
-    def solve(self) -> tuple[float, Floats, Floats]:
-        """What is left uncovered, the prices of groups, and what a block of each class has to reach."""
-        self.highs.run()
-        duals = np.array(self.highs.getSolution().row_dual)
-        value = float(self.highs.getInfo().objective_function_value)
-        return value, duals[: self.model.count], -duals[self.model.count :]
-
-
-def excluded(
-    model: Hypergraph,
-    below: float,
-    deadline: float,
-    known: list[Ints],
-    orders: list[Ints],
-    stop: Callable[[], bool] = lambda: False,
-    log: Callable[[str], None] = lambda line: None,
-) -> bool:
-    """Whether it is proven that every placement has a load of more than `below` seconds.
-
-    Args:
-        model: contracted for answers below the limit, at most.
-        known: [G] placements whose blocks are likely to be of use.
-        orders: linear orders [G] of the groups; pieces of them are likely blocks.
-        stop: asked between the steps; True gives up.
-    """
-    classes = model.classes
-    first = [same[0] for same in classes]
-    sizes = [len(same) for same in classes]
-    if not model.allowed.any(axis=1).all():
-        return True
-    least = np.where(model.allowed, model.weight, np.inf).min(axis=1)
-    value = np.maximum(model.weight[:, first].min(axis=1), 1e-6 * least.sum() / model.count) / least.sum()
-    blocks = [BlockModel(model, d, integral=True) for d in first]
-    for block in blocks:
-        block.limit(below)
-    master = _Covering(model, value, sizes)
-    for where in known:
-        loads = model.loads(where)
-        for c, same in enumerate(classes):
-            for d in same:
-                if loads[d] <= below:
-                    master.add(np.flatnonzero(where == d), c)
-    annealer = Annealer.of(model)
-    fillers = [BlockAnnealer(annealer, d) for d in first]
-    segments = [[Segments.of(model, d, order) for order in orders] for d in first]
-    within = below * (1 - 1e-9)
-    prices = value.copy()
-    slots = np.zeros(len(classes))
-    centre, record = value.copy(), -np.inf
-    idle, last = 0, np.inf
-    for turn in range(100_000):
-        fresh = False
-        for c, filler in enumerate(fillers if turn else []):
-            pieces = [groups for s in segments[c] for groups in s.best(prices, within, 6)]
-            for groups in pieces:
-                if prices[groups].sum() > slots[c] + 1e-7:
-                    fresh = master.add(groups, c) or fresh
-            starts = [np.zeros(0, np.int64), *master.best(c, prices, 2), *pieces[:2]]
-            for k, start in enumerate(starts):
-                if stop() or time.perf_counter() > deadline:
-                    return False
-                hot = 1.0 if k == 0 else (0.3, 0.05, 0.01)[turn % 3]
-                groups, price = filler.run(
-                    prices, within, start, 30_000 << min(turn // 40, 3), 7 * turn + k, hot
-                )
-                if price > slots[c] + 1e-7 and len(groups):
-                    fresh = master.add(groups, c) or fresh
-        exact = not fresh or idle >= 8
-        if exact:
-            idle = 0
-            near = record > -0.02 * float(np.abs(prices).sum())
-            precision = 1e-4 if near or not turn else 1e-2
-            for at in (0.5 * centre + 0.5 * prices, prices):
-                margin = float(at.sum())
-                for c in sorted(range(len(blocks)), key=lambda c: float(model.hop[:, first[c]].sum())):
-                    left = deadline - time.perf_counter()
-                    if left <= 0 or stop():
-                        return False
-                    top, found = blocks[c].most(at, left, precision)
-                    margin -= sizes[c] * max(top, 0.0)
-                    if found is not None and len(found):
-                        fresh = master.add(found, c) or fresh
-                log(f"turn {turn}: margin {margin:.6f} of {np.abs(at).sum():.6f}")
-                if margin > 1e-6 * float(np.abs(at).sum()):
-                    return True
-                if margin > record:
-                    record, centre = margin, at
-                if fresh:
-                    break
-            if not fresh:
-                return False
-        uncovered, prices, slots = master.solve()
-        idle += 1 if uncovered > last - 1e-4 else 0
-        last = uncovered
-        log(f"  {turn} uncovered {uncovered:.6f} columns {len(master.columns)} {exact}")
-        if uncovered < 1e-6:
-            return False
-    return False
-
-
-def _quiet() -> highspy.Highs:
+def quiet() -> highspy.Highs:
+    """HiGHS without output, on one thread."""
     highs = highspy.Highs()
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from netsplit.partition.compiled import compiled
 from netsplit.partition.instance import Floats, Ints
@@ -84,7 +85,7 @@ class Frontier:
 
     def most(
         self, prices: Floats, limit: float, floor: float, labels: int, many: int = 8
-    ) -> tuple[float, list[Ints], bool]:
+    ) -> tuple[float, list[Ints]]:
         """The most price [G] of a block with a load of at most `limit`.
 
         Args:
@@ -93,22 +94,42 @@ class Frontier:
             many: blocks to give back, at most.
 
         Returns:
-            an upper bound (at least `floor`), blocks within the limit of more price than the floor, the
-            dearest first, and whether the bound is exact.
+            an upper bound (at least `floor`), and blocks within the limit of more price than the floor, the
+            dearest first. Where the bound is more than both, parts were taken together.
         """
         gain = np.where(self.inside == 1, prices[np.repeat(self.order, np.diff(self.starts))], 0.0)
         moves = (self.starts, self.source, self.target, self.load, gain)
         first = np.concatenate([[0], np.cumsum(self.width)])
         multipliers = _multiplier(*moves, first, limit) * np.array(_FACTORS)
         ahead = np.array([_backward(*moves, first, m)[0] for m in multipliers])
-        if (ahead[:, 0] + multipliers * limit).min() <= floor:
-            return floor, [], True
-        picked, top, thinned, used = _forward(
-            self.starts, self.source, self.target, self.inside, self.load, gain, first, limit * (1 + _ROUNDING),
-            floor, multipliers, ahead, labels, many,
+        picked, top = _forward(
+            self.starts, self.source, self.target, self.inside, self.load, gain, first,
+            limit * (1 + _ROUNDING), floor, multipliers, ahead, labels, many,
         )  # fmt: skip
-        blocks = [np.sort(self.order[row]) for row in picked]
-        return max(top, floor), blocks, not thinned
+        found = []
+        for row in picked:
+            bits = np.zeros(len(self.order), np.bool_)
+            bits[self.order[row]] = True
+            if self.seconds(row) <= limit * (1 + _ROUNDING):
+                found.append(np.flatnonzero(bits))
+        found = [groups for groups in found if prices[groups].sum() > floor]
+        return max(top, floor), sorted(found, key=lambda groups: -float(prices[groups].sum()))
+
+    def seconds(self, chosen: NDArray[np.bool_]) -> float:
+        """The load of a block, of [G] whether the group of each step is in it."""
+        return float(_replayed(self.starts, self.source, self.target, self.inside, self.load, chosen))
+
+
+@compiled
+def _replayed(starts, source, target, inside, load, chosen):
+    state, seconds = 0, 0.0
+    for i in range(len(starts) - 1):
+        for m in range(starts[i], starts[i + 1]):
+            if source[m] == state and inside[m] == chosen[i]:
+                state = target[m]
+                seconds += load[m]
+                break
+    return seconds
 
 
 @compiled
@@ -160,13 +181,12 @@ def _forward(
     room = 1 << 16
     seconds = np.empty(room)
     price = np.empty(room)
-    parent = np.empty(room, np.int64)
-    step = np.empty(room, np.int64)  # 2 i + whether the group of step i is in the block
+    parent = np.empty(room, np.int32)
+    step = np.empty(room, np.int32)  # 2 i + whether the group of step i is in the block
     seconds[0], price[0], parent[0], step[0] = 0.0, 0.0, -1, -2
     used = 1
     begin = np.zeros(1, np.int64)
     end = np.ones(1, np.int64)
-    thinned = False
     for i in range(len(starts) - 1):
         width = first[i + 2] - first[i + 1]
         nbegin = np.empty(width, np.int64)
@@ -217,7 +237,6 @@ def _forward(
                 step[used] = 2 * i + inside[m0 + pick]
                 used += 1
             if used - nbegin[t] > labels:
-                thinned = True
                 used = _thin(seconds, price, parent, step, nbegin[t], used, labels)
             nend[t] = used
         begin, end = nbegin, nend
@@ -230,7 +249,7 @@ def _forward(
         while label > 0:
             blocks[r, step[label] // 2] = step[label] % 2 == 1
             label = parent[label]
-    return blocks, top, thinned, used
+    return blocks, top
 
 
 @compiled

@@ -157,27 +157,22 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
         if where is not None:
             incumbent.offer(small.nodes(where))
     prover = _Prover(instance, full, incumbent, deadline, gap)
-    proven, tried, tried_at = 1.0, 0.0, 0.0
-    share = max(_FIRST, gap)
+    aim, most = incumbent.value * (1 - max(_FIRST, gap)), float("inf")
     while incumbent.gap > gap and time.perf_counter() < deadline:
-        if prover.reach(share, 0.7 if share >= _FIRST and not tried else 0.6):
-            proven = share
-        else:
-            tried = share
-            tried_at = incumbent.proofs[-1][0] / (1 - share) if incumbent.proofs else 0.0
-        if tried and incumbent.value < (1 - 5e-4) * tried_at:  # a better answer needs a lower bound only
-            tried, share = 0.0, max(_FIRST, gap)
-        elif tried:  # halfway between what could not be proven and what is
-            proven = min(proven, incumbent.gap)
-            share = max(gap, tried + 0.4 * (proven - tried))
-            if proven - tried < 1e-4:
-                return
-        else:
-            share = max(gap, 0.5 * share)
+        if aim > incumbent.bound and not prover.prove(aim, 0.6):
+            most = min(most, aim)
+        most = min(most, incumbent.value)
+        if most - incumbent.bound < 1e-4 * incumbent.value:
+            return
+        aim = min(
+            incumbent.value * (1 - gap), 0.5 * (incumbent.bound + most) if most < incumbent.value else np.inf
+        )
 
 
 @dataclass
 class _Prover:
+    """Proofs for one target after another; blocks that were found for one are tried for the next."""
+
     instance: Instance
     full: Hypergraph
     incumbent: _Incumbent
@@ -186,35 +181,41 @@ class _Prover:
 
     def __post_init__(self) -> None:
         self._ranks = _topological_ranks(self.instance, self.full)
+        self._blocks: list[tuple[int, np.ndarray]] = []
 
-    def reach(self, share: float, part: float) -> bool:
-        """Whether the bound is within `share` of the value; takes at most a `part` of the time left.
+    def prove(self, target: float, part: float) -> bool:
+        """Whether `target` is a bound; takes at most a `part` of the time left.
 
-        The value may fall while a proof runs. Where it falls so far that the proof would be of little
-        use, a new one is begun.
+        Given up early where the value has fallen so far that another target is of more use.
         """
-        from netsplit.partition.max_load.bounds import excluded
+        from netsplit.partition.max_load.blocks import excluded
         from netsplit.partition.max_load.probing import probe
 
-        until = time.perf_counter() + part * (self.deadline - time.perf_counter())
+        now = time.perf_counter()
+        until = now + part * (self.deadline - now)
         incumbent = self.incumbent
-        while incumbent.gap > max(share * (1 + 1e-6), self.gap):
-            if time.perf_counter() >= until:
-                return False
-            target = incumbent.value * (1 - share)
-            too_low = incumbent.value * (1 - 0.2 * share)
 
-            def stop(too_low: float = too_low) -> bool:
-                return incumbent.gap <= self.gap or incumbent.value < too_low
+        def stop() -> bool:
+            return incumbent.gap <= self.gap or incumbent.value <= target
 
-            model = probe(self.full, target, time.perf_counter() + 0.2 * (until - time.perf_counter()))
-            done = excluded(model, target, until, [], self._orders(model), stop)
-            incumbent.proofs.append((target, done))
-            if done:
-                incumbent.raise_bound(target)
-            elif incumbent.value >= too_low:
-                return incumbent.gap <= self.gap
-        return True
+        model = probe(self.full, target, now + 0.1 * (until - now))
+        done, blocks = excluded(model, target, until, self._known(model, target), self._orders(model), stop)
+        incumbent.proofs.append((target, done))
+        if done:
+            incumbent.raise_bound(target)
+        self._blocks = [(c, np.isin(model.group_of, groups)) for c, groups in blocks]
+        return done
+
+    def _known(self, model: Hypergraph, target: float) -> list[tuple[int, Ints]]:
+        """Blocks found before that are unions of the model's groups, and within the target."""
+        size = np.bincount(model.group_of, minlength=model.count)
+        known = []
+        for c, nodes in self._blocks:
+            inside = np.bincount(model.group_of, weights=nodes, minlength=model.count)
+            whole = (inside == 0) | (inside == size)
+            if whole.all() and model.load(inside > 0, model.classes[c][0]) <= target:
+                known.append((c, np.flatnonzero(inside)))
+        return known
 
     def _orders(self, model: Hypergraph) -> list[Ints]:
         """[G] groups by the mean rank of their nodes, for every order of the nodes."""

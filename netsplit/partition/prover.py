@@ -1,0 +1,97 @@
+"""The proof beside `auto`'s search: lower bounds of latency, and what their solutions are worth."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from netsplit.partition.instance import Ints
+from netsplit.partition.search import Found, Search
+
+__all__ = ["Prover"]
+
+CLOSED = 1e-6  # relative gap at which both may stop
+SLICES = (0.4, 0.6)  # of the time left, each for one relaxation; the rest is for the complete model
+LEAST_S = 0.3  # no proof is begun with less
+
+
+class Prover(threading.Thread):
+    """Relaxations, each from the incumbent of its time: the better it is, the less they leave open.
+
+    On small graphs `netsplit_exact` follows, and may find the optimum itself.
+    """
+
+    def __init__(self, search: Search) -> None:
+        super().__init__(daemon=True)
+        self.search = search
+        self.bound_s = 0.0
+        self.found: Found | None = None
+        self.notes: dict[str, Any] = {}
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.search.warm.wait(max(0.0, self._left_s()))
+            self._relax()
+            if self._goes_on():
+                self._solve()
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> Found | None:
+        """Wait for the end; the best answer that the proof came across."""
+        self.join()
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+    def _relax(self) -> None:
+        from netsplit.partition.latency_bounds import relaxation
+
+        search = self.search
+        for rounds, share in enumerate(SLICES, 1):
+            if not self._goes_on():
+                return
+            value_s = self._value_s()
+            found = relaxation(
+                search.instance,
+                share * self._left_s(),
+                search.problem.seed,
+                value_s if np.isfinite(value_s) else None,
+                workers=1,
+            )
+            self.bound_s = max(self.bound_s, found.bound_s)
+            self.notes["bound"] = {**found.notes, "relaxations": rounds}
+            if found.where is not None and search.instance.fits(found.where):
+                self._offer(search.scheduled(found.where, "relaxation, list-scheduled"))
+
+    def _solve(self) -> None:
+        from netsplit.partition.netsplit_exact import solve_latency
+
+        search = self.search
+        best = min((f for f in (search.best, self.found) if f), key=lambda f: f.value_s, default=None)
+        hint: tuple[Ints, Ints] | None = None if best is None else (best.where, best.order)
+        answer = solve_latency(search.instance, self._left_s(), search.problem.seed, hint=hint, workers=1)
+        self.bound_s = max(self.bound_s, answer.bound_s)
+        if answer.where is not None and answer.order is not None and search.instance.fits(answer.where):
+            value = search.annealer.step.makespan_s(answer.where, answer.order)
+            self._offer(Found(answer.where, answer.order, value, "netsplit_exact"))
+
+    def _offer(self, found: Found) -> None:
+        if self.found is None or found.value_s < self.found.value_s:
+            self.found = found
+
+    def _value_s(self) -> float:
+        return min(self.search.value_s, float("inf") if self.found is None else self.found.value_s)
+
+    def _left_s(self) -> float:
+        return self.search.deadline - time.perf_counter()
+
+    def _goes_on(self) -> bool:
+        if self.bound_s >= self._value_s() * (1 - CLOSED):
+            self.search.stop()
+            return False
+        return self._left_s() > LEAST_S
