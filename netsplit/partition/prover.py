@@ -15,6 +15,7 @@ __all__ = ["Prover"]
 
 CLOSED = 1e-6  # relative gap at which both may stop
 SLICES = (0.4, 0.6)  # of the time left, each for one relaxation; the rest is for the complete model
+PATIENCE = 0.4  # of the time, for the search to find the first incumbent
 LEAST_S = 0.3  # no proof is begun with less
 
 
@@ -34,7 +35,7 @@ class Prover(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.search.warm.wait(max(0.0, self._left_s()))
+            self._begin()
             self._relax()
             if self._goes_on():
                 self._solve()
@@ -47,6 +48,14 @@ class Prover(threading.Thread):
         if self.error is not None:
             raise self.error
         return self.found
+
+    def _begin(self) -> None:
+        """What costs nothing; then wait for a good incumbent, but not for long."""
+        from netsplit.partition.latency_bounds import critical_path_s
+
+        self.bound_s = critical_path_s(self.search.instance)
+        self.notes["bound"] = {"critical_path_s": self.bound_s}
+        self.search.warm.wait(max(0.0, PATIENCE * self._left_s()))
 
     def _relax(self) -> None:
         from netsplit.partition.latency_bounds import relaxation

@@ -30,8 +30,9 @@ from netsplit.partition.max_load.model import Hypergraph
 __all__ = ["excluded"]
 
 _INF = highspy.kHighsInf
-_SMOOTHING = 0.93  # weight of the best prices so far
+_SMOOTHING = 0.9  # weight of the best prices so far
 _SLACK = 0.1  # of the margin hoped for: blocks that would cost less of it are not looked for
+_LESS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)  # tried after a proof that was not found
 _MANY = 16  # blocks of one pricing
 _FIRST_LABELS = 1e7
 _LABELS = 1e6  # parts of blocks in one pricing at first, and at most: a gigabyte is 4e7
@@ -47,8 +48,8 @@ def excluded(
     orders: list[Ints],
     stop: Callable[[], bool] = lambda: False,
     log: Callable[[str], None] = lambda line: None,
-) -> tuple[bool, list[tuple[int, Ints]]]:
-    """Whether it is proven that every placement has a load of more than `below` seconds.
+) -> tuple[float, list[tuple[int, Ints]]]:
+    """How much of `below` seconds can be proven to be too little for the largest load of any placement.
 
     Args:
         model: contracted for answers below the limit, at most.
@@ -57,18 +58,24 @@ def excluded(
         stop: asked between the steps; True gives up.
 
     Returns:
-        whether, and all blocks found.
+        seconds that every placement exceeds (`below`, or 0 or more where the proof was not found), and
+        all blocks found.
     """
     if not model.allowed.any(axis=1).all():
-        return True, []
+        return below, []
     proof = _Proof(model, below, orders)
     for c, groups in known:
         proof.master.add(groups, c)
 
-    def over() -> bool:
-        return stop() or time.perf_counter() > deadline
+    now = time.perf_counter()
+    until = now + 0.85 * (deadline - now)
 
-    return proof.run(deadline, over, log), proof.master.blocks
+    def over() -> bool:
+        return stop() or time.perf_counter() > until
+
+    if proof.run(until, over, log):
+        return below, proof.master.blocks
+    return 0.0 if stop() else proof.less(deadline), proof.master.blocks
 
 
 @dataclass
@@ -85,12 +92,12 @@ class _Proof:
         total = max(float(least.sum()), 1e-300)
         self.value = np.maximum(least, 1e-6 * total / model.count) / total
         self.master = _Covering(model, self.value, self.sizes)
-        self.pricers = [_pricer(model, d, self.below, self.orders) for d in first]
+        self.pricers = [_pricer(model, d, self.orders) for d in first]
         self.labels = _LABELS
-        self.record = -np.inf
+        self.record, self.centre = -np.inf, self.value
 
     def run(self, deadline: float, over: Callable[[], bool], log: Callable[[str], None]) -> bool:
-        prices, centre = self.value, self.value
+        prices = self.value
         turn = 0
         while not over():
             turn += 1
@@ -98,12 +105,12 @@ class _Proof:
             if turn == 1:
                 self.labels = _FIRST_LABELS
             fresh = False
-            for at in (_SMOOTHING * centre + (1 - _SMOOTHING) * prices, prices):
+            for at in (_SMOOTHING * self.centre + (1 - _SMOOTHING) * prices, prices):
                 margin, doubt, new = self._margin(at, deadline, over)
                 if margin > _PROVEN * float(np.abs(at).sum()):
                     return True
                 if margin > self.record:
-                    self.record, centre = margin, at
+                    self.record, self.centre = margin, at
                 fresh = fresh or new
                 if fresh or over():
                     break
@@ -116,13 +123,29 @@ class _Proof:
             if turn == 1:
                 self.labels = fine
             uncovered, prices = self.master.solve()
-            log(f"{turn} margin {margin:.6f} doubt {doubt:.6f} best {self.record:.6f} uncovered {uncovered:.6f}")
+            log(
+                f"{turn} margin {margin:.6f} -{doubt:.6f} best {self.record:.6f} uncovered {uncovered:.6f}"
+            )
             if uncovered < _PROVEN:
                 return False
         return False
 
+    def less(self, deadline: float) -> float:
+        """The largest of a few smaller limits that the best prices exclude; 0 where they exclude none."""
+        total = float(np.abs(self.centre).sum())
+        for share in _LESS:
+            limit = self.below * (1 - share)
+            margin = float(self.centre.sum())
+            for size, pricer in zip(self.sizes, self.pricers, strict=True):
+                if time.perf_counter() > deadline:
+                    return 0.0
+                margin -= size * pricer.most(self.centre, limit, 0.0, self.labels, deadline)[0]
+            if margin > _PROVEN * total:
+                return limit
+        return 0.0
+
     def _margin(self, at: Floats, deadline: float, over: Callable[[], bool]) -> tuple[float, float, bool]:
-        """By how much the blocks fall short of all prices, how much of that is rounding, whether new blocks."""
+        """By how much blocks fall short of the prices, how much is rounding, whether some are new."""
         margin, doubt, fresh = float(at.sum()), 0.0, False
         floors = [self.master.best(c, at) for c in range(len(self.sizes))]
         hope = margin - float(np.dot(self.sizes, floors))
@@ -131,7 +154,7 @@ class _Proof:
         for c, (pricer, floor) in enumerate(zip(self.pricers, floors, strict=True)):
             if over():
                 return -np.inf, 0.0, fresh
-            top, found = pricer.most(at, floor + slack, self.labels, deadline)
+            top, found = pricer.most(at, self.below, floor + slack, self.labels, deadline)
             for groups in found:
                 fresh = self.master.add(groups, c) or fresh
             margin -= self.sizes[c] * top
@@ -141,18 +164,21 @@ class _Proof:
 
 
 class _Pricer(Protocol):
-    def most(self, prices: Floats, floor: float, labels: float, deadline: float) -> tuple[float, list[Ints]]:
+    def most(
+        self, prices: Floats, limit: float, floor: float, labels: float, deadline: float
+    ) -> tuple[float, list[Ints]]:
         """An upper bound of a block's price (at least `floor`), and blocks of more, the dearest first."""
 
 
 @dataclass
 class _Exact:
     frontier: Frontier
-    limit: float
 
-    def most(self, prices: Floats, floor: float, labels: float, deadline: float) -> tuple[float, list[Ints]]:
+    def most(
+        self, prices: Floats, limit: float, floor: float, labels: float, deadline: float
+    ) -> tuple[float, list[Ints]]:
         each = max(16, int(labels / self.frontier.width.sum()))
-        return self.frontier.most(prices, self.limit, floor, each, _MANY)
+        return self.frontier.most(prices, limit, floor, each, _MANY)
 
 
 @dataclass
@@ -161,20 +187,20 @@ class _BySolver:
 
     model: Hypergraph
     device: int
-    limit: float
     orders: list[Ints]
 
     def __post_init__(self) -> None:
         self._block = BlockModel(self.model, self.device, integral=True)
-        self._block.limit(self.limit)
         self._filler = BlockAnnealer(Annealer.of(self.model), self.device)
         self._segments = [Segments.of(self.model, self.device, order) for order in self.orders]
         self._last: list[Ints] = []
         self._turn = 0
 
-    def most(self, prices: Floats, floor: float, labels: float, deadline: float) -> tuple[float, list[Ints]]:
+    def most(
+        self, prices: Floats, limit: float, floor: float, labels: float, deadline: float
+    ) -> tuple[float, list[Ints]]:
         self._turn += 1
-        within = self.limit * (1 - 1e-9)
+        within = limit * (1 - 1e-9)
         found = [groups for s in self._segments for groups in s.best(prices, within, 6)]
         for k, start in enumerate([np.zeros(0, np.int64), *self._last[:2], *found[:2]]):
             hot = 1.0 if k == 0 else (0.3, 0.05, 0.01)[self._turn % 3]
@@ -183,6 +209,7 @@ class _BySolver:
         if found and self._turn % 8:
             self._last = found
             return float(np.maximum(prices, 0).sum()), found
+        self._block.limit(limit)
         top, chosen = self._block.most(prices, deadline - time.perf_counter(), 1e-4)
         if chosen is not None:
             found = self._better([*found, chosen], prices, floor)
@@ -193,11 +220,11 @@ class _BySolver:
         return [found[k] for price, k in sorted(worth, reverse=True) if price > floor + 1e-9]
 
 
-def _pricer(model: Hypergraph, device: int, limit: float, orders: list[Ints]) -> _Pricer:
+def _pricer(model: Hypergraph, device: int, orders: list[Ints]) -> _Pricer:
     found = [f for order in orders if (f := Frontier.of(model, device, order)) is not None]
     if found:
-        return _Exact(min(found, key=lambda f: len(f.source)), limit)
-    return _BySolver(model, device, limit, orders)
+        return _Exact(min(found, key=lambda f: len(f.source)))
+    return _BySolver(model, device, orders)
 
 
 @dataclass

@@ -134,7 +134,7 @@ def _replayed(starts, source, target, inside, load, chosen):
 
 @compiled
 def _backward(starts, source, target, load, gain, first, multiplier):
-    """[states] the most of price minus multiplier times load that the steps ahead can add; [states] its load."""
+    """[states] the most of price minus multiplier times load that is to come, and [states] its load."""
     value = np.full(first[-1], -np.inf)
     seconds = np.zeros(first[-1])
     value[-1] = 0.0

@@ -21,6 +21,7 @@ from netsplit.partition.max_load.model import Hypergraph
 __all__ = ["proven_bound", "solve_non_contiguous"]
 
 _SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
+_FALLEN = 0.002  # relative: a value that much better than when a proof began wants another target
 _FIRST = 0.0098  # the gap to be proven first: a little less than the 1 % that is asked of a good answer
 
 
@@ -159,14 +160,15 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
     prover = _Prover(instance, full, incumbent, deadline, gap)
     aim, most = incumbent.value * (1 - max(_FIRST, gap)), float("inf")
     while incumbent.gap > gap and time.perf_counter() < deadline:
-        if aim > incumbent.bound and not prover.prove(aim, 0.6):
+        value = incumbent.value
+        if aim > incumbent.bound and not prover.prove(aim, 0.5) and incumbent.value > value * (1 - _FALLEN):
             most = min(most, aim)
         most = min(most, incumbent.value)
         if most - incumbent.bound < 1e-4 * incumbent.value:
             return
-        aim = min(
-            incumbent.value * (1 - gap), 0.5 * (incumbent.bound + most) if most < incumbent.value else np.inf
-        )
+        aim = incumbent.value * (1 - (gap if incumbent.gap < 0.01 else max(_FIRST, gap)))
+        if most < incumbent.value:  # halfway between what is proven and what could not be
+            aim = min(aim, 0.5 * (incumbent.bound + most))
 
 
 @dataclass
@@ -195,14 +197,16 @@ class _Prover:
         until = now + part * (self.deadline - now)
         incumbent = self.incumbent
 
+        fallen = incumbent.value * (1 - _FALLEN)
+
         def stop() -> bool:
-            return incumbent.gap <= self.gap or incumbent.value <= target
+            return incumbent.gap <= self.gap or incumbent.value <= max(target, fallen)
 
         model = probe(self.full, target, now + 0.1 * (until - now))
-        done, blocks = excluded(model, target, until, self._known(model, target), self._orders(model), stop)
+        bound, blocks = excluded(model, target, until, self._known(model, target), self._orders(model), stop)
+        done = bound >= target
         incumbent.proofs.append((target, done))
-        if done:
-            incumbent.raise_bound(target)
+        incumbent.raise_bound(bound)
         self._blocks = [(c, np.isin(model.group_of, groups)) for c, groups in blocks]
         return done
 
