@@ -96,7 +96,10 @@ def blocks_of(folded: Folded) -> list[Block]:
         if left[v]:
             live.add(v)
         last = k + 1 == len(order)
-        if live == {v} or last:
+        # Seconds add up only where the one lies inside of the other, there and back.
+        nested = source < 0 or (v in folded.after[source])
+        nested = nested and (source < 0 or not folded.backed[source] or source in folded.around[v])
+        if (live == {v} and nested) or last:
             nodes = tuple(order[begin : k + 1])
             target = v if live == {v} and not last else -1
             blocks.append(Block(source, target, nodes, float(folded.own[list(nodes)].sum())))
@@ -239,7 +242,7 @@ def steps_of(
 
 
 def _to_target(folded: Folded, block: Block, beyond: float) -> Floats:
-    """[N] least seconds of an iteration after a node of the block, there and back; `beyond` after the target."""
+    """[N] least seconds of an iteration after a node of the block, there and back."""
     fastest = (folded.forward_s + folded.backward_s).min(axis=1)
     found = np.full(folded.count, 0.0)
     found[block.target] = beyond

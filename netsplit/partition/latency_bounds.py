@@ -22,6 +22,7 @@ import numpy as np
 
 from netsplit.partition.atoms import DisjointSets
 from netsplit.partition.instance import Floats, Instance, Ints
+from netsplit.partition.latency_chain import chain_bound
 from netsplit.partition.latency_diagram import diagram_bound
 from netsplit.partition.step_graph import Edge, StepGraph
 
@@ -80,9 +81,13 @@ def relaxation(
     most_s = float(incumbent_s) if known and incumbent_s is not None else graph.serial_s
     if instance.n == 0 or bound_s >= most_s:
         return Relaxed(min(bound_s, most_s), None, notes)
-    diagram_s = _diagrams(graph, most_s, time.perf_counter() + 0.35 * time_limit_s)
+    diagram_s = _diagrams(graph, most_s, time.perf_counter() + 0.15 * time_limit_s)
     bound_s = max(bound_s, diagram_s)
     notes["diagram_s"] = diagram_s
+    if not known or bound_s < most_s * (1 - 1e-9):
+        chain_s, tried = chain_bound(graph, most_s, time.perf_counter() + 0.4 * time_limit_s)
+        bound_s = max(bound_s, chain_s)
+        notes |= {"chain_s": chain_s, "chain": tried}
     if known and bound_s >= most_s * (1 - 1e-9):
         return Relaxed(min(bound_s, most_s), None, notes)
     shut = never_cut(graph, most_s)

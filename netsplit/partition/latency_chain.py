@@ -26,7 +26,6 @@ RATE = 2e7  # trials of a step a second
 LABELS = 400_000
 
 
-
 @dataclass(eq=False)
 class Chain:
     folded: Folded
@@ -159,9 +158,7 @@ def _weighted(graph: StepGraph, folded: Folded, most_s: float, deadline: float) 
     return folded, best_s
 
 
-def chain_of(
-    folded: Folded, most_s: float, width: int, deadline: float
-) -> Chain | None:
+def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chain | None:
     """The blocks' steps that an iteration of less than `most_s` may consist of."""
     if not folded.count or len(folded.capacity) > 5:
         return None

@@ -28,7 +28,7 @@ class Arc:
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """N nodes in topological order, D devices. `inside`: seconds between forward and backward, or to the end."""
+    """N nodes in topological order, D devices. `inside`: between forward and backward, or to the end."""
 
     forward_s: Floats  # [N, D]
     backward_s: Floats  # [N, D]
@@ -42,6 +42,7 @@ class Folded:
     after: list[set[int]]  # nodes whose forward is after the node's
     around: list[set[int]]  # nodes whose backward is after the node's: those it lies inside of
     capacity: Floats  # [D]
+    backed: NDArray[np.bool_]  # [N] it has a backward task
     apart: bool  # forward and backward tasks are not connected
 
     @property
@@ -65,7 +66,7 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
     names = i.problem.backward_nodes
     late = np.array([name in names for name in i.names], bool)
     idle = (i.forward_s.max(axis=1, initial=0.0) <= 0) & ~i.trained
-    idle &= np.array([len(p) == 0 for p in i.predecessors], bool)
+    idle &= np.diff(i.predecessors.starts) == 0
     first, second = [-1] * len(i.atoms), [-1] * len(i.atoms)
     for v in sorted(range(n), key=lambda v: (bool(idle[v]), v)):
         a = int(i.atom_of[v])
@@ -83,7 +84,8 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
     load = np.zeros(devices) if load is None else load
     apart = bool(late.any()) and not any(later[first[a]] >> second[a] & 1 for a in atoms if second[a] >= 0)
     weights = (share, 1.0 - share) if apart else (1.0, 1.0)
-    weights = tuple(w * (1.0 - float(load.sum())) for w in weights)
+    paths = 1.0 - float(load.sum())
+    weights = (weights[0] * paths, weights[1] * paths)
     backs = []  # task of the backward, or -1
     for a in atoms:
         v, w = first[a], second[a]
@@ -94,7 +96,7 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
     forward_s = i.forward_s[heads]
     backward_s = np.array([graph.seconds[t] if t >= 0 else np.zeros(devices) for t in backs])
     backward_s = backward_s.reshape(len(heads), devices)
-    own = np.bincount(i.atom_of, weights=i.state_bytes, minlength=len(i.atoms))[atoms]
+    own = np.bincount(i.atom_of, weights=i.state_bytes, minlength=len(i.atoms))[atoms].astype(float)
     held, producer, reads = _held(graph, atoms, heads, own)
     along = apart and _along(graph, heads, backs)
     if apart:
@@ -119,8 +121,9 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
     arcs = _arcs(graph, number, heads, backs, weights, along)
     both = forward_s + backward_s
     return Folded(
-        weights[0] * forward_s, weights[1] * backward_s, both * load, inside, own, arcs, reads, held, producer, after, around,
-        i.capacity.astype(float), apart,
+        weights[0] * forward_s, weights[1] * backward_s, both * load, inside, own,
+        arcs, reads, held, producer, after, around,
+        i.capacity.astype(float), np.array(backs, np.int64) >= 0, apart,
     )  # fmt: skip
 
 
@@ -153,7 +156,9 @@ def _inside(graph: StepGraph, v: int, back: int, later: list[int]) -> float:
     for t in graph.order:
         if t != v and later[v] >> t & 1 and (t == back or later[t] >> back & 1):
             longest[t] = max(
-                longest[s] + (graph.fastest[s] if s != v else 0.0) for s in graph.before[t] if s in longest
+                longest[s] + (float(graph.fastest[s]) if s != v else 0.0)
+                for s in graph.before[t]
+                if s in longest
             )
     return float(longest[back])
 
@@ -166,7 +171,8 @@ def _held(
     number = {v: k for k, v in enumerate(heads)}
     of_atom = {a: k for k, a in enumerate(atoms)}
     made = {k: int(i.producer[u]) for u, k in enumerate(i.variables)}
-    held, producer = [], []
+    held: list[float] = []
+    producer: list[int] = []
     reads: list[list[int]] = [[] for _ in heads]
     for h, name in enumerate(i.problem.graph.variables):
         nbytes = float(i.held_bytes[h])
@@ -188,7 +194,12 @@ def _held(
 
 
 def _arcs(
-    graph: StepGraph, number: dict[int, int], heads: list[int], backs: list[int], weights: tuple[float, ...], along: bool
+    graph: StepGraph,
+    number: dict[int, int],
+    heads: list[int],
+    backs: list[int],
+    weights: tuple[float, ...],
+    along: bool,
 ) -> list[list[Arc]]:
     i, n = graph.instance, graph.n
     arcs: list[list[Arc]] = [[] for _ in heads]

@@ -114,8 +114,8 @@ def undominated(source: Any, target: Any, pure: Any, counts: Any, cost: Any) -> 
         if pure[i] >= 0:
             continue
         for j in range(i):
-            if kept[j] and pure[j] < 0 and source[j] == source[i] and target[j] == target[i]:
-                if (counts[j] <= counts[i]).all():
-                    kept[i] = False
-                    break
+            same = kept[j] and pure[j] < 0 and source[j] == source[i] and target[j] == target[i]
+            if same and (counts[j] <= counts[i]).all():
+                kept[i] = False
+                break
     return kept

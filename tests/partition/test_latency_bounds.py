@@ -36,6 +36,8 @@ def test_no_bound_exceeds_the_optimum(problem):
         assert latency_bound(instance, 0.5, 0, incumbent)[0] <= most
     for width in (1, 5, 1000):
         bound = diagram_bound(graph, 2 * best[0] + 1, width, time.perf_counter() + 60)
+        if bound is None and width == 1:  # more states than that are open at once
+            continue
         assert bound is not None
         assert bound <= most
 

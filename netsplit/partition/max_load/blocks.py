@@ -24,7 +24,7 @@ from netsplit.partition.instance import Floats, Ints
 from netsplit.partition.max_load.annealing import Annealer
 from netsplit.partition.max_load.bounds import BlockModel, quiet
 from netsplit.partition.max_load.filling import BlockAnnealer, Segments
-from netsplit.partition.max_load.frontier import Frontier
+from netsplit.partition.max_load.frontier import Frontier, narrowest
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["excluded"]
@@ -46,24 +46,28 @@ def excluded(
     deadline: float,
     known: list[tuple[int, Ints]],
     orders: list[Ints],
+    prices: Floats | None = None,
     stop: Callable[[], bool] = lambda: False,
     log: Callable[[str], None] = lambda line: None,
-) -> tuple[float, list[tuple[int, Ints]]]:
+) -> tuple[float, list[tuple[int, Ints]], Floats]:
     """How much of `below` seconds can be proven to be too little for the largest load of any placement.
 
     Args:
         model: contracted for answers below the limit, at most.
         known: blocks of load <= `below` that are likely to be of use: class of devices, groups.
         orders: linear orders [G] of the groups; pieces of them are likely blocks.
+        prices: [G] that were good for another limit.
         stop: asked between the steps; True gives up.
 
     Returns:
-        seconds that every placement exceeds (`below`, or 0 or more where the proof was not found), and
-        all blocks found.
+        seconds that every placement exceeds (`below`, or 0 or more where the proof was not found), all
+        blocks found, and the best prices [G].
     """
     if not model.allowed.any(axis=1).all():
-        return below, []
+        return below, [], np.zeros(model.count)
     proof = _Proof(model, below, orders)
+    if prices is not None and prices.any():
+        proof.centre = prices
     for c, groups in known:
         proof.master.add(groups, c)
 
@@ -74,8 +78,8 @@ def excluded(
         return stop() or time.perf_counter() > until
 
     if proof.run(until, over, log):
-        return below, proof.master.blocks
-    return 0.0 if stop() else proof.less(deadline), proof.master.blocks
+        return below, proof.master.blocks, proof.centre
+    return 0.0 if stop() else proof.less(deadline), proof.master.blocks, proof.centre
 
 
 @dataclass
@@ -97,7 +101,7 @@ class _Proof:
         self.record, self.centre = -np.inf, self.value
 
     def run(self, deadline: float, over: Callable[[], bool], log: Callable[[str], None]) -> bool:
-        prices = self.value
+        prices = self.centre
         turn = 0
         while not over():
             turn += 1
@@ -108,6 +112,7 @@ class _Proof:
             for at in (_SMOOTHING * self.centre + (1 - _SMOOTHING) * prices, prices):
                 margin, doubt, new = self._margin(at, deadline, over)
                 if margin > _PROVEN * float(np.abs(at).sum()):
+                    self.centre = at
                     return True
                 if margin > self.record:
                     self.record, self.centre = margin, at
@@ -123,9 +128,7 @@ class _Proof:
             if turn == 1:
                 self.labels = fine
             uncovered, prices = self.master.solve()
-            log(
-                f"{turn} margin {margin:.6f} -{doubt:.6f} best {self.record:.6f} uncovered {uncovered:.6f}"
-            )
+            log(f"{turn} margin {margin:.6f} -{doubt:.6f} best {self.record:.6f} uncovered {uncovered:.6f}")
             if uncovered < _PROVEN:
                 return False
         return False
@@ -221,9 +224,10 @@ class _BySolver:
 
 
 def _pricer(model: Hypergraph, device: int, orders: list[Ints]) -> _Pricer:
-    found = [f for order in orders if (f := Frontier.of(model, device, order)) is not None]
-    if found:
-        return _Exact(min(found, key=lambda f: len(f.source)))
+    if orders:
+        frontier = Frontier.of(model, device, narrowest(model, device, orders))
+        if frontier is not None:
+            return _Exact(frontier)
     return _BySolver(model, device, orders)
 
 

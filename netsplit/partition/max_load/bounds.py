@@ -54,6 +54,7 @@ class BlockModel:
         self.upper = upper
         self._row = len(rows)
         self._limited = False
+        self._scale = 1.0
         self._priced = True
         if integral:
             kinds = np.full(model.count, highspy.HighsVarType.kInteger)
@@ -62,8 +63,9 @@ class BlockModel:
     def limit(self, seconds: float) -> None:
         """The load may be at most `seconds`."""
         if self._limited:
-            self._highs.changeRowBounds(self._row, -_INF, seconds)
+            self._highs.changeRowBounds(self._row, -_INF, seconds / self._scale)
             return
+        self._scale = seconds  # of the first limit: the row is in its units
         scaled = self.load / seconds
         self._highs.addRow(-_INF, 1.0, self.columns, np.arange(self.columns, dtype=np.int32), scaled)
         self._limited = True

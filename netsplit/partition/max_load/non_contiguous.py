@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from netsplit.partition.capacity import infeasible
-from netsplit.partition.instance import Instance, Ints
+from netsplit.partition.instance import Floats, Instance, Ints
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.contiguous import linear_split
 from netsplit.partition.max_load.contraction import contract
@@ -166,7 +166,7 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
         most = min(most, incumbent.value)
         if most - incumbent.bound < 1e-4 * incumbent.value:
             return
-        aim = incumbent.value * (1 - (gap if incumbent.gap < 0.01 else max(_FIRST, gap)))
+        aim = incumbent.value * (1 - (0.9 * gap if incumbent.gap < 0.01 else max(_FIRST, 0.9 * gap)))
         if most < incumbent.value:  # halfway between what is proven and what could not be
             aim = min(aim, 0.5 * (incumbent.bound + most))
 
@@ -184,6 +184,7 @@ class _Prover:
     def __post_init__(self) -> None:
         self._ranks = _topological_ranks(self.instance, self.full)
         self._blocks: list[tuple[int, np.ndarray]] = []
+        self._prices = np.zeros(self.instance.n)  # of nodes
 
     def prove(self, target: float, part: float) -> bool:
         """Whether `target` is a bound; takes at most a `part` of the time left.
@@ -203,7 +204,11 @@ class _Prover:
             return incumbent.gap <= self.gap or incumbent.value <= max(target, fallen)
 
         model = probe(self.full, target, now + 0.1 * (until - now))
-        bound, blocks = excluded(model, target, until, self._known(model, target), self._orders(model), stop)
+        prices: Floats = np.bincount(model.group_of, self._prices, model.count).astype(np.float64)
+        bound, blocks, prices = excluded(
+            model, target, until, self._known(model, target), self._orders(model), prices, stop
+        )
+        self._prices = (prices / np.bincount(model.group_of, minlength=model.count))[model.group_of]
         done = bound >= target
         incumbent.proofs.append((target, done))
         incumbent.raise_bound(bound)
