@@ -30,7 +30,7 @@ __all__ = ["CheckedPlan", "DeviceShare", "decide", "score_s"]
 BOUND_FOR = "bound_for"
 """Key of `SolverReport.notes`: the objective that the report's bound holds for."""
 
-PROVED = 1e-9  # relative gap below which an answer is optimal: what doubles leave of a sum
+PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 __all__ = ["compile_all", "compiled"]
@@ -20,6 +21,9 @@ def compile_all() -> None:
     from netsplit.graph.ir import Graph, Node, Variable
     from netsplit.partition.auto import Auto
     from netsplit.partition.base import Problem
+    from netsplit.partition.instance import Instance
+    from netsplit.partition.max_load.frontier import Frontier
+    from netsplit.partition.max_load.model import Hypergraph
     from netsplit.profile.costs import Costs, NodeSeconds
 
     names = ("a", "b", "c")
@@ -36,3 +40,7 @@ def compile_all() -> None:
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
     for objective, contiguous in (("latency", False), ("max_load", False), ("max_load", True)):
         Auto(starts=1).partition(replace(problem, objective=objective, contiguous=contiguous))  # type: ignore[arg-type]
+    model = Hypergraph.of(Instance.of(problem))
+    frontier = Frontier.of(model, 0, np.arange(model.count))
+    assert frontier is not None
+    frontier.most(np.ones(model.count), 2.0, 0.0, 100)

@@ -119,7 +119,6 @@ class _Labels:
     used: Floats  # [L, D]
     clock: Floats  # [L, D] load of each device since the source
     origin: Ints  # [L] device of the source
-    load: Floats  # [L] weighted seconds that count beside the path
     goal: Ints  # [L] device of the block's target, decided first: what only it reads need not stay open
     arrival: Floats  # [L] of all that the target reads, so far
 
@@ -127,7 +126,7 @@ class _Labels:
         return _Labels(*(getattr(self, k)[rows] for k in _NAMES))
 
 
-_NAMES = ("device", "ended", "present", "used", "clock", "origin", "load", "goal", "arrival")
+_NAMES = ("device", "ended", "present", "used", "clock", "origin", "goal", "arrival")
 
 
 def steps_of(
@@ -158,7 +157,6 @@ def steps_of(
         np.zeros((count, devices)),
         np.zeros((count, devices)),
         start,
-        np.zeros(count),
         goal,
         np.full(count, NEVER if first >= 0 else 0.0),
     )
@@ -205,13 +203,12 @@ def steps_of(
                 used,
                 clock,
                 old.origin,
-                old.load + folded.load_s[v, d],
                 old.goal,
                 old.arrival.copy(),
             )
             if v != t:
                 _send(folded, new, v, mine, np.full(n_labels, d), into_t, for_t, present.shape[1])
-            total = new.load + (before[new.origin] if first >= 0 else 0.0)
+            total = before[new.origin] if first >= 0 else 0.0
             fine = (new.used <= folded.capacity).all(axis=1) & (total + ended + inside[v] < most_s)
             fine &= total + np.maximum(new.clock.max(axis=1), new.arrival) + beyond < most_s
             parts.append(new.take(fine))
@@ -238,7 +235,7 @@ def steps_of(
         target = np.zeros(len(labels.origin), np.int64)
     else:
         seconds, target = labels.ended[:, -1], labels.device[:, -1]
-    return Steps(labels.origin, target, labels.used, np.maximum(seconds, 0.0) + labels.load)
+    return Steps(labels.origin, target, labels.used, np.maximum(seconds, 0.0))
 
 
 def _to_target(folded: Folded, block: Block, beyond: float) -> Floats:
@@ -316,7 +313,7 @@ def _merge(labels: _Labels, capacity: Floats, width: int) -> _Labels:
     order = np.argsort(code, kind="stable")
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
     merged = labels.take(order[starts])
-    for name in ("ended", "used", "clock", "load", "arrival"):
+    for name in ("ended", "used", "clock", "arrival"):
         values = getattr(labels, name)[order]
         if values.ndim == 1 or values.shape[1]:
             setattr(merged, name, np.minimum.reduceat(values, starts, axis=0))

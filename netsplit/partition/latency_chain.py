@@ -95,12 +95,8 @@ def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float
     folded = fold(graph)
     if folded is None or not folded.count:
         return 0.0, {}
-    began = time.perf_counter()
-    best_s = 0.0
-    if folded.apart:
-        folded, best_s = _weighted(graph, folded, most_s, began + 0.5 * (deadline - began))
-    width, notes, target = 1000, dict[str, Any](), most_s
-    best_s = max(best_s, float((folded.fastest + folded.inside).max()))
+    width, notes = 1000, dict[str, Any]()
+    best_s = float((folded.fastest + folded.inside).max())
     step = 1.06
     while time.perf_counter() < deadline and best_s < most_s and width < 100_000:
         target = min(most_s, step * best_s) if best_s > 0 else most_s
@@ -120,42 +116,6 @@ def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float
             width, step = 2 * width, 1 + max(0.004, (step - 1) / 2)
         best_s = max(best_s, min(found, target))
     return best_s, notes
-
-
-def _weighted(graph: StepGraph, folded: Folded, most_s: float, deadline: float) -> tuple[Folded, float]:
-    """Weights of the forward path, the backward path and the loads, by coordinate ascent of the bound."""
-    devices = len(folded.capacity)
-    speed = 1.0 / np.maximum(graph.seconds.sum(axis=0), 1e-300)
-    parts = np.concatenate([[0.3, 0.3], 0.4 * speed / speed.sum()])
-
-    def value(parts: Floats) -> tuple[Folded, float]:
-        parts = parts / parts.sum()
-        paths = float(parts[0] + parts[1])
-        made = fold(graph, float(parts[0]) / paths, parts[2:])
-        assert made is not None
-        chain = chain_of(made, most_s, 500, deadline)
-        if chain is None:
-            return made, 0.0
-        bounds = [chain.bound(k, 50_000, deadline) or 0.0 for k in (8, 12, 18)]
-        return made, max([*bounds, min(float(chain.ahead[0][0]), most_s)])
-
-    folded, best_s = value(parts)
-    factor = 2.0
-    while factor > 1.1 and time.perf_counter() < deadline and best_s < most_s:
-        better = False
-        for k in range(2 + devices):
-            for scale in (factor, 1 / factor):
-                trial = parts.copy()
-                trial[k] *= scale
-                other, found = value(trial)
-                if time.perf_counter() > deadline:
-                    return folded, best_s
-                if found > best_s:
-                    folded, best_s, parts, better = other, found, trial / trial.sum(), True
-                    break
-        if not better:
-            factor = factor**0.5
-    return folded, best_s
 
 
 def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chain | None:

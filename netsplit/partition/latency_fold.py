@@ -32,7 +32,6 @@ class Folded:
 
     forward_s: Floats  # [N, D]
     backward_s: Floats  # [N, D]
-    load_s: Floats  # [N, D] seconds that count wherever the node lies, on a path or not
     inside: Floats  # [N]
     own: Floats  # [N] bytes on the node's device
     arcs: list[list[Arc]]  # of each node, the arcs into it
@@ -43,7 +42,6 @@ class Folded:
     around: list[set[int]]  # nodes whose backward is after the node's: those it lies inside of
     capacity: Floats  # [D]
     backed: NDArray[np.bool_]  # [N] it has a backward task
-    apart: bool  # forward and backward tasks are not connected
 
     @property
     def fastest(self) -> Floats:
@@ -55,13 +53,8 @@ class Folded:
         return len(self.own)
 
 
-def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Folded | None:
-    """The folded graph; None where an atom has several forward or backward tasks.
-
-    Where forward and backward tasks are not connected, the iteration takes at least any weighted mean of the
-    longest forward path, the longest backward path and the loads of the devices: `share` is the forward's
-    part of the paths, `load` [D] the weight of each device's load (sum at most 1).
-    """
+def fold(graph: StepGraph) -> Folded | None:
+    """The folded graph; None where an atom has several forward or backward tasks, or no path joins them."""
     i, n = graph.instance, graph.n
     names = i.problem.backward_nodes
     late = np.array([name in names for name in i.names], bool)
@@ -81,36 +74,21 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
     number = {first[a]: k for k, a in enumerate(atoms)}
     heads = [first[a] for a in atoms]
     devices = len(i.devices)
-    load = np.zeros(devices) if load is None else load
-    apart = bool(late.any()) and not any(later[first[a]] >> second[a] & 1 for a in atoms if second[a] >= 0)
-    weights = (share, 1.0 - share) if apart else (1.0, 1.0)
-    paths = 1.0 - float(load.sum())
-    weights = (weights[0] * paths, weights[1] * paths)
+    if late.any() and not any(later[first[a]] >> second[a] & 1 for a in atoms if second[a] >= 0):
+        return None
     backs = []  # task of the backward, or -1
     for a in atoms:
         v, w = first[a], second[a]
         if i.trained[v]:
             backs.append(n + v if w < 0 else -1)
         else:
-            backs.append(w if w >= 0 and (apart or later[v] >> w & 1) else -1)
+            backs.append(w if w >= 0 and later[v] >> w & 1 else -1)
     forward_s = i.forward_s[heads]
     backward_s = np.array([graph.seconds[t] if t >= 0 else np.zeros(devices) for t in backs])
     backward_s = backward_s.reshape(len(heads), devices)
     own = np.bincount(i.atom_of, weights=i.state_bytes, minlength=len(i.atoms))[atoms].astype(float)
     held, producer, reads = _held(graph, atoms, heads, own)
-    along = apart and _along(graph, heads, backs)
-    if apart:
-        ends = graph.tail if along else graph.head
-        inside = np.array(
-            [
-                weights[0] * graph.tail[v] + (weights[1] * ends[t] if t >= 0 else 0.0)
-                for v, t in zip(heads, backs, strict=True)
-            ]
-        )
-    else:
-        inside = np.array(
-            [weights[0] * _inside(graph, v, t, later) for v, t in zip(heads, backs, strict=True)]
-        )
+    inside = np.array([_inside(graph, v, t, later) for v, t in zip(heads, backs, strict=True)])
     after: list[set[int]] = []
     around: list[set[int]] = []
     for k, v in enumerate(heads):
@@ -118,25 +96,11 @@ def fold(graph: StepGraph, share: float = 0.5, load: Floats | None = None) -> Fo
         around.append(
             {j for j, t in enumerate(backs) if t >= 0 and backs[k] >= 0 and later[backs[k]] >> t & 1}
         )
-    arcs = _arcs(graph, number, heads, backs, weights, along)
-    both = forward_s + backward_s
+    arcs = _arcs(graph, number, heads, backs)
     return Folded(
-        weights[0] * forward_s, weights[1] * backward_s, both * load, inside, own,
-        arcs, reads, held, producer, after, around,
-        i.capacity.astype(float), np.array(backs, np.int64) >= 0, apart,
+        forward_s, backward_s, inside, own, arcs, reads, held, producer, after, around,
+        i.capacity.astype(float), np.array(backs, np.int64) >= 0,
     )  # fmt: skip
-
-
-def _along(graph: StepGraph, heads: list[int], backs: list[int]) -> bool:
-    """Whether more backward tasks follow one another as their forwards do than the other way round."""
-    of = dict(zip(heads, backs, strict=True))
-    score = 0
-    for v, t in of.items():
-        for w in graph.instance.successors[v].tolist():
-            other = of.get(w, -1)
-            if t >= 0 and other >= 0:
-                score += int(other in graph.after[t]) - int(t in graph.after[other])
-    return score > 0
 
 
 def _reachable(graph: StepGraph) -> list[int]:
@@ -198,8 +162,6 @@ def _arcs(
     number: dict[int, int],
     heads: list[int],
     backs: list[int],
-    weights: tuple[float, ...],
-    along: bool,
 ) -> list[list[Arc]]:
     i, n = graph.instance, graph.n
     arcs: list[list[Arc]] = [[] for _ in heads]
@@ -221,17 +183,12 @@ def _arcs(
             there = crossing(v, w, False)
             assert there is not None
             if backs[j] < 0:
-                arcs[k].append(Arc(j, weights[0] * there))
+                arcs[k].append(Arc(j, there))
                 continue
             if backs[k] < 0:
                 continue
-            if backs[j] >= n:
-                back = crossing(v, w, True)
-            elif along:
-                back = crossing(backs[j], backs[k], False)
-                back = None if back is None else back.T
-            else:
-                back = crossing(backs[k], backs[j], False)
+            trained = backs[j] >= n
+            back = crossing(v, w, True) if trained else crossing(backs[k], backs[j], False)
             if back is not None:
-                arcs[k].append(Arc(j, weights[0] * there + weights[1] * back.T))
+                arcs[k].append(Arc(j, there + back.T))
     return arcs

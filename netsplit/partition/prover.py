@@ -70,7 +70,7 @@ class Prover(threading.Thread):
                 share * self._left_s(),
                 search.problem.seed,
                 value_s if np.isfinite(value_s) else None,
-                workers=1,
+                workers=rounds,  # by the second, the search has mostly ended
             )
             self.bound_s = max(self.bound_s, found.bound_s)
             self.notes["bound"] = {**found.notes, "relaxations": rounds}
