@@ -8,10 +8,11 @@ and a method's own bound counts only where the method proved it for that objecti
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ BOUND_FOR = "bound_for"
 """Key of `SolverReport.notes`: the objective that the report's bound holds for."""
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
+SAME = 1e-9  # relative: one sum of floats in two orders differs by less
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
 
 
@@ -141,7 +143,8 @@ def check(problem: Problem, placement: Placement, seconds: float, room: bool = T
     """Verify and score a placement; raises as `decide`. Without `room`, it may be over the capacities."""
     from netsplit.partition.verify import verify
 
-    verify(problem, placement, capacity=False).require()
+    verify(replace(problem, contiguous=False), placement, capacity=False).require()
+    _require_contiguous(problem, placement)
     if room:
         _require_room(problem, placement)
         verify(problem, placement).require()
@@ -149,6 +152,7 @@ def check(problem: Problem, placement: Placement, seconds: float, room: bool = T
     if problem.objective != "max_load":
         timeline = _verified_timeline(problem, placement)
     objective_s = score_s(problem, placement, timeline)
+    _require_same_load(problem, placement, objective_s)
     report = placement.report
     bound_s = report.bound if report.notes.get(BOUND_FOR) == problem.objective else None
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
@@ -238,6 +242,32 @@ def _replicated(
                 p = rank[name]
                 nodes[p], compute[p], used[p] = nodes[home], compute[home], used[home]
     return nodes, compute, used
+
+
+def _require_contiguous(problem: Problem, placement: Placement) -> None:
+    """For methods that do not heed it."""
+    from netsplit.partition.verify import verify
+
+    found = verify(problem, placement, capacity=False).violations  # holds but for this
+    if found:
+        raise NetSplitError(
+            f"{placement.method} did not heed contiguity, which {objective_name(problem)} asks for: "
+            f"{found[0]} Take a method that does, such as auto, or one that often keeps it, such as layerwise."
+        )
+
+
+def _require_same_load(problem: Problem, placement: Placement, objective_s: float) -> None:
+    """The score of `max_load`, by code that is not the methods'."""
+    from netsplit.partition.verify import recompute_max_load
+
+    if problem.objective != "max_load" or problem.stage_time:
+        return
+    again_s = recompute_max_load(problem, placement.device_of)
+    if not math.isclose(again_s, objective_s, rel_tol=SAME, abs_tol=1e-15):
+        raise NetSplitError(
+            f"the largest load of {placement.method} is {objective_s:.12g} s, but {again_s:.12g} s by the "
+            "definition: a fault of NetSplit, please report it."
+        )
 
 
 def _require_room(problem: Problem, placement: Placement) -> None:

@@ -223,7 +223,7 @@ class Workload:
         if self.unsupported and all(device.kind != CPU for device in cluster.devices):
             raise ConfigError(
                 f"node {min(self.unsupported)} of '{self.name}' runs on CPUs only, and cluster "
-                f"'{cluster.name}' has none: use the file's own cluster (cluster=null)."
+                f"'{cluster.name}' has none: leave cluster out, which takes the file's own."
             )
         return cluster, costs
 

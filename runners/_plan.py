@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,11 +16,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from netsplit.partition.capacity import read_bytes
-from netsplit.planning import CheckedPlan, check, objective_name, score_s
+from netsplit.planning import SAME, CheckedPlan, check, objective_name, score_s
 from netsplit.profile.memory import memory_of
 
 if TYPE_CHECKING:
-    from netsplit.partition.base import Partitioner, Problem
+    from netsplit.partition.base import Partitioner, Placement, Problem
+    from netsplit.partition.moved import Moved
+    from netsplit.partition.what_if import WhatIf
     from netsplit.workload import Workload
 
 __all__ = ["Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
@@ -26,6 +30,7 @@ __all__ = ["Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
 log = logging.getLogger(__name__)
 
 _LINE_EVERY_S = 10.0
+_SHOWN = 0.0005  # of the objective: the least gain that one decimal of a percentage shows
 
 
 class Waiting:
@@ -145,32 +150,32 @@ def explain_plan(
             score=score_s,
             with_=Simulated.moved_to,
         )
-    _lines(console, what_if_lines(changes))
+    known = [_without_noise(change) for change in changes if change.resolved or _tells(change)]
+    late = [change.change.label for change in changes if not (change.resolved or _tells(change))]
+    _lines(console, what_if_lines(known) if known or not late else [])
+    if late:
+        _lines(console, [f"  not decided anew, as the time was up: {', '.join(late)}"])
     return found.to_dict() | {"what_if": [change.to_dict() for change in changes]}
 
 
 def show_moves(
     console: Console,
     plan: CheckedPlan,
-    other: Partitioner | dict[str, str],
+    other: Partitioner | Placement,
     work: Workload,
     limit_s: float | None,
 ) -> dict[str, Any]:
-    """Print what differs from another plan, and what that brings."""
-    from netsplit.partition.base import Placement, SolverReport
+    """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
+    from netsplit.partition.base import Placement
     from netsplit.partition.moved import moved
-    from netsplit.partition.priority import topological_priority
 
-    problem = plan.problem
-    if isinstance(other, dict):
-        priority = topological_priority(problem.graph, problem.graph.position)
-        before = check(
-            problem, Placement("earlier plan", other, priority, SolverReport("heuristic", 0.0)), 0.0
-        )
+    problem, free = plan.problem, replace(plan.problem, contiguous=False)
+    if isinstance(other, Placement):
+        before = check(free, other, 0.0, room=False)
     else:
         with Waiting(console, other.name, limit_s):
-            before = check(problem, other.partition(problem), 0.0, room=False)
-    found = moved(problem, before.placement, plan.placement, before.timeline, plan.timeline)
+            before = check(free, other.partition(problem), 0.0, room=False)
+    found = _changes(moved(problem, before.placement, plan.placement, before.timeline, plan.timeline))
     console.print(
         f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "
         f"{plan.placement.method} ({_number(plan.objective_s / work.unit_s)} {work.unit})",
@@ -178,6 +183,26 @@ def show_moves(
     )
     _lines(console, found.lines())
     return found.to_dict()
+
+
+def _changes(found: Moved) -> Moved:
+    """Without what differs only by the order in which floats were added."""
+    parts = tuple(part for part in found.parts if not _same(part.before_s, part.after_s))
+    same = found.before_s is not None and found.after_s is not None and _same(found.before_s, found.after_s)
+    return replace(found, parts=parts, after_s=found.before_s if same else found.after_s)
+
+
+def _without_noise(change: WhatIf) -> WhatIf:
+    """A gain that would read as 0.0 % is none, and where nothing is gained no note is needed."""
+    return change if _tells(change) else replace(change, value_s=change.base_s, note="")
+
+
+def _tells(change: WhatIf) -> bool:
+    return change.gain_s >= _SHOWN * change.base_s and change.gain_s > 0
+
+
+def _same(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=SAME)
 
 
 def _lines(console: Console, lines: list[str]) -> None:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import sys
+import tempfile
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from netsplit.config import TARGET, build, suggest
-from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.files import write_text
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
+from netsplit.files import check_replaceable, write_text
 from runners._entry import CONF, entry
 
 if TYPE_CHECKING:
-    from netsplit.partition.base import Partitioner, Problem
+    from netsplit.partition.base import Partitioner, Placement, Problem
     from netsplit.workload import Workload
 
 __all__ = ["Settings", "job", "main"]
@@ -71,6 +73,7 @@ class Settings:
 def job(cfg: DictConfig) -> None:
     """Everything from the composed config to the table and `result.json`."""
     settings = _settings(cfg)
+    _check_own_result(cfg)
     partitioner = _partitioner(cfg, settings)
     schedule = build(cfg.schedule)
     cluster = _cluster(cfg)
@@ -171,8 +174,8 @@ def _cluster(cfg: DictConfig) -> Any:
     return build(node)
 
 
-def _other(settings: Settings, problem: Problem) -> Partitioner | dict[str, str] | None:
-    """What `compare_with` names: a method, or the devices of an earlier plan."""
+def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | None:
+    """What `compare_with` names: a method, or an earlier plan."""
     name = settings.compare_with
     if name is None:
         return None
@@ -185,20 +188,46 @@ def _other(settings: Settings, problem: Problem) -> Partitioner | dict[str, str]
         raise ConfigError(
             f"compare_with is '{name}', neither a file nor a partitioner: {suggest(name, known)}"
         )
+    return _earlier(name, problem)
+
+
+def _earlier(name: str, problem: Problem) -> Placement:
+    """The plan of a `result.json`, with its order and its stages."""
+    from netsplit.partition.base import Placement, SolverReport, Stage
+    from netsplit.partition.priority import topological_priority
+    from netsplit.partition.verify import verify
+
+    graph = problem.graph
     try:
-        device_of = json.loads(file.read_text(encoding="utf-8"))["device_of"]
+        found = json.loads(Path(name).read_text(encoding="utf-8"))
+        device_of = found["device_of"]
         device_of = {str(node): str(device) for node, device in device_of.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        order = [str(node) for node in found.get("priority") or ()]
+        stages = tuple(
+            Stage(tuple(map(str, stage["nodes"])), tuple(map(str, stage["devices"])), int(stage["warm_up"]))
+            for stage in found.get("stages") or ()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"compare_with is '{name}', which is no result.json with a plan ({error})."
         ) from error
     devices = {device.name for device in problem.cluster.devices}
-    strange = next((node for node in problem.graph.nodes if node not in device_of), None) or next(
+    strange = next((node for node in graph.nodes if node not in device_of), None) or next(
         (f"{node} on {device}" for node, device in device_of.items() if device not in devices), None
     )
-    if strange is not None or device_of.keys() != problem.graph.nodes.keys():
+    if strange is not None or device_of.keys() != graph.nodes.keys():
         raise ConfigError(f"compare_with is '{name}', a plan of another graph or cluster ({strange}).")
-    return device_of
+    if absent := [key for key in ("priority", "stages") if key not in found]:
+        log.warning(
+            "%s has no %s: nodes run as the graph has them, on one device.", name, " and no ".join(absent)
+        )
+    priority = {node: rank for rank, node in enumerate(order)}
+    priority = priority or topological_priority(graph, graph.position)
+    placement = Placement("earlier plan", device_of, priority, SolverReport("heuristic", 0.0), stages)
+    wrong = verify(replace(problem, contiguous=False), placement, capacity=False).violations
+    if wrong:
+        raise ConfigError(f"compare_with is '{name}', whose plan does not hold: {wrong[0]}")
+    return placement
 
 
 def _loaded(option: Path) -> DictConfig:
@@ -235,9 +264,34 @@ def _infeasible(
 
 def _check_writable(path: Path) -> None:
     """Before the decision, which may take long."""
+    try:
+        check_replaceable(path)
+    except NetSplitError as error:
+        raise ConfigError(f"result cannot be written: {error}") from error
     nearest = next(parent for parent in path.resolve().parents if parent.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise ConfigError(f"result is '{path}', and '{nearest}' is no folder to write in: give another path.")
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"result is '{path}', and '{nearest}' is no folder to write in: give another path."
+        ) from error
+
+
+def _check_own_result(cfg: DictConfig) -> None:
+    """Refuse several jobs that would write one file, of which the last alone would be left."""
+    given = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(given, dict)
+    path = given.get("result")
+    if HydraConfig.get().mode != RunMode.MULTIRUN or path is None or "${" in str(path):
+        return
+    words = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]
+    overrides = OverridesParser.create().parse_overrides(words)
+    if {each.key_or_group for each in overrides if each.is_sweep_override()} - {"result"}:
+        raise ConfigError(
+            f"result is '{path}' for all jobs of the multirun: give each its own, as in "
+            "result='out/${hydra:job.num}.json', or leave it out."
+        )
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:

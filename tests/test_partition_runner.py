@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,6 +132,69 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
     ended = run(*same, "compare_with=before.json")
     assert ended.code == 0, ended.err
     assert result()["compared_with"]["nodes"] == 0
+
+
+@pytest.mark.parametrize("method", ["heft", "pipedream"])
+def test_an_earlier_plan_keeps_its_order_and_its_stages(run: Run, method: str) -> None:
+    objective = "max_load" if method == "pipedream" else "latency"
+    same = ["graph=wide.txt", *FAST, "cluster.capacity=100%", f"objective={objective}"]
+    rows = [f"n{i} -- Layer({i}) -- forward_compute_time={1 + 9 * (i == 4)}.0, backward_compute_time=1.0, "
+            "activation_size=1000, parameter_size=500" for i in range(6)]  # fmt: skip
+    edges = [f"\tn{u} -- n{v}" for u, v in ((0, 1), (0, 2), (0, 3), (0, 4), *((i, 5) for i in range(1, 5)))]
+    Path("wide.txt").write_text("\n".join([*rows, *edges]))
+    ended = run(*same, f"partitioner={method}", "result=a.json")
+    assert ended.code == 0, ended.err
+    ended = run(*same, "partitioner=round_robin", "compare_with=a.json", "result=r.json")
+    assert ended.code == 0, ended.err
+    assert result()["compared_with"]["before_s"] * 1e3 == pytest.approx(result("a.json")["objective"])
+    old = result("a.json")
+    assert method != "pipedream" or any(stage["replicas"] > 1 for stage in old["stages"])
+    del old["priority"], old["stages"]
+    Path("old.json").write_text(json.dumps(old))
+    ended = run(*same, "partitioner=round_robin", "compare_with=old.json", "result=r.json")
+    assert ended.code == 0, ended.err
+    assert "old.json has no priority and no stages" in ended.out + ended.err
+
+
+def test_an_earlier_plan_that_breaks_a_rule_is_refused(run: Run) -> None:
+    same = ["graph=g.txt", *FAST, "partitioner=m_topo"]
+    assert run(*same, "result=a.json").code == 0
+    earlier = result("a.json")
+    Path("a.json").write_text(json.dumps(earlier | {"priority": earlier["priority"][::-1]}))
+    ended = run(*same, "compare_with=a.json")
+    assert ended.code == 2
+    assert "compare_with is 'a.json', whose plan does not hold" in ended.err
+
+
+def test_a_plan_that_is_not_contiguous_is_refused_in_words(run: Run) -> None:
+    asked = ["graph=g.json", "objective=max_load_contiguous", "result=r.json"]
+    ended = run(*asked, "partitioner=round_robin")
+    assert ended.code == 2
+    assert "round_robin did not heed contiguity" in ended.err
+    assert "auto" in ended.err
+    ended = run(*asked, "partitioner=layerwise", "compare_with=round_robin")
+    assert ended.code == 0, ended.err
+
+
+def test_jobs_of_a_multirun_do_not_write_one_file(run: Run) -> None:
+    ended = run("--multirun", "graph=g.json", "partitioner=m_topo,random", "result=r.json")
+    assert ended.code == 2
+    assert "result='out/${hydra:job.num}.json'" in ended.err
+    assert not Path("r.json").exists()
+    ended = run(
+        "--multirun", "graph=g.json", "partitioner=m_topo,m_etf", "result='out/${hydra:job.num}.json'"
+    )
+    assert ended.code == 0, ended.err
+    assert [result(f"out/{i}.json")["method"] for i in range(2)] == ["m_topo", "m_etf"]
+
+
+def test_what_is_no_file_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    ended = run("graph=g.json", "partitioner=m_topo", "result=pipe")
+    assert ended.code == 2
+    assert "result cannot be written: 'pipe' is a folder or a device" in ended.err
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize(

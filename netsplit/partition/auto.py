@@ -68,6 +68,7 @@ class Auto(Partitioner):
         from netsplit.partition.search import Search
 
         search = Search(problem, self.starts, deadline)
+        search.compile()
         prover = None if search.simulated else Prover(search)
         found = search.run(prover)
         if found is None:

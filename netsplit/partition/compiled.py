@@ -21,9 +21,12 @@ def compile_all() -> None:
     from netsplit.graph.ir import Graph, Node, Variable
     from netsplit.partition.auto import Auto
     from netsplit.partition.base import Problem
+    from netsplit.partition.enumeration import best_order, least_s
     from netsplit.partition.instance import Instance
+    from netsplit.partition.kernels import Step
     from netsplit.partition.max_load.frontier import Frontier
     from netsplit.partition.max_load.model import Hypergraph
+    from netsplit.partition.netsplit_exact import NetSplitExact
     from netsplit.profile.costs import Costs, NodeSeconds
 
     names = ("a", "b", "c")
@@ -38,6 +41,10 @@ def compile_all() -> None:
     links = {("p", "q"): Link(0.1, 0.1), ("q", "p"): Link(0.1, 0.1)}
     costs = Costs({"any": dict.fromkeys(names, NodeSeconds(1.0, 0.0))}, alpha=1)
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
+    NetSplitExact().partition(problem)
+    tried, arrays = np.array([0, 1, 0]), Step(Instance.of(problem)).arrays
+    least_s(tried, arrays)
+    best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
     for objective, contiguous in (("latency", False), ("max_load", False), ("max_load", True)):
         Auto(starts=1).partition(replace(problem, objective=objective, contiguous=contiguous))  # type: ignore[arg-type]
     model = Hypergraph.of(Instance.of(problem))

@@ -10,6 +10,7 @@ Source: Bergman, Cire, van Hoeve, Hooker, Decision Diagrams for Optimization, 20
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.latency_diagram import check_clock
 from netsplit.partition.latency_fold import Arc, Folded
 
 __all__ = ["Block", "Steps", "blocks_of", "steps_of"]
@@ -45,8 +47,12 @@ class Steps:
         return Steps(self.source[rows], self.target[rows], self.used[rows], self.seconds[rows])
 
 
-def frontier_order(folded: Folded) -> list[int]:
-    """A topological order with few producers open at once."""
+def frontier_order(folded: Folded, deadline: float = math.inf) -> list[int]:
+    """A topological order with few producers open at once.
+
+    Raises:
+        OutOfTime: after the deadline.
+    """
     sources = [{arc.source for arc in arcs} | {int(folded.producer[u]) for u in folded.reads[v]}
                for v, arcs in enumerate(folded.arcs)]  # fmt: skip
     left = np.zeros(folded.count, np.int64)
@@ -60,6 +66,7 @@ def frontier_order(folded: Folded) -> list[int]:
     order: list[int] = []
     made: dict[int, int] = {}
     while ready:
+        check_clock(deadline)
         v = max(
             ready,
             key=lambda v: (
@@ -80,8 +87,8 @@ def frontier_order(folded: Folded) -> list[int]:
     return order
 
 
-def blocks_of(folded: Folded) -> list[Block]:
-    order = frontier_order(folded)
+def blocks_of(folded: Folded, deadline: float = math.inf) -> list[Block]:
+    order = frontier_order(folded, deadline)
     left = np.zeros(folded.count, np.int64)
     for v in range(folded.count):
         for s in _before(folded, v):

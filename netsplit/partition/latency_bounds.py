@@ -14,21 +14,26 @@ Bussell, IEEE Trans. Computers 1973.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from netsplit.partition.atoms import DisjointSets
 from netsplit.partition.instance import Floats, Instance, Ints
 from netsplit.partition.latency_chain import chain_bound
-from netsplit.partition.latency_diagram import diagram_bound
+from netsplit.partition.latency_diagram import OutOfTime, check_clock, diagram_bound
 from netsplit.partition.step_graph import Edge, StepGraph
+
+if TYPE_CHECKING:
+    from netsplit.partition.latency_relaxed import RelaxedModel
 
 __all__ = ["Relaxed", "critical_path_s", "latency_bound", "never_cut", "relaxation"]
 
 _TICKS = 10_000_000  # of the horizon
+BUILDING = 0.5  # of the time that is left, for the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +74,6 @@ def relaxation(
     workers: int = 2,
 ) -> Relaxed:
     """Solve R as far as the time allows."""
-    from netsplit.partition.latency_relaxed import RelaxedModel
-
     deadline = time.perf_counter() + time_limit_s
     graph = StepGraph(instance)
     path_s = float((graph.head + graph.fastest + graph.tail).max(initial=0.0))
@@ -90,14 +93,29 @@ def relaxation(
         notes |= {"chain_s": chain_s, "chain": tried}
     if known and bound_s >= most_s * (1 - 1e-9):
         return Relaxed(min(bound_s, most_s), None, notes)
-    shut = never_cut(graph, most_s)
-    group_of = _groups(instance, graph, shut)
-    notes["groups"] = int(group_of.max()) + 1
-    model = RelaxedModel(graph, group_of, shut, most_s, _TICKS, bound_s)
+    try:
+        model = _model(graph, most_s, bound_s, notes, deadline)
+    except OutOfTime:
+        notes["relaxation"] = "not built in time"
+        return Relaxed(min(bound_s, most_s) if known else bound_s, None, notes)
     outcome = model.solve(deadline - time.perf_counter(), seed, workers)
     notes |= outcome.notes
     best_s = outcome.bound_s if known else min(outcome.bound_s, float("inf"))
     return Relaxed(max(bound_s, min(best_s, most_s) if known else best_s), outcome.where, notes)
+
+
+def _model(
+    graph: StepGraph, most_s: float, bound_s: float, notes: dict[str, Any], deadline: float
+) -> RelaxedModel:
+    """R, built within half of the time left: the other half is for solving it."""
+    from netsplit.partition.latency_relaxed import RelaxedModel
+
+    now = time.perf_counter()
+    until = now + BUILDING * (deadline - now)
+    shut = never_cut(graph, most_s, until)
+    group_of = _groups(graph.instance, graph, shut)
+    notes["groups"] = int(group_of.max()) + 1
+    return RelaxedModel(graph, group_of, shut, most_s, _TICKS, bound_s, until)
 
 
 def _diagrams(graph: StepGraph, most_s: float, deadline: float) -> float:
@@ -114,14 +132,23 @@ def _diagrams(graph: StepGraph, most_s: float, deadline: float) -> float:
         width, began = 2 * width, now
 
 
-def never_cut(graph: StepGraph, most_s: float) -> dict[Edge, np.ndarray[Any, np.dtype[np.bool_]]]:
+def never_cut(
+    graph: StepGraph, most_s: float, deadline: float = math.inf
+) -> dict[Edge, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Per edge [D, D]: the pairs of devices it cannot lie across in an answer that takes at most `most_s`.
 
     An answer with the edge across p -> q takes at least the longest path through both its transfers, and
     at least the longest path through either, with all other things as fast as they can be.
+
+    Raises:
+        OutOfTime: after the deadline.
     """
     allowed = most_s * (1 + 1e-9)
-    return {edge: graph.cut_path_s(edge) > allowed for edge in graph.edges}
+    found = {}
+    for edge in graph.edges:
+        check_clock(deadline)
+        found[edge] = graph.cut_path_s(edge) > allowed
+    return found
 
 
 def _groups(instance: Instance, graph: StepGraph, shut: dict[Edge, Any]) -> Ints:
@@ -153,15 +180,19 @@ def _least_load_s(instance: Instance) -> float:
     return float(least[some].sum() / speed.sum())
 
 
-def dominated_sets(before: list[list[int]], sizes: Floats) -> list[tuple[int, int, list[int]]]:
+def dominated_sets(
+    before: list[list[int]], sizes: Floats, deadline: float = math.inf
+) -> list[tuple[int, int, list[int]]]:
     """(s, t, tasks strictly between) for joins t of a graph and their immediate dominators s.
 
     `before[t]` are the predecessors, all below t. Only sets with parallel tasks in them are returned;
-    -1 stands for the start of everything.
+    -1 stands for the start of everything. After the deadline the sets found so far are returned.
     """
     n = len(before)
     depth, idom = np.zeros(n, np.int64), np.full(n, -1, np.int64)
     for t in range(n):
+        if time.perf_counter() > deadline:
+            return []
         if before[t]:
             meet = before[t][0]
             for s in before[t][1:]:
@@ -172,6 +203,8 @@ def dominated_sets(before: list[list[int]], sizes: Floats) -> list[tuple[int, in
     for t in range(n):
         if len(before[t]) < 2:
             continue
+        if time.perf_counter() > deadline:
+            break
         s, inside, stack = int(idom[t]), set[int](), list(before[t])
         while stack:
             v = stack.pop()

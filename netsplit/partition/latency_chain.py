@@ -17,6 +17,7 @@ import numpy as np
 
 from netsplit.partition.instance import Floats, Ints
 from netsplit.partition.latency_blocks import Block, Steps, blocks_of, steps_of
+from netsplit.partition.latency_diagram import OutOfTime
 from netsplit.partition.latency_fold import Folded, fold
 from netsplit.partition.step_graph import StepGraph
 
@@ -24,6 +25,8 @@ __all__ = ["Chain", "chain_bound", "chain_of"]
 
 RATE = 2e7  # trials of a step a second
 LABELS = 400_000
+DEVICES = 5  # of which a label's key has room for the bytes
+FOLDING_S = 2e-6  # of a pair of nodes: folding compares all pairs; twice what was measured
 
 
 @dataclass(eq=False)
@@ -91,7 +94,14 @@ def _pure(steps: Steps, need: float) -> Ints:
 
 
 def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float, dict[str, Any]]:
-    """Seconds that no answer beats, at most `most_s`, and what was tried; 0 where the graph does not fold."""
+    """Seconds that no answer beats, at most `most_s`, and what was tried.
+
+    0 where the graph does not fold, not in time, or has too many devices.
+    """
+    if len(graph.instance.devices) > DEVICES:
+        return 0.0, {}
+    if time.perf_counter() + FOLDING_S * graph.n**2 > deadline:
+        return 0.0, {"skipped": "no time to fold"}
     folded = fold(graph)
     if folded is None or not folded.count:
         return 0.0, {}
@@ -120,10 +130,13 @@ def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float
 
 def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chain | None:
     """The blocks' steps that an iteration of less than `most_s` may consist of."""
-    if not folded.count or len(folded.capacity) > 5:
+    if not folded.count or len(folded.capacity) > DEVICES:
         return None
     devices = len(folded.capacity)
-    blocks = blocks_of(folded)
+    try:
+        blocks = blocks_of(folded, deadline)
+    except OutOfTime:
+        return None
     before, found = np.zeros(devices), []
     before[1:] = np.inf
     for block in blocks:

@@ -12,6 +12,7 @@ diagrams by merging); the label is that of resource-constrained shortest paths.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,19 @@ from numpy.typing import NDArray
 from netsplit.partition.instance import Floats, Ints
 from netsplit.partition.step_graph import StepGraph
 
-__all__ = ["diagram_bound", "topological_frontier_order"]
+__all__ = ["OutOfTime", "check_clock", "diagram_bound", "topological_frontier_order"]
+
+_DEVICES = 59  # devices as bits of one integer
+
+
+class OutOfTime(Exception):
+    """A bound could not be prepared in its time; its caller keeps the bound that it has."""
+
+
+def check_clock(deadline: float) -> None:
+    """Raises OutOfTime after `deadline` on ``time.perf_counter``."""
+    if time.perf_counter() > deadline:
+        raise OutOfTime
 
 
 @dataclass(eq=False)
@@ -31,7 +44,7 @@ class _Layer:
 
     live: list[int]
     device: NDArray[np.int8]  # [L, K] of the producer
-    present: NDArray[np.int16]  # [L, K] devices that hold the variable, as bits
+    present: NDArray[np.int64]  # [L, K] devices that hold the variable, as bits
     ended: Floats  # [L, K] end of the producer's forward
     rest: Floats  # [L, K] from the start of the producer's backward to the end of the iteration
     used: Floats  # [L, D] bytes
@@ -69,8 +82,12 @@ class _Bytes:
         self.need = need  # [n] bytes that the node surely adds to the total
 
 
-def topological_frontier_order(graph: StepGraph) -> list[int]:
-    """A topological order with few variables open at once: always the node that closes the most."""
+def topological_frontier_order(graph: StepGraph, deadline: float = math.inf) -> list[int]:
+    """A topological order with few variables open at once: always the node that closes the most.
+
+    Raises:
+        OutOfTime: after the deadline.
+    """
     instance = graph.instance
     waits = [len(instance.predecessors[v]) for v in range(graph.n)]
     left = np.diff(instance.consumers.starts).tolist()
@@ -78,6 +95,7 @@ def topological_frontier_order(graph: StepGraph) -> list[int]:
     order: list[int] = []
     made: dict[int, int] = {}
     while ready:
+        check_clock(deadline)
 
         def gain(v: int) -> tuple[int, int, int]:
             closes = sum(left[u] == 1 for u in instance.reads[v])
@@ -98,23 +116,32 @@ def topological_frontier_order(graph: StepGraph) -> list[int]:
 
 
 def diagram_bound(
-    graph: StepGraph, most_s: float, width: int, deadline: float, allowed: Any = None
+    graph: StepGraph, most_s: float, width: int, deadline: float
 ) -> float | None:
     """Seconds that no answer beats, or `most_s` where no answer is better than that.
 
-    None where the time is over, or where so many variables are open at once that the states alone exceed
-    the width 16 times.
+    None where the time is over, where so many variables are open at once that the states alone exceed
+    the width 16 times, or with more devices than an integer has bits.
     """
+    if len(graph.instance.devices) > _DEVICES:
+        return None
+    try:
+        return _bound(graph, most_s, width, deadline)
+    except OutOfTime:
+        return None
+
+
+def _bound(graph: StepGraph, most_s: float, width: int, deadline: float) -> float | None:
     instance, n = graph.instance, graph.n
     devices = len(instance.devices)
-    order = topological_frontier_order(graph)
+    order = topological_frontier_order(graph, deadline)
     sizes = _Bytes(graph)
     coming = float(sizes.need.sum())
     reads_left = np.diff(instance.consumers.starts).copy()
     layer = _Layer(
         [],
         np.zeros((1, 0), np.int8),
-        np.zeros((1, 0), np.int16),
+        np.zeros((1, 0), np.int64),
         np.zeros((1, 0)),
         np.zeros((1, 0)),
         np.zeros((1, devices)),
@@ -123,10 +150,11 @@ def diagram_bound(
     )
     atom_left = np.bincount(instance.atom_of)
     for v in order:
-        if time.perf_counter() > deadline:
-            return None
         atom_left[instance.atom_of[v]] -= 1
-        parts = [_expand(graph, layer, sizes, v, d) for d in range(devices)]
+        parts = []
+        for d in range(devices):
+            check_clock(deadline)
+            parts.append(_expand(graph, layer, sizes, v, d))
         layer = _concatenate(parts)
         coming -= float(sizes.need[v])
         room = float(instance.capacity.sum()) - coming
@@ -177,7 +205,7 @@ def _expand(graph: StepGraph, old: _Layer, sizes: _Bytes, v: int, d: int) -> _La
     return _Layer(
         old.live + made,
         beside(old.device, np.full(count, d, np.int8)),
-        beside(present, np.full(count, 1 << d, np.int16)),
+        beside(present, np.full(count, 1 << d, np.int64)),
         beside(old.ended, ended),
         beside(old.rest, rest),
         used,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from netsplit.partition.instance import Ints
+from netsplit.partition.latency_diagram import check_clock
 from netsplit.partition.step_graph import Edge, StepGraph
 
 __all__ = ["Outcome", "RelaxedModel"]
@@ -21,7 +24,12 @@ class Outcome:
 
 
 class RelaxedModel:
-    """Variables: x[g,d]; for pairs of groups with an edge y[g,h,p,q]; a start for every task."""
+    """Variables: x[g,d]; for pairs of groups with an edge y[g,h,p,q]; a start for every task.
+
+    Raises:
+        OutOfTime: the model is not built by `deadline`. Of the windows between a join and its dominator,
+            which only tighten it, there are then as many as half of the time was enough for.
+    """
 
     def __init__(
         self,
@@ -31,11 +39,13 @@ class RelaxedModel:
         most_s: float,
         ticks: int,
         least_s: float = 0.0,
+        deadline: float = math.inf,
     ) -> None:
         from ortools.sat.python import cp_model
 
         self.graph, self.instance, self.group_of = graph, graph.instance, group_of
         self.devices = range(len(self.instance.devices))
+        self.deadline, began = deadline, time.perf_counter()
         self.model: Any = cp_model.CpModel()
         self.tick_s, self.ticks = (most_s / ticks if most_s > 1e-200 else 1.0), ticks + 1
         least = min(int(least_s / self.tick_s), self.ticks)
@@ -48,7 +58,7 @@ class RelaxedModel:
         self._memory()
         self._pairs(shut)
         self._times()
-        self._windows()
+        self._windows(began + 0.5 * (deadline - began))
         self.model.minimize(self.end)
 
     def _whole(self, seconds: Any) -> Ints:
@@ -82,6 +92,7 @@ class RelaxedModel:
                     key, table = key[::-1], table.T
                 closed[key] = closed.get(key, False) | table
         for (g, h), table in closed.items():
+            check_clock(self.deadline)
             y = [[self.model.new_bool_var("") for _ in self.devices] for _ in self.devices]
             for p in self.devices:
                 self.model.add(sum(y[p]) == self.x[g][p])
@@ -108,6 +119,7 @@ class RelaxedModel:
             for t in active
         }
         for edge, (_, back) in graph.edges.items():
+            check_clock(self.deadline)
             v, w = edge
             self.model.add(self.start[w] >= self.start[v] + self.size[v] + self._hop(edge, False))
             if back >= 0:
@@ -129,7 +141,7 @@ class RelaxedModel:
         at = (lambda p, q: y[p][q]) if g < h else (lambda p, q: y[q][p])
         return sum(at(p, q) * int(cost[p, q]) for p in self.devices for q in self.devices if cost[p, q])
 
-    def _windows(self) -> None:
+    def _windows(self, until: float) -> None:
         """The load of each device, of everything and between a join and its immediate dominator."""
         from netsplit.partition.latency_bounds import dominated_sets
 
@@ -154,7 +166,9 @@ class RelaxedModel:
         index = {t: i for i, t in enumerate(t for t in graph.order if t in self.start)}
         tasks = list(index)
         before = [sorted(index[s] for s in graph.before[t]) for t in tasks]
-        for s, t, inside in dominated_sets(before, graph.fastest[tasks]):
+        for s, t, inside in dominated_sets(before, graph.fastest[tasks], until):
+            if time.perf_counter() > until:
+                return
             begin = 0 if s < 0 else self.start[tasks[s]] + self.size[tasks[s]]
             for d in self.devices:
                 self.model.add(self.start[tasks[t]] >= begin + load([tasks[i] for i in inside], d))

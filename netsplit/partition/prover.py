@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
@@ -12,6 +13,8 @@ from netsplit.partition.instance import Ints
 from netsplit.partition.search import Found, Search
 
 __all__ = ["Prover"]
+
+log = logging.getLogger(__name__)
 
 CLOSED = 1e-6  # relative gap at which both may stop
 SLICES = (0.4, 0.6)  # of the time left, each for one relaxation; the rest is for the complete model
@@ -31,7 +34,6 @@ class Prover(threading.Thread):
         self.bound_s = 0.0
         self.found: Found | None = None
         self.notes: dict[str, Any] = {}
-        self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
@@ -39,14 +41,13 @@ class Prover(threading.Thread):
             self._relax()
             if self._goes_on():
                 self._solve()
-        except BaseException as error:
-            self.error = error
+        except Exception as error:  # a plan without a proof is better than none
+            log.exception("auto: the proof ended early")
+            self.notes["proof_failed"] = f"{type(error).__name__}: {error}"
 
     def finish(self) -> Found | None:
         """Wait for the end; the best answer that the proof came across."""
         self.join()
-        if self.error is not None:
-            raise self.error
         return self.found
 
     def _begin(self) -> None:
@@ -78,12 +79,13 @@ class Prover(threading.Thread):
                 self._offer(search.scheduled(found.where, "relaxation, list-scheduled"))
 
     def _solve(self) -> None:
-        from netsplit.partition.netsplit_exact import solve_latency
+        from netsplit.partition.netsplit_exact import as_simulated, solve_latency
 
         search = self.search
         best = min((f for f in (search.best, self.found) if f), key=lambda f: f.value_s, default=None)
         hint: tuple[Ints, Ints] | None = None if best is None else (best.where, best.order)
         answer = solve_latency(search.instance, self._left_s(), search.problem.seed, hint=hint, workers=1)
+        answer = as_simulated(search.instance, answer, hint, search.deadline)
         self.bound_s = max(self.bound_s, answer.bound_s)
         if answer.where is not None and answer.order is not None and search.instance.fits(answer.where):
             value = search.annealer.step.makespan_s(answer.where, answer.order)

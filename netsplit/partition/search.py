@@ -36,6 +36,7 @@ MOVES_A_CHOICE = 6000  # of an atom and a device, in one round: more of them fin
 ROUNDS = ((1.0, 0.25, 0.06), (0.35, 0.25, 0.03), (0.13, 0.2, 0.02), (0.06, 0.3, 0.01))
 """Share of the starts that go on, share of all moves, and heat of each round."""
 WIDE = 2  # rounds that use both cores; then one is the prover's
+COLD_S = 1.0  # loading takes less, compiling takes more
 TRIES = 400  # moves that are simulated, for ``simulated``
 SLIGHT = 1e-9  # relative: a difference by rounding
 
@@ -61,6 +62,15 @@ class Search:
         self.notes: dict[str, Any] = {"moves": 0}
         self.warm = threading.Event()  # a good answer is known, and a core is free
         self._seeds = np.random.SeedSequence(problem.seed % 2**63)
+
+    def compile(self) -> None:
+        """Load or compile the inner loops. Compiling, once an installation, is not the search's time."""
+        began = time.perf_counter()
+        self.annealer.run(np.zeros(self.instance.n, np.int64), 0, seed=0)
+        spent = time.perf_counter() - began
+        if spent > COLD_S:
+            log.info("compiled the search in %.1f s, once for this installation", spent)
+            self.started, self.deadline = self.started + spent, self.deadline + spent
 
     def run(self, prover: Prover | None) -> Found | None:
         """The best found, by the search or the prover; None where nothing fits."""
@@ -102,6 +112,10 @@ class Search:
 
     def _portfolio(self) -> list[Candidate]:
         found = []
+        filled = fill_in_order(self.problem, self.instance.capacity.tolist())
+        if filled is not None:  # whatever the clock does, there is an answer
+            where = self.instance.encode(filled)
+            self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
         until = self.started + 0.3 * (self.deadline - self.started)
         for each in candidates(self.problem, self.instance, PORTFOLIO, self._value_of, until):
             found.append(each)

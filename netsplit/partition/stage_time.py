@@ -9,6 +9,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from netsplit.partition.antichains import (
 )
 from netsplit.partition.base import Placement, Problem, SolverReport, Stage, Status
 from netsplit.partition.instance import Floats, Instance
+from netsplit.partition.latency_diagram import OutOfTime, check_clock
 from netsplit.partition.stage_plans import (
     Cost,
     Formula,
@@ -35,6 +37,7 @@ from netsplit.partition.stage_plans import (
 __all__ = ["best_stages", "stage_time_lower_bound_s", "stage_time_s"]
 
 _STATES = {False: 3000, True: 700}  # by whether there are several levels: seconds of the programme
+_FEW = 100  # states of the programme that is run whatever the clock says
 
 
 def stage_time_s(
@@ -142,6 +145,17 @@ def _lower_bound(layers: Layers, formula: Formula) -> float:
     return max(float(layers.seconds.sum()) / formula.devices, float(seconds.max()))
 
 
+@dataclass(frozen=True)
+class _TimedFormula(Formula):
+    """The formula, which the programme asks at every state: OutOfTime after the deadline."""
+
+    deadline: float = math.inf
+
+    def stage(self, level: int, inner: Floats, weights: Floats, m: int, first: bool) -> Floats:
+        check_clock(self.deadline)
+        return super().stage(level, inner, weights, m, first)
+
+
 def best_stages(
     problem: Problem, time_limit_s: float, cost: Cost = "released", count_transfers: bool = True
 ) -> Placement:
@@ -150,21 +164,28 @@ def best_stages(
     The planner's own answer is a candidate, so none is worse. Where all downsets of the graph are few
     enough, the programme over them is exact: no contiguous stages are faster, and the status is optimal.
     Else the states of the planner are joined with the prefixes of topological orders, of several kinds
-    and drawn, for as long as the time lasts; the bound is then `stage_time_lower_bound_s`.
+    and drawn, for as long as the time lasts; the bound is then `stage_time_lower_bound_s`. Where the time
+    is too short for the planner's own states, fewer are tried.
 
     Raises:
         InfeasibleError: no contiguous stages were found whose replicas all fit.
     """
     started = time.perf_counter()
     layers, formula = Layers.of(problem), Formula(levels_of(problem), cost, count_transfers)
+    deadline = started + time_limit_s
+    timed = _TimedFormula(formula.levels, cost, count_transfers, deadline)
     several = len(formula.levels) > 1
     limit = _STATES[several]
     best: tuple[float, tuple[Stage, ...]] = (math.inf, ())
     bound = _lower_bound(layers, formula)
 
-    def try_states(states: States, fewer: bool = True) -> float:
+    def try_states(states: States, fewer: bool = True, by: Formula = timed) -> float | None:
+        """Seconds of the best plan; None: the time is over."""
         nonlocal best
-        value, spans = plan_that_fits(problem, states, formula, fewer=fewer)
+        try:
+            value, spans = plan_that_fits(problem, states, by, fewer=fewer)
+        except OutOfTime:
+            return None
         if value < best[0]:
             best = (value, stages_of(problem, states, spans))
         return value
@@ -172,24 +193,27 @@ def best_stages(
     if not layers.n:
         raise InfeasibleError("best_stages finds nothing to cut: the graph has only inputs.")
     own = antichain_states(layers, 400 if several else 1500)
-    try_states(own, fewer=False)
+    if try_states(own, fewer=False) is None:
+        own = antichain_states(layers, _FEW)
+        try_states(own, by=formula)
     try_states(own)
     count = len(own)
     whole = None if best[0] <= bound * (1 + 1e-12) else downset_states(layers, limit)
     if whole is not None:
         count = len(whole)
-        bound = max(bound, min(best[0], try_states(whole)))
+        least = try_states(whole)
+        bound = bound if least is None else max(bound, min(best[0], least))
     else:
         draw = random.Random(problem.seed)
-        took = 0.0
-        while best[0] > bound * (1 + 1e-9) and time.perf_counter() - started + took < time_limit_s:
+        took = 0.0  # by the states of a round; the programme over them watches the clock
+        while best[0] > bound * (1 + 1e-9) and time.perf_counter() + took < deadline:
             begun = time.perf_counter()
             orders = [_order(layers, draw, kind) for kind in ("depth", "breadth", "bytes", "drawn")]
             families = [prefix_states(layers, order, limit // 4) for order in orders]
             joined = joined_states([own, *families], limit)
             count = max(count, len(joined))
-            try_states(joined)
             took = time.perf_counter() - begun
+            try_states(joined)
     value, stages = best
     if not stages:
         raise InfeasibleError("best_stages finds no contiguous stages whose replicas all fit.")

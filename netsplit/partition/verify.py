@@ -8,8 +8,9 @@ is the definition of `max_load` written down once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem
@@ -153,13 +154,34 @@ def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _contiguous(problem: Problem, placement: Placement) -> Iterator[str]:
-    """No path leaves a device's forward nodes, or its backward nodes, and comes back to them."""
+    """Devices pass forward nodes on in one order, and backward nodes in one.
+
+    This is the chain of ideals of Tarnawski et al.'s dynamic programme: no path leaves a device's nodes
+    and comes back to them, nor do several devices wait for one another in a circle, each part of which
+    may well be convex. Forward and backward nodes are asked separately.
+    """
     names = set(problem.graph.nodes)
     backward = problem.backward_nodes & names
     for half, nodes in (("forward", names - backward), ("backward", backward)):
         for device in problem.cluster.devices:
             own = {name for name in nodes if placement.device_of[name] == device.name}
             yield from _returns(problem, own, f"{half} nodes of '{device.name}'")
+        yield from _circle(problem, placement, nodes, half)
+
+
+def _circle(problem: Problem, placement: Placement, nodes: Set[str], half: str) -> Iterator[str]:
+    """Devices that feed each other in a circle, if there are any."""
+    feeders: dict[str, set[str]] = {}
+    for name in nodes:
+        for k in problem.graph.nodes[name].inputs:
+            u = problem.graph.variables[k].producer
+            if u in nodes and placement.device_of[u] != placement.device_of[name]:
+                feeders.setdefault(placement.device_of[name], set()).add(placement.device_of[u])
+    try:
+        TopologicalSorter({q: sorted(feeders[q]) for q in sorted(feeders)}).prepare()
+    except CycleError as error:
+        circle = " -> ".join(f"'{device}'" for device in error.args[1])
+        yield f"The {half} nodes are not contiguous: devices wait for one another in a circle, {circle}."
 
 
 def _returns(problem: Problem, own: set[str], what: str) -> Iterator[str]:

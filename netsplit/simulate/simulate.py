@@ -177,7 +177,12 @@ class _Run:
 
 
 def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> dict[str, list[float]]:
-    """Forward and backward seconds of every segment, on its own device's kind."""
+    """Forward and backward seconds of every segment, on its own device's kind.
+
+    A node through which no gradient passes has no backward, whatever its costs say; nor has a transfer.
+    """
+    carrying = program.graph.carrying
+    trained = {node.name for node in program.graph if not carrying.isdisjoint(node.outputs)}
     found: dict[str, list[float]] = {"forward": [], "backward": []}
     for segment in program.segments:
         measured = costs.seconds.get(kinds[segment.device], {})
@@ -188,7 +193,7 @@ def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> d
                     "profile this graph on a device of that kind first."
                 )
         found["forward"].append(sum(measured[name].forward_s for name in segment.nodes))
-        found["backward"].append(sum(measured[name].backward_s for name in segment.nodes))
+        found["backward"].append(sum(measured[v].backward_s for v in segment.nodes if v in trained))
     return found
 
 

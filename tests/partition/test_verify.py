@@ -113,6 +113,21 @@ def test_a_path_that_leaves_a_device_and_comes_back_is_named_where_contiguity_is
     assert verify(halves, answer(problem, "0010")).ok  # n3 is of the other half
 
 
+def test_devices_that_feed_each_other_in_a_circle_are_named_where_contiguity_is_asked():
+    """a1 -> b1 and b2 -> a2: each device's two nodes are convex, but neither device can be the first."""
+    graph = graph_of(["a1", "b2", "b1", "a2"], [("a1", 1, ["b1"]), ("b2", 1, ["a2"])])
+    problem = Problem(graph, costs_of(graph), cluster_of([1000] * 3), contiguous=True)
+    found = broken(problem, answer(problem, "0110"))
+    assert "The forward nodes are not contiguous: devices wait for one another in a circle" in found
+    assert "'d0' -> 'd1' -> 'd0'" in found or "'d1' -> 'd0' -> 'd1'" in found
+    assert verify(replace(problem, contiguous=False), answer(problem, "0110")).ok
+    assert verify(problem, answer(problem, "0210")).ok  # d0 -> d1 and d2 -> d0
+    back = replace(problem, backward_nodes=frozenset({"b2", "a2"}))
+    assert verify(back, answer(problem, "0110")).ok  # each half passes devices in an order of its own
+    both = replace(problem, backward_nodes=frozenset(graph.nodes))
+    assert "The backward nodes are not contiguous" in broken(both, answer(problem, "0110"))
+
+
 def test_stages_that_contradict_the_placement_are_named():
     problem = four()
     stages = (Stage(("n0", "n1"), ("d0", "d2")), Stage(("n2", "n3"), ("d1",)))
@@ -303,6 +318,34 @@ def test_seconds_that_are_not_those_of_the_costs_are_named():
     step = next(e for e in timeline.events if e.kind == "step")
     longer = change(timeline, "step", "any", end_s=step.end_s + 1)
     assert f"optimiser step on '{step.device}' lasts" in complaints(problem, placement, program, longer)
+
+
+def test_backward_seconds_of_a_node_without_a_gradient_do_not_count():
+    """n1 is frozen in the middle of a segment with n0 and n2: its second of backward is not spent."""
+    tensors = [("n0", 1, ["n2"]), ("n1", 1, ["n2"]), ("n2", 1, [])]
+    graph = graph_of(["n0", "n1", "n2"], tensors)
+    frozen = next(k for k, v in graph.variables.items() if v.producer == "n1")
+    problem = trained(Problem(graph, costs_of(graph), cluster_of([1000])))
+    variables = problem.graph.variables
+    still = {**variables, frozen: replace(variables[frozen], requires_grad=False)}
+    problem = replace(problem, graph=replace(problem.graph, variables=still))
+    placement = answer(problem, "000")
+    program = compile_program(
+        problem.graph, placement.device_of, placement.priority, problem.cluster, SingleBatch()
+    )
+    timeline = simulate(program, problem.cluster, problem.costs)
+    seconds = problem.costs.seconds[problem.cluster.devices[0].kind]
+    expected = (
+        sum(c.forward_s for c in seconds.values()) + seconds["n0"].backward_s + seconds["n2"].backward_s
+    )
+    assert seconds["n1"].backward_s > 0
+    assert timeline.iteration_s == pytest.approx(expected)
+    assert verify_timeline(problem, placement, program, timeline).ok
+    backward = next(e for e in timeline.events if e.kind == "backward" and e.seconds > 0)
+    longer = change(timeline, "backward", backward.name, end_s=backward.end_s + seconds["n1"].backward_s)
+    assert f"backward of {backward.name} of micro-batch 0 lasts" in complaints(
+        problem, placement, program, longer
+    )
 
 
 def test_an_iteration_that_ends_before_or_after_its_last_event_is_named():

@@ -199,6 +199,17 @@ def test_backward_waits_for_no_gradient_that_is_never_sent() -> None:
     assert spans(timeline, "backward") == [(2.0, 4.0), (4.0, 6.0)]
 
 
+def test_a_node_without_a_gradient_has_no_backward_in_a_segment_that_has_one() -> None:
+    """b's result goes nowhere, so of the one segment only a and c run backward."""
+    cluster = cluster_of("p")
+    graph = graph_of({"a": [], "b": ["a"], "c": ["a"]})
+    program = compiled(graph, dict.fromkeys("abc", "p"), cluster, SingleBatch())
+    assert any({"a", "b"} <= set(s.nodes) for s in program.segments)
+    timeline = simulate(program, cluster, costs_of(cluster, dict.fromkeys("abc", (1.0, 2.0))))
+    assert sum(end - start for start, end in spans(timeline, "forward")) == 3.0
+    assert sum(end - start for start, end in spans(timeline, "backward")) == 4.0
+
+
 def test_every_instruction_has_its_overhead() -> None:
     """On p: forward, send, receive, backward, step."""
     cluster = cluster_of("pq")

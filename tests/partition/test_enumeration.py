@@ -1,0 +1,86 @@
+"""Tiny graphs: `netsplit_exact` against the simulator itself, on every placement and every order."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition import NetSplitExact, Problem
+from netsplit.partition.enumeration import best_order, enumerated, least_s
+from netsplit.partition.instance import Instance, Ints
+from netsplit.partition.kernels import Step
+from netsplit.program import SingleBatch, compile_program
+from netsplit.simulate import simulate
+from tests.partition.builders import large_problem, problems, trained
+
+quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def orders(instance: Instance) -> list[tuple[int, ...]]:
+    before = [set(instance.predecessors[v].tolist()) for v in range(instance.n)]
+    return [
+        order
+        for order in itertools.permutations(range(instance.n))
+        if all(before[v] <= set(order[:i]) for i, v in enumerate(order))
+    ]
+
+
+def placements(instance: Instance) -> list[Ints]:
+    devices = range(len(instance.devices))
+    every = itertools.product(devices, repeat=len(instance.atoms))
+    made = (np.array(choice, np.int64)[instance.atom_of] for choice in every)
+    return [where for where in made if instance.fits(where)]
+
+
+def simulated_s(problem: Problem, instance: Instance, where: Ints, order: tuple[int, ...]) -> float:
+    priority = {instance.names[v]: i for i, v in enumerate(order)}
+    program = compile_program(problem.graph, instance.decode(where), priority, problem.cluster, SingleBatch())
+    return simulate(program, problem.cluster, problem.costs).iteration_s
+
+
+@settings(quiet, max_examples=25)
+@given(problem=problems(max_nodes=4, max_devices=2).map(trained))
+def test_the_exact_method_equals_the_simulator_on_everything(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    best = min(
+        (
+            simulated_s(problem, instance, where, order)
+            for where in placements(instance)
+            for order in orders(instance)
+        ),
+        default=math.inf,
+    )
+    try:
+        report = NetSplitExact(time_limit_s=30.0).partition(problem).report
+    except InfeasibleError:
+        assert best == math.inf
+        return
+    assert report.objective == pytest.approx(best, rel=1e-9, abs=1e-12)
+    assert report.bound is not None
+    assert report.bound <= best * (1 + 1e-9) + 1e-12
+    assert report.status == "optimal"
+
+
+@settings(quiet, max_examples=40)
+@given(problem=problems(max_nodes=5, max_devices=3, roomy=True).map(trained))
+def test_orders_and_the_bound_of_a_placement(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    step = Step(instance)
+    where = np.arange(instance.n, dtype=np.int64)[
+        instance.atoms.items[instance.atoms.starts[instance.atom_of]]
+    ]
+    where %= len(instance.devices)
+    feeders = np.array([sum(1 << int(u) for u in instance.predecessors[v]) for v in range(instance.n)])
+    value, found = best_order(where, feeders, step.arrays, math.inf)
+    least = min(step.makespan_s(where, np.array(order)) for order in orders(instance))
+    assert value == pytest.approx(least, abs=1e-12)
+    assert step.makespan_s(where, found) == value
+    assert least_s(where, step.arrays) <= value * (1 + 1e-12)
+
+
+def test_a_graph_too_large_is_left_alone() -> None:
+    instance = Instance.of(large_problem(9))
+    assert enumerated(instance, np.zeros(9, np.int64), np.arange(9), math.inf) is None
