@@ -252,7 +252,7 @@ def _require_contiguous(problem: Problem, placement: Placement) -> None:
     if found:
         raise NetSplitError(
             f"{placement.method} did not heed contiguity, which {objective_name(problem)} asks for: "
-            f"{found[0]} Take a method that does, such as auto, or one that often keeps it, such as layerwise."
+            f"{found[0]} Take auto, which does, or layerwise or m_topo, which often keep it anyway."
         )
 
 

@@ -175,7 +175,10 @@ def show_moves(
     else:
         with Waiting(console, other.name, limit_s):
             before = check(free, other.partition(problem), 0.0, room=False)
-    found = _changes(moved(problem, before.placement, plan.placement, before.timeline, plan.timeline))
+    found = moved(problem, before.placement, plan.placement, before.timeline, plan.timeline)
+    if problem.stage_time and problem.objective == "max_load":  # loads of devices do not add up to that
+        found = replace(found, before_s=before.objective_s, after_s=plan.objective_s, parts=())
+    found = _without_rounding(found)
     console.print(
         f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "
         f"{plan.placement.method} ({_number(plan.objective_s / work.unit_s)} {work.unit})",
@@ -185,7 +188,7 @@ def show_moves(
     return found.to_dict()
 
 
-def _changes(found: Moved) -> Moved:
+def _without_rounding(found: Moved) -> Moved:
     """Without what differs only by the order in which floats were added."""
     parts = tuple(part for part in found.parts if not _same(part.before_s, part.after_s))
     same = found.before_s is not None and found.after_s is not None and _same(found.before_s, found.after_s)

@@ -137,7 +137,13 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
 @pytest.mark.parametrize("method", ["heft", "pipedream"])
 def test_an_earlier_plan_keeps_its_order_and_its_stages(run: Run, method: str) -> None:
     objective = "max_load" if method == "pipedream" else "latency"
-    same = ["graph=wide.txt", *FAST, "cluster.capacity=100%", f"objective={objective}"]
+    same = [
+        "graph=wide.txt",
+        *FAST,
+        "cluster.capacity=100%",
+        "cluster.bandwidth=1e9",
+        f"objective={objective}",
+    ]
     rows = [f"n{i} -- Layer({i}) -- forward_compute_time={1 + 9 * (i == 4)}.0, backward_compute_time=1.0, "
             "activation_size=1000, parameter_size=500" for i in range(6)]  # fmt: skip
     edges = [f"\tn{u} -- n{v}" for u, v in ((0, 1), (0, 2), (0, 3), (0, 4), *((i, 5) for i in range(1, 5)))]

@@ -175,7 +175,7 @@ def _circle(problem: Problem, placement: Placement, nodes: Set[str], half: str) 
     for name in nodes:
         for k in problem.graph.nodes[name].inputs:
             u = problem.graph.variables[k].producer
-            if u in nodes and placement.device_of[u] != placement.device_of[name]:
+            if u is not None and u in nodes and placement.device_of[u] != placement.device_of[name]:
                 feeders.setdefault(placement.device_of[name], set()).add(placement.device_of[u])
     try:
         TopologicalSorter({q: sorted(feeders[q]) for q in sorted(feeders)}).prepare()

@@ -75,6 +75,23 @@ def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
     assert placement.report.bound is None
 
 
+def test_a_feasible_problem_is_placed_however_short_the_time() -> None:
+    problem = large_problem(300, room=1.5)
+    placement = Auto(time_limit_s=1e-3).partition(problem)
+    assert Instance.of(problem).fits(Instance.of(problem).encode(placement.device_of))
+
+
+def test_a_proof_that_fails_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no proof today")
+
+    monkeypatch.setattr("netsplit.partition.latency_bounds.relaxation", broken)
+    report = Auto(time_limit_s=4.0, starts=2).partition(large_problem(20, devices=2, room=1.3)).report
+    assert "no proof today" in report.notes["proof_failed"]
+    assert report.bound is not None
+    assert 0 < report.bound <= (report.objective or 0.0)
+
+
 def test_a_problem_without_room_is_refused() -> None:
     problem = large_problem(30)
     tight = with_capacities(problem, [d.capacity_bytes // 3 for d in problem.cluster.devices])
