@@ -252,7 +252,7 @@ def _require_contiguous(problem: Problem, placement: Placement) -> None:
     if found:
         raise NetSplitError(
             f"{placement.method} did not heed contiguity, which {objective_name(problem)} asks for: "
-            f"{found[0]} Take auto, which does, or layerwise or m_topo, which often keep it anyway."
+            f"{found[0]} Take auto or netsplit_exact, which do."
         )
 
 

@@ -35,7 +35,7 @@ class Problem:
     seed: int = 0
     evaluate: Callable[[Placement], Any] | None = None  # simulated Timeline under the chosen schedule
     objective: Objective = "latency"
-    contiguous: bool = False  # max_load: the nodes of a device must form a convex set
+    contiguous: bool = False  # max_load: devices as stages of a pipeline, none of which waits in a circle
     time_limit_s: float | None = None  # of the whole decision; None: the method's own default
     backward_nodes: frozenset[str] = frozenset()
     """Nodes of a task graph that are backward computations of their own: they have forward seconds only.

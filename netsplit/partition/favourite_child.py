@@ -64,7 +64,7 @@ def favourite_lp(
     """
     unit = max(1.0, float(np.max(compute, initial=0.0)), float(np.max(cost, initial=0.0)))
     rows = _Rows.of(compute / unit, np.array(ends, np.int64).reshape(-1, 2), cost / unit)
-    large = solver == "auto" and len(ends) > _AUTO_EDGES and int(np.bincount(np.ravel(ends)).max()) <= _AUTO_DEGREE
+    large = solver == "auto" and len(ends) > _AUTO_EDGES and np.bincount(np.ravel(ends)).max() <= _AUTO_DEGREE
     values = rows.by_cvxopt() if large or solver == "cvxopt" else rows.by_highs()
     return values[: len(ends)], float(values[-1]) * unit
 

@@ -115,9 +115,7 @@ def topological_frontier_order(graph: StepGraph, deadline: float = math.inf) -> 
     return order
 
 
-def diagram_bound(
-    graph: StepGraph, most_s: float, width: int, deadline: float
-) -> float | None:
+def diagram_bound(graph: StepGraph, most_s: float, width: int, deadline: float) -> float | None:
     """Seconds that no answer beats, or `most_s` where no answer is better than that.
 
     None where the time is over, where so many variables are open at once that the states alone exceed

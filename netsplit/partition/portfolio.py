@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem
@@ -33,6 +34,7 @@ def candidates(
     methods: Iterable[str],
     value_s: Callable[[Placement], float],
     deadline: float,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Candidate]:
     """One candidate after another; a method that refuses the problem gives none.
 
@@ -40,6 +42,8 @@ def candidates(
         methods: names; each is given what is left of the time, those that search less.
         value_s: seconds of a placement, less is better.
         deadline: on ``time.perf_counter``; methods that come later are left out.
+        options: of methods by name, where they are not the defaults: one that does not search keeps no
+            time, so a large graph may need cheaper ones.
     """
     from netsplit.partition import METHODS
 
@@ -50,7 +54,7 @@ def candidates(
             return
         own = replace(problem, time_limit_s=max(0.05, left_s / 2))
         try:
-            placement = METHODS[name]().partition(own)
+            placement = METHODS[name](**(options or {}).get(name, {})).partition(own)
         except NetSplitError as refusal:
             log.debug("portfolio: %s refuses: %s", name, refusal)
             continue

@@ -37,6 +37,7 @@ from netsplit.partition.stage_plans import (
 __all__ = ["best_stages", "stage_time_lower_bound_s", "stage_time_s"]
 
 _STATES = {False: 3000, True: 700}  # by whether there are several levels: seconds of the programme
+_WALK_S = 1.2e-3  # a block, to list the downsets of a chain or to find them too many
 _FEW = 100  # states of the programme that is run whatever the clock says
 
 
@@ -165,7 +166,7 @@ def best_stages(
     enough, the programme over them is exact: no contiguous stages are faster, and the status is optimal.
     Else the states of the planner are joined with the prefixes of topological orders, of several kinds
     and drawn, for as long as the time lasts; the bound is then `stage_time_lower_bound_s`. Where the time
-    is too short for the planner's own states, fewer are tried.
+    is too short for the planner's own states, or no plan of them fits, a few prefixes are tried.
 
     Raises:
         InfeasibleError: no contiguous stages were found whose replicas all fit.
@@ -193,12 +194,13 @@ def best_stages(
     if not layers.n:
         raise InfeasibleError("best_stages finds nothing to cut: the graph has only inputs.")
     own = antichain_states(layers, 400 if several else 1500)
-    if try_states(own, fewer=False) is None:
-        own = antichain_states(layers, _FEW)
-        try_states(own, by=formula)
+    try_states(own, fewer=False)
     try_states(own)
+    if not best[1]:
+        try_states(prefix_states(layers, range(layers.blocks), _FEW), by=formula)
     count = len(own)
-    whole = None if best[0] <= bound * (1 + 1e-12) else downset_states(layers, limit)
+    walkable = time.perf_counter() + _WALK_S * layers.blocks < deadline
+    whole = downset_states(layers, limit) if walkable and best[0] > bound * (1 + 1e-12) else None
     if whole is not None:
         count = len(whole)
         least = try_states(whole)
