@@ -20,9 +20,9 @@ __all__ = ["LpSolver", "assign", "favourite_lp", "favourites"]
 
 LpSolver = Literal["auto", "highs", "cvxopt"]
 
-# HiGHS took 1.9 s at 15,000 edges, cvxopt 3.0 s; and a minute at 4,000 edges where 2,000 of them meet in
-# one node, because its normal equations fill up.
-_AUTO_EDGES = 30_000
+# HiGHS took 1.9 s at 15,000 edges, cvxopt 3.0 s; at 34,000 over 30 s, cvxopt 14 s. Where 2,000 of 4,000
+# edges meet in one node, the normal equations of cvxopt fill up: nearly a minute, HiGHS 0.1 s.
+_AUTO_EDGES = 20_000
 _AUTO_DEGREE = 100
 
 
@@ -57,7 +57,7 @@ def favourite_lp(
         cost: [e] c, in the same unit.
         solver: ``highs`` is an interior point followed by crossover to a corner of the optima, which is
             what the authors take from Mosek. ``cvxopt`` stays inside them. ``auto`` is the first, but the
-            second beyond 30,000 edges of which no more than 100 meet in a node.
+            second beyond 20,000 edges of which no more than 100 meet in a node.
 
     Returns:
         [e] x, 0 for a favourite child; and w.

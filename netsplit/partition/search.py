@@ -37,6 +37,7 @@ ROUNDS = ((1.0, 0.25, 0.06), (0.35, 0.25, 0.03), (0.13, 0.2, 0.02), (0.06, 0.3, 
 """Share of the starts that go on, share of all moves, and heat of each round."""
 WIDE = 2  # rounds that use both cores; then one is the prover's
 COARSE = 1000  # nodes, beyond which the portfolio's `pipedream` takes 400 states: it took 8 s with its own
+TANGLED = 10_000  # edges, beyond which `m_sct`, whose relaxation takes seconds, is not in the portfolio
 COLD_S = 1.0  # loading takes less, compiling takes more
 TRIES = 400  # moves that are simulated, for ``simulated``
 SLIGHT = 1e-9  # relative: a difference by rounding
@@ -118,8 +119,10 @@ class Search:
             where = self.instance.encode(filled)
             self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
         options = {"pipedream": {"max_states": 400}} if self.instance.n > COARSE else {}
+        edges = len(self.instance.predecessors.items)
+        methods = [name for name in PORTFOLIO if name != "m_sct" or edges <= TANGLED]
         until = self.started + 0.3 * (self.deadline - self.started)
-        for each in candidates(self.problem, self.instance, PORTFOLIO, self._value_of, until, options):
+        for each in candidates(self.problem, self.instance, methods, self._value_of, until, options):
             found.append(each)
             if each.fits:
                 order = order_of(self.instance, each.placement)

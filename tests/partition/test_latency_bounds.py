@@ -9,16 +9,18 @@ from hypothesis import given, settings
 from netsplit.partition.base import Problem
 from netsplit.partition.instance import Instance
 from netsplit.partition.latency_bounds import (
+    _least_load_s,
     critical_path_s,
     dominated_sets,
     latency_bound,
     never_cut,
     relaxation,
 )
-from netsplit.partition.latency_diagram import diagram_bound, topological_frontier_order
+from netsplit.partition.latency_diagram import OutOfTime, diagram_bound, topological_frontier_order
+from netsplit.partition.latency_relaxed import RelaxedModel
 from netsplit.partition.step_graph import Edge, StepGraph
 from tests.partition.brute_force import least_latency
-from tests.partition.builders import chain, cluster_of, costs_of, problems
+from tests.partition.builders import chain, cluster_of, costs_of, large_problem, problems
 from tests.partition.test_netsplit_exact import quick, steps
 
 
@@ -97,3 +99,33 @@ def test_the_order_of_the_diagram_is_topological(problem):
     rank = {v: k for k, v in enumerate(order)}
     assert sorted(order) == list(range(instance.n))
     assert all(rank[int(p)] < rank[v] for v in order for p in instance.predecessors[v])
+
+
+@pytest.mark.parametrize("count", [16, 24, 59, 60])
+def test_with_many_devices_a_chain_on_one_of_them_is_still_the_bound(count):
+    """The present devices of a variable are bits: more than an integer has, and there is no diagram."""
+    graph = chain([1, 1, 1])
+    problem = Problem(graph, costs_of(graph), cluster_of([10**9] * count))
+    step = StepGraph(Instance.of(problem))
+    expected = None if count == 60 else pytest.approx(4.0)  # all on one device, nothing is sent
+    assert diagram_bound(step, 5.0, 50, time.perf_counter() + 60) == expected
+
+
+def test_without_time_the_bound_is_the_critical_path_or_the_load():
+    instance = Instance.of(large_problem(300))
+    least = max(critical_path_s(instance), _least_load_s(instance))
+    for incumbent in (None, 10 * least):
+        found = relaxation(instance, 0.0, incumbent_s=incumbent)
+        assert found.bound_s == least
+        assert found.notes["relaxation"] == "not built in time"
+        assert found.where is None
+
+
+def test_a_model_that_takes_too_long_to_build_is_given_up():
+    step = StepGraph(Instance.of(large_problem(60)))
+    shut = never_cut(step, 2 * step.serial_s)
+    with pytest.raises(OutOfTime):
+        RelaxedModel(step, np.arange(step.n), shut, 2 * step.serial_s, 10**6, deadline=time.perf_counter())
+    with pytest.raises(OutOfTime):
+        never_cut(step, step.serial_s, deadline=time.perf_counter())
+    assert dominated_sets([[], [0], [0], [1, 2]], np.ones(4), time.perf_counter()) == []

@@ -137,3 +137,11 @@ def test_a_wrong_parameter_is_named(options, key):
         MSct(**options)
     with pytest.raises(ConfigError, match=r"m_sct\.tick_s"):
         MSct(tick_s=-1)
+
+
+def test_a_node_with_very_many_edges_does_not_slow_the_relaxation_down():
+    """Of the fork with costs 1, all children but one pay: 1 + 1 (1 - 1 / n) + 1."""
+    count = 25_000  # more edges than cvxopt begins with; with a hub it would need a matrix of count^2
+    ends = [(0, j) for j in range(1, count + 1)]
+    _, makespan = favourite_lp(np.ones(count + 1), ends, np.ones(count))
+    assert makespan == pytest.approx(3 - 1 / count, rel=1e-7)

@@ -1,5 +1,6 @@
 """PipeDream's score of any placement, and stages that are never worse by it than its planner's."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -95,3 +96,14 @@ def test_a_scattered_placement_is_no_faster_than_the_contiguous_bound_of_its_wor
     problem = large_problem(60, 3)
     placement = Random().partition(problem)
     assert stage_time_s(problem, placement) >= stage_time_lower_bound_s(problem) * (1 - 1e-9)
+
+
+def test_a_time_too_short_for_the_planners_states_gives_stages_all_the_same():
+    problem = large_problem(400, 4)
+    ours = best_stages(problem, 0.0)
+    assert fits(problem, ours.stages)
+    assert stage_time_s(problem, ours) == pytest.approx(ours.report.objective)
+    began = time.perf_counter()
+    later = best_stages(problem, 1.5)
+    assert time.perf_counter() - began < 2.5
+    assert later.report.objective <= ours.report.objective
