@@ -30,7 +30,7 @@ from netsplit.partition.step_graph import Edge, StepGraph
 if TYPE_CHECKING:
     from netsplit.partition.latency_relaxed import RelaxedModel
 
-__all__ = ["Relaxed", "critical_path_s", "latency_bound", "never_cut", "relaxation"]
+__all__ = ["Relaxed", "critical_path_s", "latency_bound", "least_load_s", "never_cut", "relaxation"]
 
 _TICKS = 10_000_000  # of the horizon
 BUILDING = 0.5  # of the time that is left, for the model
@@ -77,7 +77,7 @@ def relaxation(
     deadline = time.perf_counter() + time_limit_s
     graph = StepGraph(instance)
     path_s = float((graph.head + graph.fastest + graph.tail).max(initial=0.0))
-    load_s = _least_load_s(instance)
+    load_s = least_load_s(instance)
     bound_s = max(path_s, load_s)
     notes: dict[str, Any] = {"critical_path_s": path_s, "load_s": load_s}
     known = incumbent_s is not None and np.isfinite(incumbent_s)
@@ -165,7 +165,7 @@ def _groups(instance: Instance, graph: StepGraph, shut: dict[Edge, Any]) -> Ints
     return np.array([number.setdefault(sets.find(v), len(number)) for v in range(instance.n)], np.int64)
 
 
-def _least_load_s(instance: Instance) -> float:
+def least_load_s(instance: Instance) -> float:
     """All work, each node at the rate at which all devices together do it, no device idle.
 
     With seconds p[v, d] the time T has T * sum over d of max over v of (least p[v] / p[v, d]) at least the

@@ -52,10 +52,11 @@ class Prover(threading.Thread):
 
     def _begin(self) -> None:
         """What costs nothing; then wait for a good incumbent, but not for long."""
-        from netsplit.partition.latency_bounds import critical_path_s
+        from netsplit.partition.latency_bounds import critical_path_s, least_load_s
 
-        self.bound_s = critical_path_s(self.search.instance)
-        self.notes["bound"] = {"critical_path_s": self.bound_s}
+        path_s, load_s = critical_path_s(self.search.instance), least_load_s(self.search.instance)
+        self.bound_s = max(path_s, load_s)
+        self.notes["bound"] = {"critical_path_s": path_s, "load_s": load_s}
         self.search.warm.wait(max(0.0, PATIENCE * self._left_s()))
 
     def _relax(self) -> None:
