@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from netsplit.partition.base import Problem
 from netsplit.partition.instance import Instance
 from netsplit.partition.latency_bounds import (
-    _least_load_s,
     critical_path_s,
     dominated_sets,
     latency_bound,
+    least_load_s,
     never_cut,
     relaxation,
 )
@@ -113,7 +113,7 @@ def test_with_many_devices_a_chain_on_one_of_them_is_still_the_bound(count):
 
 def test_without_time_the_bound_is_the_critical_path_or_the_load():
     instance = Instance.of(large_problem(300))
-    least = max(critical_path_s(instance), _least_load_s(instance))
+    least = max(critical_path_s(instance), least_load_s(instance))
     for incumbent in (None, 10 * least):
         found = relaxation(instance, 0.0, incumbent_s=incumbent)
         assert found.bound_s == least
