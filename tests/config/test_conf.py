@@ -29,7 +29,7 @@ def composed(*overrides: str) -> DictConfig:
 def test_the_default_config_chooses_every_group() -> None:
     config = composed()
     assert set(GROUPS) < set(config)
-    assert list(config.partitioner) == ["netsplit", "m_topo", "single"]
+    assert list(config.partitioner) == ["auto", "netsplit", "m_topo", "single"]
     assert check(config).epochs == 3
 
 
