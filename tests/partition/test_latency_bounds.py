@@ -38,10 +38,8 @@ def test_no_bound_exceeds_the_optimum(problem):
         assert latency_bound(instance, 0.5, 0, incumbent)[0] <= most
     for width in (1, 5, 1000):
         bound = diagram_bound(graph, 2 * best[0] + 1, width, time.perf_counter() + 60)
-        if bound is None and width == 1:  # more states than that are open at once
-            continue
-        assert bound is not None
-        assert bound <= most
+        assert bound is not None or width < 1000  # a narrow one gives up where more states are open at once
+        assert bound is None or bound <= most
 
 
 @settings(quick, max_examples=25)
