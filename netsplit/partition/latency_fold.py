@@ -185,7 +185,7 @@ def _arcs(
             if backs[j] < 0:
                 arcs[k].append(Arc(j, there))
                 continue
-            if backs[k] < 0:
+            if backs[k] < 0 or (backs[k] >= n) != (backs[j] >= n):
                 continue
             trained = backs[j] >= n
             back = crossing(v, w, True) if trained else crossing(backs[k], backs[j], False)

@@ -52,7 +52,7 @@ def advance(
             fits = True
             for d in range(devices):
                 c = ((key >> (4 + 11 * d)) & 2047) - 2
-                if pure[s] == d and run == 1:
+                if pure[s] == d and run == 1 and at == d:  # the same run goes on
                     c += going
                 elif pure[s] == d and c + fresh >= -2:
                     c += fresh

@@ -1,6 +1,8 @@
 """The chain of blocks: its bounds are at most the enumerated optimum; small ones by hand."""
 
+import random
 import time
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -12,9 +14,40 @@ from netsplit.partition.latency_blocks import blocks_of, steps_of
 from netsplit.partition.latency_chain import chain_bound, chain_of
 from netsplit.partition.latency_fold import fold
 from netsplit.partition.step_graph import StepGraph
+from netsplit.profile.costs import Costs, NodeSeconds
 from tests.partition.brute_force import least_latency
 from tests.partition.builders import chain, cluster_of, costs_of
 from tests.partition.test_netsplit_exact import quick, steps
+
+
+@pytest.mark.parametrize("seed", range(1, 31))
+def test_no_bound_exceeds_the_optimum_of_a_chain_without_bytes_on_its_edges(seed: int) -> None:
+    """Steps that change the device add no bytes but the node's own: a run on a device ends there."""
+    draw = random.Random(seed)
+    n = draw.choice([4, 5, 6, 8])
+    weights = {f"n{i}": draw.randrange(1, 400) for i in range(n)}
+    graph = chain([0] * (n - 1), weights)
+    each = {k: {v: NodeSeconds(draw.uniform(0.1, 2.0), 0.0) for v in graph.nodes} for k in ("a", "b")}
+    capacities = [int(sum(weights.values()) * draw.uniform(0.3, 0.8)) for _ in range(2)]
+    cluster = cluster_of(capacities, draw.uniform(0.1, 1.0), 0.0, kinds=("a", "b"))
+    instance = Instance.of(Problem(graph, Costs(each, 1), cluster))
+    fitting = [where for where in product(range(2), repeat=n) if instance.fits(np.array(where))]
+    folded = fold(StepGraph(instance))
+    assert folded is not None
+    if not fitting:
+        return
+    hops = instance.latency_s
+    best = min(
+        sum(instance.forward_s[v, p] for v, p in enumerate(where))
+        + sum(hops[p, q] for p, q in pairwise(where) if p != q)
+        for where in fitting
+    )
+    found = chain_of(folded, 1.3 * best, 1000, time.perf_counter() + 60)
+    assert found is not None
+    for buckets in (16, 24, 40, 64, 100):
+        bound = found.bound(buckets, 10**5, time.perf_counter() + 60)
+        assert bound is not None
+        assert bound <= best * (1 + 1e-9)
 
 
 @settings(quick, max_examples=25)
