@@ -130,21 +130,18 @@ class NetSplitExact(Partitioner):
 def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | None:
     """The best answer of the heuristics that fits, as the simulator has it."""
     from netsplit.partition.kernels import Step
-    from netsplit.partition.portfolio import candidates
+    from netsplit.partition.portfolio import candidates, order_of
 
     step = Step(instance)
 
-    def order_of(placement: Placement) -> Ints:
-        return np.argsort([placement.priority[v] for v in instance.names], kind="stable").astype(np.int64)
-
     def value_s(placement: Placement) -> float:
-        return step.makespan_s(instance.encode(placement.device_of), order_of(placement))
+        return step.makespan_s(instance.encode(placement.device_of), order_of(instance, placement))
 
     found = [e for e in candidates(problem, instance, _HEURISTICS, value_s, deadline) if e.fits]
     if not found:
         return None
     best = min(found, key=lambda each: each.value_s)
-    return best.where, order_of(best.placement)
+    return best.where, order_of(instance, best.placement)
 
 
 def as_simulated(

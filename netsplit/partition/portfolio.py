@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.instance import Instance, Ints
 
-__all__ = ["Candidate", "candidates"]
+__all__ = ["Candidate", "candidates", "order_of"]
 
 log = logging.getLogger(__name__)
 
@@ -60,3 +62,8 @@ def candidates(
             continue
         where = instance.encode(placement.device_of)
         yield Candidate(name, placement, where, value_s(placement), instance.fits(where))
+
+
+def order_of(instance: Instance, placement: Placement) -> Ints:
+    """[n] nodes by priority."""
+    return np.argsort([placement.priority[name] for name in instance.names], kind="stable").astype(np.int64)

@@ -17,7 +17,7 @@ from netsplit.partition.anneal import Annealed, Annealer
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.capacity import fill_in_order
 from netsplit.partition.instance import Instance, Ints
-from netsplit.partition.portfolio import Candidate, candidates
+from netsplit.partition.portfolio import Candidate, candidates, order_of
 from netsplit.partition.priority import topological_priority
 
 if TYPE_CHECKING:
@@ -215,8 +215,3 @@ class Search:
             return float(self.problem.evaluate(placement).iteration_s)
         where = self.instance.encode(placement.device_of)
         return self.annealer.step.makespan_s(where, order_of(self.instance, placement))
-
-
-def order_of(instance: Instance, placement: Placement) -> Ints:
-    """[n] nodes by priority."""
-    return np.argsort([placement.priority[name] for name in instance.names], kind="stable").astype(np.int64)
