@@ -1,34 +1,66 @@
 """What a device does, one instruction at a time, and the program of all devices.
 
-Index letters: `i` micro-batch, `p, q` devices, `k` variables.
+Index letters: `i` micro-batch, `p, q` devices, `k` variables, `s` segments.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from netsplit.graph.ir import Graph
 
-__all__ = ["Backward", "Forward", "Instruction", "Program", "Recv", "Segment", "Send", "Step"]
+__all__ = [
+    "Backward",
+    "BackwardPart",
+    "Forward",
+    "Instruction",
+    "Program",
+    "Recv",
+    "Reduce",
+    "Segment",
+    "Send",
+    "Step",
+]
+
+BackwardPart = Literal["whole", "input", "weight"]
+"""``input``: gradients of what a segment read, and of those parameters whose gradient cannot be put off;
+``weight``: the rest of the parameters' gradients (Qi et al., Zero Bubble, ICLR 2024, section 2)."""
+
+Reduction = Literal["gradients", "norm"]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A convex run of nodes on one device: computed in one piece, forward and backward."""
+    """A convex run of nodes on one device: computed in one piece, forward and backward.
+
+    `device` is the first of `replicas`, which take the micro-batches in turn; most often the only one.
+    """
 
     index: int
     device: str
     nodes: tuple[str, ...]  # in graph order
     inputs: tuple[str, ...]  # variables from outside the segment
     outputs: tuple[str, ...]  # variables that something outside the segment reads
+    replicas: tuple[str, ...] = ()
+
+    def on(self, i: int) -> str:
+        """The device of micro-batch i."""
+        return self.replicas[i % len(self.replicas)] if self.replicas else self.device
 
 
 @dataclass(frozen=True)
 class Forward:
+    """`recompute`: keep the inputs alone, and compute once more before the backward.
+
+    `version` is how many of the iteration's optimiser steps the weights have seen that it uses.
+    """
+
     segment: int
     microbatch: int
+    recompute: bool = False
+    version: int = 0
 
     def __str__(self) -> str:
         return f"forward of segment {self.segment}, micro-batch {self.microbatch}"
@@ -36,11 +68,15 @@ class Forward:
 
 @dataclass(frozen=True)
 class Backward:
+    """On the weights that the forward of the same segment and micro-batch used."""
+
     segment: int
     microbatch: int
+    part: BackwardPart = "whole"
 
     def __str__(self) -> str:
-        return f"backward of segment {self.segment}, micro-batch {self.microbatch}"
+        kind = {"whole": "backward", "input": "input backward", "weight": "weight backward"}[self.part]
+        return f"{kind} of segment {self.segment}, micro-batch {self.microbatch}"
 
 
 @dataclass(frozen=True)
@@ -75,14 +111,33 @@ class Recv(_Transfer):
 
 
 @dataclass(frozen=True)
-class Step:
-    """The optimiser's step on the device's own parameters."""
+class Reduce:
+    """Start a sum over `devices`, all of which have this instruction; the Step that follows waits for it.
+
+    ``gradients``: of the parameters that these devices hold as replicas. ``norm``: the squares of all
+    gradients, for clipping and to find overflow; it comes after the gradients' own sum.
+    """
+
+    kind: Reduction
+    devices: tuple[str, ...]
+    tag: int  # unique in the program, among Sends too
 
     def __str__(self) -> str:
-        return "optimiser step"
+        what = "gradients" if self.kind == "gradients" else "the gradients' norm"
+        return f"sum of {what} over {', '.join(self.devices)}"
 
 
-Instruction: TypeAlias = Forward | Backward | Send | Recv | Step
+@dataclass(frozen=True)
+class Step:
+    """The optimiser's step on the device's own parameters; `number` counts them within the iteration."""
+
+    number: int = 0
+
+    def __str__(self) -> str:
+        return "optimiser step" if self.number == 0 else f"optimiser step {self.number}"
+
+
+Instruction: TypeAlias = Forward | Backward | Send | Recv | Reduce | Step
 
 
 @dataclass(frozen=True)
@@ -101,6 +156,8 @@ class Program:
     order: tuple[str, ...]
     microbatches: int
     training: bool
+    replicas: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """First replica -> all of them, where a device's segments have more than one."""
 
     @cached_property
     def feeds(self) -> dict[str, tuple[str, ...]]:
@@ -108,13 +165,28 @@ class Program:
         found: dict[str, dict[str, None]] = {d: {} for d in self.devices}
         inputs = set(self.graph.input_variables)
         for segment in self.segments:
-            found[segment.device].update(dict.fromkeys(k for k in segment.inputs if k in inputs))
+            for device in segment.replicas or (segment.device,):
+                found[device].update(dict.fromkeys(k for k in segment.inputs if k in inputs))
         return {d: tuple(names) for d, names in found.items()}
+
+    def on(self, device: str, i: int) -> str:
+        """Who computes micro-batch i of what is placed on `device`."""
+        replicas = self.replicas.get(device, (device,))
+        return replicas[i % len(replicas)]
 
     @cached_property
     def initializer_device(self) -> dict[str, str]:
-        """Initializer -> the one device that holds it."""
+        """Initializer -> the device that holds it; of replicas, which all do, the first."""
         return {k: self.device_of[node.name] for node in self.graph for k in node.initializers}
+
+    @cached_property
+    def held(self) -> dict[str, tuple[str, ...]]:
+        """Device -> the initializers that it holds."""
+        found: dict[str, list[str]] = {device: [] for device in self.devices}
+        for k, home in self.initializer_device.items():
+            for device in self.replicas.get(home, (home,)):
+                found[device].append(k)
+        return {device: tuple(names) for device, names in found.items()}
 
     @property
     def transfers(self) -> int:
