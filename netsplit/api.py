@@ -17,7 +17,7 @@ from netsplit.parallel import ParallelModel
 from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.optimizer import check_optimizer
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
-from netsplit.runtime.executor import OptimizerFactory
+from netsplit.runtime.share import OptimizerFactory
 from netsplit.session import Session
 
 __all__ = ["SCHEDULES", "cpu_cluster", "parallelize"]

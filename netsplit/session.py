@@ -37,8 +37,8 @@ from netsplit.program.inference import inference_placement
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.executor import OptimizerFactory
 from netsplit.runtime.pool import WorkerPool
+from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.worker import Worker
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -115,7 +115,7 @@ class Plan:
             study.graph,
             self.placement.device_of,
             study.costs.alpha,
-            study.costs.copies(study.schedule.in_flight),
+            study.costs.copies(study.schedule.in_flight(len(study.cluster.devices))),
         )
 
     def summary(self) -> str:

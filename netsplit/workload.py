@@ -145,7 +145,7 @@ class Workload:
         work = replace(work, costs=self._with_memory(work.costs, alpha, variable_copies))
         if schedule is None or objective != "simulated":
             schedule = _single_batch()
-        in_flight = schedule.in_flight
+        in_flight = schedule.in_flight(_size(cluster or self.cluster))
         found, costs = work._resolved(cluster, in_flight)
 
         return Problem(
@@ -293,18 +293,27 @@ def _text(file: Path) -> str:
 
 def _at_speeds(costs: Costs, base: str, speeds: Mapping[str, float]) -> Costs:
     """Costs with one device kind for every speed: the base's seconds divided by it."""
-    seconds, step, instruction = {}, {}, {}
+    seconds = {}
+    rates: dict[str, Any] = {key: {} for key in _DEVICE_SECONDS}
     for speed in dict.fromkeys(speeds.values()):
         kind = kind_name(base, speed)
         seconds[kind] = {
-            node: NodeSeconds(each.forward_s / speed, each.backward_s / speed)
+            node: NodeSeconds(each.forward_s / speed, each.backward_s / speed, each.weight_s / speed)
             for node, each in costs.seconds[base].items()
         }
-        if base in costs.step_seconds_per_byte:
-            step[kind] = costs.step_seconds_per_byte[base] / speed
-        if base in costs.instruction_s:
-            instruction[kind] = costs.instruction_s[base] / speed
-    return replace(costs, seconds=seconds, step_seconds_per_byte=step, instruction_s=instruction)
+        for key, found in rates.items():
+            if base in getattr(costs, key):
+                found[kind] = getattr(costs, key)[base] / speed
+    return replace(costs, seconds=seconds, **rates)
+
+
+_DEVICE_SECONDS = ("step_seconds_per_byte", "instruction_s", "message_s", "copy_s_per_byte")
+
+
+def _size(cluster: Cluster | ClusterDescription | None) -> int:
+    if cluster is None:
+        return 1
+    return len(cluster.speeds if isinstance(cluster, ClusterDescription) else cluster.devices)
 
 
 def _single_batch() -> Schedule:

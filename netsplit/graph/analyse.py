@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from netsplit.graph.ir import INITIALIZER, Graph, Initializer, Node
 from netsplit.graph.operators import call_node, resolve
 
-__all__ = ["analyse"]
+__all__ = ["analyse", "written_references"]
 
 
 def analyse(graph: Graph, batch: tuple[torch.Tensor, ...]) -> Graph:
@@ -68,7 +68,7 @@ class _FakeRun:
         for name, tensor in zip(node.outputs, outputs, strict=False):
             if name:
                 self.tensors[name] = tensor
-        for reference in _written_references(node):
+        for reference in written_references(node):
             self.written.setdefault(storage_id(self._tensor(*reference)), []).append(node.name)
         return self._with_saved(node, saved)
 
@@ -98,7 +98,7 @@ def _empty(init: Initializer) -> torch.Tensor:
     return tensor.requires_grad_(init.requires_grad)
 
 
-def _written_references(node: Node) -> list[tuple[str, str]]:
+def written_references(node: Node) -> list[tuple[str, str]]:
     """("var" | "init", name) of every tensor argument that the operator writes.
 
     Schemas say so, but for the running statistics of normalisations, which go by their names.

@@ -11,6 +11,8 @@ import torch
 from torch import fx, nn
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.deferrable import deferrable_nodes, weight_operand
+from netsplit.graph.deferred_calls import CALLS, PRODUCTS
 from netsplit.graph.ir import TRANSFER, Graph, Node
 from netsplit.graph.operators import resolve
 from netsplit.graph.template import decode
@@ -44,6 +46,7 @@ def rebuild(
     outputs: Iterable[str] | None = None,
     device: torch.device | str | None = None,
     devices: Mapping[str, torch.device | str] | None = None,
+    deferrable: bool = False,
 ) -> fx.GraphModule:
     """A module that computes `outputs` from `inputs` by the given nodes.
 
@@ -56,9 +59,12 @@ def rebuild(
             and the graph has one output.
         device: replaces the device in calls which name one.
         devices: what each device name of a transfer node stands for; needed where the graph has any.
+        deferrable: its backward may leave weight gradients to a `WeightGradients` queue; some
+            microseconds a call dearer.
     """
     chosen = set(graph.nodes if nodes is None else nodes)
     wanted = list(graph.output_variables if outputs is None else outputs)
+    put_off = deferrable_nodes(graph, chosen) if deferrable else frozenset()
     root = _Root(values)
     fx_graph = fx.Graph()
     known: dict[tuple[str, str], fx.Node] = {}
@@ -75,21 +81,32 @@ def rebuild(
                 )
                 known["var", node.outputs[0]] = copy
             else:
-                _emit(fx_graph, node, known, device)
+                weight = weight_operand(graph, node, chosen) if node.name in put_off else None
+                _emit(fx_graph, node, known, device, weight)
     results = tuple(known["var", name] for name in wanted)
     fx_graph.output(results[0] if outputs is None and len(results) == 1 else results)
     return fx.GraphModule(root, fx_graph)
 
 
 def _emit(
-    fx_graph: fx.Graph, node: Node, known: dict[tuple[str, str], fx.Node], device: torch.device | str | None
+    fx_graph: fx.Graph,
+    node: Node,
+    known: dict[tuple[str, str], fx.Node],
+    device: torch.device | str | None,
+    weight: int | None,
 ) -> None:
+    """Append a node's call; one that can leave the gradient of argument `weight` to a queue, if not None."""
+
     def tensor(tag: str, name: str) -> fx.Node:
         return known[tag, name]
 
     args = tuple(decode(template, tensor, device) for template in node.args)
     kwargs = {key: decode(template, tensor, device) for key, template in node.kwargs.items()}
-    call = fx_graph.call_function(resolve(node.op), args, kwargs)
+    target = resolve(node.op)
+    if weight is not None:
+        target = CALLS[node.kind]
+        kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
+    call = fx_graph.call_function(target, args, kwargs)
     if resolve(node.op)._schema.returns and _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
         return

@@ -2,16 +2,43 @@
 
 from netsplit.program.check import check_progress
 from netsplit.program.compile import compile_program
-from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Segment, Send, Step
-from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.program.instructions import (
+    Backward,
+    Forward,
+    Instruction,
+    Program,
+    Recv,
+    Reduce,
+    Segment,
+    Send,
+    Step,
+)
+from netsplit.program.schedules import (
+    SCHEDULES,
+    ZBH1,
+    EagerOneFOneB,
+    GPipe,
+    Interleaved,
+    OneFOneB,
+    PipeDream,
+    Schedule,
+    SingleBatch,
+)
 
 __all__ = [
+    "SCHEDULES",
+    "ZBH1",
     "Backward",
+    "EagerOneFOneB",
     "Forward",
     "GPipe",
     "Instruction",
+    "Interleaved",
+    "OneFOneB",
+    "PipeDream",
     "Program",
     "Recv",
+    "Reduce",
     "Schedule",
     "Segment",
     "Send",

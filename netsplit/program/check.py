@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from netsplit.errors import DeadlockError
-from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Send
+from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Reduce, Send, Step
 
 __all__ = ["check_progress", "needs"]
 
@@ -13,13 +13,13 @@ __all__ = ["check_progress", "needs"]
 def needs(program: Program, instruction: Instruction) -> list[tuple[str, int, bool]]:
     """(variable, micro-batch, gradient?) of the transfers an instruction waits for.
 
-    A Forward waits for the copies it reads; a Backward for the gradients of its outputs from other
-    devices. Whether such a transfer exists in the program is for the caller to see.
+    A Forward waits for the copies it reads; a Backward, whole or its input part, for the gradients of its
+    outputs from other devices. Whether such a transfer exists in the program is for the caller to see.
     """
     if isinstance(instruction, Forward):
         segment = program.segments[instruction.segment]
         return [(k, instruction.microbatch, False) for k in segment.inputs if _is_copy(program, k)]
-    if isinstance(instruction, Backward):
+    if isinstance(instruction, Backward) and instruction.part != "weight":
         segment = program.segments[instruction.segment]
         copies = [
             v for k in segment.outputs for v in program.graph.variables[k].consumers if _is_copy(program, v)
@@ -41,6 +41,8 @@ def check_progress(program: Program) -> None:
         if isinstance(ins, Send | Recv)
     }
     sent: set[int] = set()
+    summing: dict[int, set[str]] = {}  # tag of a Reduce -> devices that have not come to it
+    begun: dict[str, list[Reduce]] = {name: [] for name in program.devices}  # sums to wait for
     received: dict[str, dict[tuple[str, int, bool], int]] = {name: {} for name in program.devices}
     at = dict.fromkeys(program.devices, 0)
     moved = True
@@ -52,18 +54,24 @@ def check_progress(program: Program) -> None:
                 wanted = _wanted(program, instruction, planned)
                 if any(received[name].get(key) not in sent for key in wanted):
                     break
+                if isinstance(instruction, Step | Reduce) and any(summing[sum_.tag] for sum_ in begun[name]):
+                    break
                 if isinstance(instruction, Send):
                     sent.add(instruction.tag)
                 elif isinstance(instruction, Recv):
                     received[name][instruction.variable, instruction.microbatch, instruction.gradient] = (
                         instruction.tag
                     )
+                elif isinstance(instruction, Reduce):
+                    summing.setdefault(instruction.tag, set(instruction.devices)).discard(name)
+                    begun[name].append(instruction)
                 at[name] += 1
                 moved = True
     _check_partners(program, sent)
     stuck = [name for name in program.devices if at[name] < len(program.instructions[name])]
     if stuck:
-        raise DeadlockError(_circle(program, at, received, sent, planned, stuck[0]))
+        absent = {name: sorted({d for sum_ in begun[name] for d in summing[sum_.tag]}) for name in stuck}
+        raise DeadlockError(_circle(program, at, received, sent, planned, absent, stuck[0]))
 
 
 def _wanted(
@@ -91,6 +99,7 @@ def _circle(
     received: dict[str, dict[tuple[str, int, bool], int]],
     sent: set[int],
     planned: set[tuple[str, int, bool]],
+    absent: dict[str, list[str]],
     start: str,
 ) -> str:
     """Who waits for whom, from one stuck device round to where the chain closes."""
@@ -113,6 +122,10 @@ def _circle(
         if missing and missing[0] not in sender:
             steps.append(f"{name} at its {instruction} waits for '{missing[0][0]}', which nobody sends")
             break
+        if not missing and absent.get(name):
+            steps.append(f"{name} at its {instruction} waits for a sum that {absent[name][0]} has not begun")
+            name = absent[name][0]
+            continue
         if not missing:
             steps.append(f"{name} stands at its {instruction or 'end'}")
             break

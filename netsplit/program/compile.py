@@ -8,18 +8,35 @@ tensor. All devices' lists therefore agree with one global order of transfers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.errors import ConfigError
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.program.check import check_progress
-from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Segment, Send, Step
-from netsplit.program.schedules import Schedule
+from netsplit.program.instructions import (
+    Backward,
+    BackwardPart,
+    Forward,
+    Instruction,
+    Program,
+    Recv,
+    Reduce,
+    Reduction,
+    Segment,
+    Send,
+    Step,
+)
+from netsplit.program.schedules import Phase, Pipeline, Schedule
 from netsplit.program.segments import cut_segments
 from netsplit.program.transfers import insert_transfers
 
 __all__ = ["compile_program"]
+
+_PART: dict[Phase, BackwardPart] = {"backward": "whole", "input": "input", "weight": "weight"}
 
 
 def compile_program(
@@ -29,70 +46,140 @@ def compile_program(
     cluster: Cluster,
     schedule: Schedule,
     training: bool = True,
+    replicas: Mapping[str, tuple[str, ...]] | None = None,
+    shared_norm: bool = False,
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
+    Args:
+        device_of: of every node; where stages are replicated, the first replica.
+        replicas: first replica -> all of them; they take the micro-batches in turn.
+        shared_norm: the optimiser needs the norm of all devices' gradients before it steps.
+
     Raises:
+        ConfigError: two groups of replicas share a device, or one has nodes of its own; `shared_norm` with
+            a schedule whose devices step on their own.
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
+    if shared_norm and schedule.update_every is not None:
+        raise ConfigError(
+            f"clip_norm and float16 need the gradients of all devices at once, and under {schedule.name} "
+            "every device steps on its own: leave them out, or choose another schedule."
+        )
+    groups = _checked_replicas(replicas or {}, device_of, cluster)
     placed, devices = insert_transfers(graph, device_of)
-    segments = cut_segments(placed, devices, priority, schedule.fine_segments)
-    walk = _Walk(placed, devices, segments, tuple(device.name for device in cluster.devices))
-    for phase, s, i in schedule.forwards(walk.feeders):
-        assert phase == "forward"
-        walk.forward(s, i)
-    if training:
-        for _, s, i in schedule.backwards(walk.feeders):
-            walk.backward(s, i)
-        walk.step()
+    segments = tuple(
+        replace(segment, replicas=groups[segment.device]) if segment.device in groups else segment
+        for segment in cut_segments(placed, devices, priority, schedule.fine_segments)
+    )
+    names = tuple(device.name for device in cluster.devices)
+    walk = _Walk(placed, devices, segments, names, schedule, groups, training, shared_norm)
+    for phase, s, i in schedule.order(walk.pipeline):
+        if phase == "forward":
+            walk.forward(s, i)
+        elif training:
+            walk.backward(s, i, _PART[phase])
     program = Program(
         graph=placed,
         device_of=devices,
-        devices=walk.names,
+        devices=names,
         segments=segments,
-        instructions={name: tuple(each) for name, each in walk.lists.items()},
+        instructions={name: _without_idle_recomputation(each) for name, each in walk.lists.items()},
         order=tuple(walk.order),
         microbatches=schedule.microbatches,
         training=training,
+        replicas=groups,
     )
     check_progress(program)
     return program
 
 
+def _checked_replicas(
+    replicas: Mapping[str, tuple[str, ...]], device_of: Mapping[str, str], cluster: Cluster
+) -> dict[str, tuple[str, ...]]:
+    found = {first: tuple(each) for first, each in replicas.items() if len(each) > 1}
+    known = {device.name for device in cluster.devices}
+    used = Counter(name for each in found.values() for name in each)
+    homes = set(device_of.values())
+    for first, each in found.items():
+        if each[0] != first:
+            raise ConfigError(f"replicas of '{first}' begin with '{each[0]}': name '{first}' first.")
+        for name in each:
+            if name not in known:
+                raise ConfigError(f"replica '{name}' of '{first}' is not a device of the cluster.")
+            if used[name] > 1 or (name != first and name in homes):
+                raise ConfigError(f"device '{name}' is a replica of '{first}' and has operators of its own.")
+    return found
+
+
+def _without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instruction, ...]:
+    """A segment's activations are kept where its backward is what the device computes next."""
+    following: Forward | Backward | None = None
+    found: list[Instruction] = []
+    for ins in reversed(instructions):
+        if (
+            isinstance(ins, Forward)
+            and ins.recompute
+            and isinstance(following, Backward)
+            and (following.segment, following.microbatch) == (ins.segment, ins.microbatch)
+        ):
+            ins = replace(ins, recompute=False)
+        if isinstance(ins, Forward | Backward):
+            following = ins
+        found.append(ins)
+    return tuple(reversed(found))
+
+
 class _Walk:
+    """Gives every device its list; knows what is still to come before a gradient or a step is complete."""
+
     def __init__(
         self,
         graph: Graph,
         device_of: Mapping[str, str],
         segments: tuple[Segment, ...],
         names: tuple[str, ...],
+        schedule: Schedule,
+        replicas: Mapping[str, tuple[str, ...]],
+        training: bool,
+        shared_norm: bool,
     ) -> None:
         self.graph = graph
         self.device_of = device_of
         self.segments = segments
         self.names = names
+        self.schedule = schedule
+        self.replicas = replicas
+        self.shared_norm = shared_norm
         self.lists: dict[str, list[Instruction]] = {name: [] for name in names}
         self.order: list[str] = []
         self.tag = 0
         self.maker = {k: s.index for s in segments for k in s.outputs}
-        self.feeders = [
-            sorted({self.maker[k] for k in map(self._source, s.inputs) if k in self.maker}) for s in segments
-        ]
-        self.trained = {s.index for s in segments if any(k in graph.carrying for k in s.outputs)}
+        self.trained = self._trained() if training else frozenset()
+        self.pipeline = self._pipeline()
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
+        self.waiting = self._waiting()
+        self.steps: Counter[str] = Counter()
 
     def forward(self, s: int, i: int) -> None:
         segment = self.segments[s]
-        self._emit(segment.device, Forward(s, i))
+        home = segment.on(i)
+        version = min(self.schedule.version(i, self.steps[home]), self.steps[home])
+        self._emit(home, Forward(s, i, self.schedule.recompute and s in self.trained, version))
         for k in segment.outputs:
             for copy in self._copies(k):
-                self._transfer(copy, k, i, segment.device, self.device_of[copy], gradient=False)
+                self._transfer(copy, k, i, home, self._on(self.device_of[copy], i), gradient=False)
 
-    def backward(self, s: int, i: int) -> None:
-        if s not in self.trained:
-            return
+    def backward(self, s: int, i: int, part: BackwardPart) -> None:
         segment = self.segments[s]
-        self._emit(segment.device, Backward(s, i))
+        home = segment.on(i)
+        self._emit(home, Backward(s, i, part, self._update(segment, i)))
+        if part != "weight":
+            self._send_gradients(segment, i)
+        if part != "input":
+            self._complete(segment, i)
+
+    def _send_gradients(self, segment: Segment, i: int) -> None:
         for k in segment.inputs:
             source = self._source(k)
             if source == k or k not in self.graph.carrying:
@@ -100,13 +187,64 @@ class _Walk:
             left = self.left.setdefault((k, i), self._backward_readers(k)) - 1
             self.left[k, i] = left
             if left == 0:
-                home = self.segments[self.maker[source]].device
-                self._transfer(k, source, i, segment.device, home, gradient=True)
+                to = self.segments[self.maker[source]].on(i)
+                self._transfer(k, source, i, segment.on(i), to, gradient=True)
 
-    def step(self) -> None:
-        for name in self.names:
-            if any(self.segments[s].device == name for s in self.trained):
-                self._emit(name, Step())
+    def _complete(self, segment: Segment, i: int) -> None:
+        """Step once the last backward for it is done, on all replicas together."""
+        home, number = segment.device, self._update(segment, i)
+        self.waiting[home, number] -= 1
+        if self.waiting[home, number]:
+            return
+        del self.waiting[home, number]
+        if self.schedule.update_every is None:
+            if not any(key[1] == number for key in self.waiting):
+                self._step_all()
+            return
+        self._reduce(home, number)
+        self._step(home, number)
+
+    def _step_all(self) -> None:
+        homes = [name for name in self.names if any(self.segments[s].device == name for s in self.trained)]
+        for home in homes:
+            self._reduce(home, 0)
+        if self.shared_norm:
+            stepping = tuple(name for home in homes for name in self.replicas.get(home, (home,)))
+            self._start_sum("norm", stepping, 0)
+        for home in homes:
+            self._step(home, 0)
+
+    def _step(self, home: str, number: int) -> None:
+        every = self.schedule.update_every
+        share = 1.0
+        if every is not None:
+            count = every * len(self.replicas.get(home, (home,)))
+            share = 1.0 / min(count, self.schedule.microbatches - number * count)
+        for name in self.replicas.get(home, (home,)):
+            self._emit(name, Step(number, share))
+            self.steps[name] += 1
+
+    def _reduce(self, home: str, number: int) -> None:
+        if home in self.replicas:
+            self._start_sum("gradients", self.replicas[home], number)
+
+    def _start_sum(self, kind: Reduction, devices: tuple[str, ...], number: int) -> None:
+        for name in devices:
+            self._emit(name, Reduce(kind, devices, self.tag, number))
+        self.tag += 1
+
+    def _update(self, segment: Segment, i: int) -> int:
+        """The Step of its device that takes micro-batch i's gradients."""
+        every = self.schedule.update_every
+        return 0 if every is None else i // (every * max(len(segment.replicas), 1))
+
+    def _waiting(self) -> Counter[tuple[str, int]]:
+        """(first replica, step) -> weight gradients still to come."""
+        return Counter(
+            (self.segments[s].device, self._update(self.segments[s], i))
+            for s in self.trained
+            for i in range(self.schedule.microbatches)
+        )
 
     def _transfer(self, copy: str, k: str, i: int, p: str, q: str, *, gradient: bool) -> None:
         shared: dict[str, Any] = {"variable": copy, "source": k, "microbatch": i, "gradient": gradient}
@@ -117,6 +255,10 @@ class _Walk:
     def _emit(self, device: str, instruction: Instruction) -> None:
         self.lists[device].append(instruction)
         self.order.append(device)
+
+    def _on(self, device: str, i: int) -> str:
+        replicas = self.replicas.get(device, (device,))
+        return replicas[i % len(replicas)]
 
     def _copies(self, k: str) -> list[str]:
         """Transfer outputs "k@q" of a variable, in the rank order of q."""
@@ -131,3 +273,17 @@ class _Walk:
 
     def _backward_readers(self, k: str) -> int:
         return sum(k in segment.inputs and segment.index in self.trained for segment in self.segments)
+
+    def _trained(self) -> frozenset[int]:
+        return frozenset(s.index for s in self.segments if any(k in self.graph.carrying for k in s.outputs))
+
+    def _pipeline(self) -> Pipeline:
+        feeders = (
+            sorted({self.maker[k] for k in map(self._source, s.inputs) if k in self.maker})
+            for s in self.segments
+        )
+        return Pipeline(
+            feeders=tuple(map(tuple, feeders)),
+            devices=tuple(s.replicas or (s.device,) for s in self.segments),
+            trained=self.trained,
+        )

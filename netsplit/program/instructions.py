@@ -19,6 +19,7 @@ __all__ = [
     "Program",
     "Recv",
     "Reduce",
+    "Reduction",
     "Segment",
     "Send",
     "Step",
@@ -68,11 +69,12 @@ class Forward:
 
 @dataclass(frozen=True)
 class Backward:
-    """On the weights that the forward of the same segment and micro-batch used."""
+    """On the weights that the forward used; `update` is the number of the Step that takes its gradients."""
 
     segment: int
     microbatch: int
     part: BackwardPart = "whole"
+    update: int = 0
 
     def __str__(self) -> str:
         kind = {"whole": "backward", "input": "input backward", "weight": "weight backward"}[self.part]
@@ -121,6 +123,7 @@ class Reduce:
     kind: Reduction
     devices: tuple[str, ...]
     tag: int  # unique in the program, among Sends too
+    number: int = 0  # of the Step
 
     def __str__(self) -> str:
         what = "gradients" if self.kind == "gradients" else "the gradients' norm"
@@ -129,9 +132,13 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Step:
-    """The optimiser's step on the device's own parameters; `number` counts them within the iteration."""
+    """The optimiser's step on the device's own parameters; `number` counts them within the iteration.
+
+    `share` is the part of the summed gradients that it takes: below 1 where they are to be a mean.
+    """
 
     number: int = 0
+    share: float = 1.0
 
     def __str__(self) -> str:
         return "optimiser step" if self.number == 0 else f"optimiser step {self.number}"
@@ -158,6 +165,17 @@ class Program:
     training: bool
     replicas: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """First replica -> all of them, where a device's segments have more than one."""
+    tail: Graph | None = None
+    """The same graph at the size of the last micro-batch, where that has fewer samples."""
+
+    @cached_property
+    def asynchronous(self) -> bool:
+        """Whether devices step within the batch, each time on a mean over micro-batches."""
+        return any(
+            isinstance(ins, Step) and (ins.number > 0 or ins.share != 1.0)
+            for each in self.instructions.values()
+            for ins in each
+        )
 
     @cached_property
     def feeds(self) -> dict[str, tuple[str, ...]]:

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from netsplit.errors import NetSplitError
 from netsplit.program.instructions import Program
 from netsplit.runtime.board import Place
-from netsplit.runtime.executor import Executor, OptimizerFactory, Share
-from netsplit.runtime.feeds import split_batch
+from netsplit.runtime.executor import Executor
+from netsplit.runtime.feeds import loss_shares, mean_loss, split_batch
 from netsplit.runtime.memory_meter import MemoryMeter
 from netsplit.runtime.pool import WorkerPool
+from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import ProcessTransport
 from netsplit.runtime.worker import Worker
 from netsplit.simulate.timeline import Event, Timeline
 
-__all__ = ["DistributedRuntime"]
+__all__ = ["DistributedRuntime", "Resize"]
+
+Resize = Callable[[Any, Any], Program]
+"""Training program for inputs and targets of another number of samples."""
 
 
 class DistributedRuntime:
     """Trains a program on the workers of a pool; each holds only its own device's tensors.
 
     Batches are fed from here: a device gets only those input variables that it reads.
+
+    Args:
+        values: the initializers.
+        inference: the program of `predict`.
+        rule: what happens to gradients before the optimiser sees them.
+        resized: makes the training program for a batch of another size (see `train_batch`).
     """
 
     def __init__(
@@ -36,34 +47,69 @@ class DistributedRuntime:
         values: Mapping[str, Tensor],
         optimizer: OptimizerFactory | None,
         inference: Program | None = None,
+        rule: UpdateRule | None = None,
+        resized: Resize | None = None,
     ) -> None:
         self.program = program
         self.inference = inference
         self.pool = pool
-        homes = (inference.initializer_device if inference is not None else {}) | program.initializer_device
-        own = [
-            {k: values[k].detach() for k, home in homes.items() if home == name} for name in program.devices
-        ]
+        self.resized = resized
+        self.programs: dict[int, Program] = {_samples(program): program}
+        self.running = program
         pool.describe = self._describe
-        program, inference = _light(program), None if inference is None else _light(inference)
-        pool.call_each(_load, [(program, inference, mine, optimizer) for mine in own])
+        followers = {name for each in program.replicas.values() for name in each[1:]}
+        light = _light(program), None if inference is None else _light(inference)
+        pool.call_each(
+            _load,
+            [
+                (*light, self._values_of(name, values), optimizer, rule, name not in followers)
+                for name in program.devices
+            ],
+        )
 
-    def train_batch(self, inputs: Tensor | tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...]) -> float:
-        """One iteration; the mean loss of the micro-batches."""
-        return self._loss(self._iterate(inputs, targets, "plain"))
+    def _values_of(self, name: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        mine = set(self.program.held[name])
+        if self.inference is not None:
+            homes = self.inference.initializer_device | self.program.initializer_device
+            mine |= {k for k, home in homes.items() if home == name}
+        return {k: t.detach() for k, t in values.items() if k in mine}
+
+    def train_batch(
+        self,
+        inputs: Tensor | tuple[Tensor, ...],
+        targets: Tensor | tuple[Tensor, ...],
+        *,
+        share: float = 1.0,
+        step: bool = True,
+    ) -> float:
+        """One iteration; the mean loss of the samples.
+
+        Args:
+            inputs: of the program's batch size, or where `resized` was given of any other: that is
+                captured and compiled once for each size.
+            share: multiplies the gradients; the batch's part of the samples that one step sees.
+            step: without it gradients are only added up, for a later iteration to step on.
+
+        Raises:
+            NetSplitError: `step` is False under a schedule whose devices step within the batch.
+        """
+        return self._loss(self._iterate(inputs, targets, "plain", share, step))
 
     def measure(
         self,
         inputs: Tensor | tuple[Tensor, ...],
         targets: Tensor | tuple[Tensor, ...],
         bytes_too: bool = False,
+        *,
+        share: float = 1.0,
+        step: bool = True,
     ) -> tuple[float, Timeline]:
         """One iteration like `train_batch`, and its measured timeline.
 
         With `bytes_too` the timeline has peak bytes, and its seconds are not to be trusted.
         """
         start = time.perf_counter()
-        results = self._iterate(inputs, targets, "bytes" if bytes_too else "events")
+        results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", share, step)
         seconds = time.perf_counter() - start
         return self._loss(results), _merged(results, seconds)
 
@@ -84,10 +130,33 @@ class DistributedRuntime:
 
     def state(self) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU."""
-        return {k: t for part in self.pool.call(_state) for k, t in part.items()}
+        parts = self.pool.call(_state)
+        return {k: t for _, part in sorted(parts, key=lambda found: found[0]) for k, t in part.items()}
 
-    def _iterate(self, inputs: Any, targets: Any, mode: str) -> list[_Iteration]:
-        return self._call(_train, self.program, split_batch(self.program, inputs, targets), mode)
+    def _iterate(self, inputs: Any, targets: Any, mode: str, share: float, step: bool) -> list[_Iteration]:
+        program = self._program_for(inputs, targets)
+        if program.asynchronous and not step:
+            raise NetSplitError(
+                "gradients cannot be accumulated over batches under a schedule whose devices step within the "
+                "batch: set accumulate to 1, or choose another schedule."
+            )
+        self.running = program
+        feeds = split_batch(program, inputs, targets)
+        samples = _samples(program)
+        return self._call(_train, program, feeds, samples, loss_shares(program, share), step, mode)
+
+    def _program_for(self, inputs: Any, targets: Any) -> Program:
+        tensors = (inputs,) if isinstance(inputs, Tensor) else inputs
+        samples = len(tensors[0])
+        if (
+            samples not in self.programs
+            and self.resized is not None
+            and 0 < samples <= _samples(self.program)
+        ):
+            program = self.resized(inputs, targets)
+            self.pool.call(_load_size, samples, _light(program))
+            self.programs[samples] = program
+        return self.programs.get(samples, self.program)
 
     def _call(self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any) -> list[Any]:
         own = [
@@ -96,24 +165,29 @@ class DistributedRuntime:
         return self.pool.call_each(function, [(mine, *args) for mine in own])
 
     def _loss(self, results: list[_Iteration]) -> float:
-        losses = [loss for result in results for loss in result.losses]
-        return sum(losses) / len(losses)
+        return mean_loss(self.running, {i: loss for result in results for i, loss in result.losses.items()})
 
     def _describe(self, rank: int, place: Place) -> str:
-        program = self.inference if place.phase == 2 and self.inference is not None else self.program
+        program = self.inference if place.phase == 2 and self.inference is not None else self.running
         instructions = program.instructions[program.devices[rank]]
         return str(instructions[place.index]) if place.index < len(instructions) else "end"
 
 
 def _light(program: Program) -> Program:
     """The program without the constants' values, which go to the one device that uses them."""
-    return replace(program, graph=replace(program.graph, constants={}))
+    tail = None if program.tail is None else replace(program.tail, constants={})
+    return replace(program, graph=replace(program.graph, constants={}), tail=tail)
+
+
+def _samples(program: Program) -> int:
+    tail = program.tail or program.graph
+    return program.graph.batch_size * (program.microbatches - 1) + tail.batch_size
 
 
 @dataclass(frozen=True)
 class _Iteration:
     device: str
-    losses: list[float]
+    losses: dict[int, float]  # by micro-batch
     began_s: float
     events: list[Event]
     peak_bytes: int | None
@@ -137,37 +211,56 @@ def _load(
     inference: Program | None,
     values: dict[str, Tensor],
     optimizer: OptimizerFactory | None,
+    rule: UpdateRule | None,
+    leading: bool,
 ) -> None:
     initializers = program.graph.initializers
     trainable = [k for k in values if k in initializers and initializers[k].requires_grad]
     worker.memory.clear()
     torch.manual_seed(worker.rank)  # random operators draw alike in every run
-    share = Share.of(values, worker.torch_device, optimizer, trainable)
-    transport = ProcessTransport(worker.rank_of, worker.torch_device)
-    for phase, each in (("train", program), ("predict", inference)):
-        if each is not None:
-            executor = Executor(
-                each, worker.device.name, share, transport, worker.torch_device, worker.timeout_s
-            )
-            executor.recorder.on_instruction = worker.board.at
-            worker.memory[phase] = executor
-    worker.memory["share"] = share
+    worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
+    devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
+    worker.memory["transport"] = ProcessTransport(devices, worker.device.name)
+    worker.memory["train"] = {}
+    _load_size(worker, _samples(program), program)
+    if inference is not None:
+        worker.memory["predict"] = _executor(worker, inference)
 
 
-def _train(worker: Worker, feeds: list[dict[str, Tensor]], mode: str) -> _Iteration:
-    executor: Executor = worker.memory["train"]
+def _load_size(worker: Worker, samples: int, program: Program) -> None:
+    worker.memory["train"][samples] = _executor(worker, program)
+
+
+def _executor(worker: Worker, program: Program) -> Executor:
+    transport: ProcessTransport = worker.memory["transport"]
+    transport.prepare([program])
+    name, share = worker.device.name, worker.memory["share"]
+    executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s)
+    executor.recorder.on_instruction = worker.board.at
+    return executor
+
+
+def _train(
+    worker: Worker,
+    feeds: list[dict[str, Tensor]],
+    samples: int,
+    shares: list[float],
+    step: bool,
+    mode: str,
+) -> _Iteration:
+    executor: Executor = worker.memory["train"][samples]
     worker.board.phase = 1
     executor.recorder.detailed = mode == "events"
     peak: int | None = None
     if mode == "bytes":
         with MemoryMeter(worker.torch_device, worker.memory["share"].all_tensors()) as meter:
-            outputs = executor.run(feeds)
+            outputs = executor.run(feeds, shares, step)
         peak = meter.peak_bytes
     else:
-        outputs = executor.run(feeds)
+        outputs = executor.run(feeds, shares, step)
     worker.board.at(-1)
     recorder = executor.recorder
-    losses = [float(tensor) for tensor in outputs.values()]
+    losses = {i: float(tensor) for (_, i), tensor in outputs.items()}
     events = recorder.events if mode == "events" else []
     return _Iteration(worker.device.name, losses, recorder.began_s, events, peak)
 
@@ -180,6 +273,7 @@ def _predict(worker: Worker, feeds: list[dict[str, Tensor]]) -> dict[tuple[str, 
     return {key: tensor.cpu() for key, tensor in outputs.items()}
 
 
-def _state(worker: Worker) -> dict[str, Tensor]:
+def _state(worker: Worker) -> tuple[bool, dict[str, Tensor]]:
+    """Whether this is a first replica, and its tensors."""
     share: Share = worker.memory["share"]
-    return {k: tensor.detach().cpu() for k, tensor in share.tensors.items()}
+    return share.leading, {k: tensor.detach().cpu() for k, tensor in share.tensors.items()}

@@ -10,79 +10,37 @@ its own; gradients are handed from segment to segment as the program says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from netsplit.errors import WorkerError
-from netsplit.graph.ir import TRANSFER
-from netsplit.graph.module import rebuild
-from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Segment, Send, Step
+from netsplit.graph.autocast import autocast_of
+from netsplit.graph.deferred import WeightGradients
+from netsplit.graph.ir import Graph
+from netsplit.program.instructions import (
+    Backward,
+    Forward,
+    Instruction,
+    Program,
+    Recv,
+    Reduce,
+    Segment,
+    Send,
+    Step,
+)
+from netsplit.runtime.pieces import Piece, Snapshot
 from netsplit.runtime.recorder import Recorder
+from netsplit.runtime.share import Share
 from netsplit.runtime.transport import Handle, Transport, TransportLost, TransportTimeout
+from netsplit.runtime.values import Context, Iteration, Key, copies_of, place_of, readers_of
+from netsplit.runtime.versions import WeightVersions
+from netsplit.simulate.timeline import EventKind
 
-__all__ = ["Executor", "OptimizerFactory", "Share"]
-
-OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
-Key = tuple[str, int]  # variable, micro-batch
-
-
-@dataclass
-class Share:
-    """What a device holds between iterations: its own tensors of the model, and their optimiser."""
-
-    tensors: dict[str, Tensor]  # initializers by the model's names
-    optimizer: torch.optim.Optimizer | None
-
-    @classmethod
-    def of(
-        cls,
-        values: Mapping[str, Tensor],
-        device: torch.device,
-        optimizer: OptimizerFactory | None,
-        trainable: Iterable[str] = (),
-    ) -> Share:
-        """Copies of `values` on `device`; those named in `trainable` become parameters."""
-        tensors: dict[str, Tensor] = {}
-        names = set(trainable)
-        for name, value in values.items():
-            copy = value.detach().clone().to(device)
-            tensors[name] = torch.nn.Parameter(copy) if name in names else copy
-        parameters = [tensor for tensor in tensors.values() if isinstance(tensor, torch.nn.Parameter)]
-        return cls(tensors, optimizer(parameters) if optimizer is not None and parameters else None)
-
-    def all_tensors(self) -> list[Tensor]:
-        """The tensors, their gradients and the optimiser's moments."""
-        found = list(self.tensors.values())
-        found += [tensor.grad for tensor in self.tensors.values() if tensor.grad is not None]
-        if self.optimizer is not None:
-            states = self.optimizer.state.values()
-            found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        return found
-
-
-@dataclass
-class _Context:
-    """What one forward leaves for its backward."""
-
-    leaves: dict[str, Tensor]
-    outputs: dict[str, Tensor]
-
-
-@dataclass
-class _State:
-    """Tensors alive in one iteration."""
-
-    feeds: list[dict[str, Tensor]]
-    values: dict[Key, Tensor] = field(default_factory=dict)
-    readers: dict[Key, int] = field(default_factory=dict)  # forwards and sends still to come
-    arriving: dict[tuple[str, int, bool], tuple[Recv, Handle]] = field(default_factory=dict)
-    contexts: dict[tuple[int, int], _Context] = field(default_factory=dict)
-    grads: dict[Key, list[tuple[int, Tensor]]] = field(default_factory=dict)
-    sending: list[tuple[Send, Handle]] = field(default_factory=list)
-    outputs: dict[Key, Tensor] = field(default_factory=dict)
+__all__ = ["Executor"]
 
 
 class Executor:
@@ -112,25 +70,50 @@ class Executor:
         self.timeout_s = timeout_s
         self.recorder = Recorder(device)
         self.instructions = program.instructions[device]
-        self.segments = {s.index: s for s in program.segments if s.device == device}
-        self.modules = {index: self._module(segment) for index, segment in self.segments.items()}
-        self.readers = self._count_readers()
-        self.copies = self._copies()
-        self.state = _State([])
+        self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
+        self.split = any(isinstance(ins, Backward) and ins.part != "whole" for ins in self.instructions)
+        self.pieces = self._pieces(program.graph)
+        self.tail_pieces = self._pieces(program.tail) if program.tail is not None else self.pieces
+        self.readers = readers_of(program, device, self.segments)
+        self.copies = copies_of(program, self.segments)
+        self.places = {
+            (s, k): place_of(program, segment, k)
+            for s, segment in self.segments.items()
+            for k in segment.inputs
+        }
+        self.versions = self._versions()
+        self.state = Iteration([])
+        self.stepping = True
+        self.summing: tuple[Reduce, Handle] | None = None
+        self.prepared = -1
 
-    def run(self, feeds: list[dict[str, Tensor]]) -> dict[Key, Tensor]:
+    def run(
+        self, feeds: list[dict[str, Tensor]], shares: Sequence[float] | None = None, step: bool = True
+    ) -> dict[Key, Tensor]:
         """A whole iteration of this device's own list; see `begin` and `finish`."""
-        self.begin(feeds)
+        self.begin(feeds, shares, step)
         for index in range(len(self.instructions)):
             self.execute(index)
         return self.finish()
 
-    def begin(self, feeds: list[dict[str, Tensor]]) -> None:
-        """Start an iteration; `feeds[i]` holds the input variables of micro-batch i read here."""
+    def begin(
+        self, feeds: list[dict[str, Tensor]], shares: Sequence[float] | None = None, step: bool = True
+    ) -> None:
+        """Start an iteration.
+
+        Args:
+            feeds: `feeds[i]` holds the input variables of micro-batch i read here.
+            shares: of every micro-batch's loss in what is minimised; all the same by default.
+            step: without it gradients are only added up, for a later iteration to step on.
+        """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
-        self.state = _State(
-            moved, readers={(k, i): n for k, n in self.readers.items() for i in range(len(feeds))}
-        )
+        if shares is None:
+            shares = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
+        self.state = Iteration(moved, list(shares), dict(self.readers))
+        self.stepping = step
+        self.prepared = -1
+        if self.versions is not None:
+            self.versions.begin()
         self.recorder.begin()
 
     def execute(self, index: int) -> None:
@@ -146,8 +129,11 @@ class Executor:
                 self._send(instruction)
             elif isinstance(instruction, Recv):
                 self._receive(instruction)
-            else:
-                self._step(instruction)
+            elif self.stepping:
+                if isinstance(instruction, Reduce):
+                    self._reduce(instruction)
+                else:
+                    self._step(instruction)
         self._drop_sent()
 
     def finish(self) -> dict[Key, Tensor]:
@@ -156,26 +142,57 @@ class Executor:
             self._wait(send, send, handle)
             self.recorder.sent(send.tag, handle.ended_s)
         outputs = self.state.outputs
-        self.state = _State([])
+        self.state = Iteration([])
         self.recorder.end()
         return outputs
 
+    def _piece(self, s: int, i: int) -> Piece:
+        last = i == self.program.microbatches - 1
+        return (self.tail_pieces if last else self.pieces)[s]
+
+    def _graph(self, i: int) -> Graph:
+        tail = self.program.tail
+        return self.program.graph if tail is None or i < self.program.microbatches - 1 else tail
+
     def _forward(self, ins: Forward) -> None:
-        segment, i = self.segments[ins.segment], ins.microbatch
-        values = {k: self._value(k, i, ins) for k in segment.inputs}
-        with self.recorder.span("forward", f"segment {segment.index}", i, self.torch_device):
-            leaves = {k: self._leaf(k, value) for k, value in values.items()}
-            results = dict(zip(segment.outputs, self.modules[segment.index](*leaves.values()), strict=True))
+        s, i = ins.segment, ins.microbatch
+        piece = self._piece(s, i)
+        values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
+        weights = self._bind(piece, ins.version)
+        with self._span("forward", ins):
+            if ins.recompute:
+                with autocast_of(self.program.graph, self.torch_device):
+                    results, snapshot = piece.compute_without_keeping(values)
+                self.state.contexts[s, i] = Context(values, {}, weights, snapshot)
+            else:
+                leaves, results = self._compute(piece, values)
+                differentiable = {k: t for k, t in results.items() if t.requires_grad}
+                if self.program.training and differentiable:
+                    wanting = {k: t for k, t in leaves.items() if t.requires_grad}
+                    self.state.contexts[s, i] = Context(wanting, differentiable, weights)
         del values
-        differentiable = {k: t for k, t in results.items() if t.requires_grad}
-        if self.program.training and differentiable:
-            wanting = {k: t for k, t in leaves.items() if t.requires_grad}
-            self.state.contexts[segment.index, i] = _Context(wanting, differentiable)
         for k, result in results.items():
             if k in self.program.graph.output_variables:
                 self.state.outputs[k, i] = result.detach()
-            if self.readers.get(k):
+            if self.readers[k, i]:
                 self.state.values[k, i] = result.detach()
+
+    def _bind(self, piece: Piece, version: int) -> dict[str, Tensor] | None:
+        if self.versions is None or not piece.trainable:
+            return None
+        weights = self.versions.use(version)
+        piece.bind(weights)
+        return weights
+
+    def _compute(
+        self, piece: Piece, values: dict[str, Tensor], snapshot: Snapshot | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Leaves made of the values, and what the segment makes of them."""
+        leaves = {k: self._leaf(k, value) for k, value in values.items()}
+        with autocast_of(self.program.graph, self.torch_device):
+            if snapshot is not None:
+                return leaves, piece.again(leaves, snapshot)
+            return leaves, piece.compute(leaves)
 
     def _value(self, k: str, i: int, ins: Instruction) -> Tensor:
         if k in self.state.feeds[i]:
@@ -183,14 +200,7 @@ class Executor:
         if (k, i, False) in self.state.arriving:
             recv, handle = self.state.arriving.pop((k, i, False))
             self.state.values[k, i] = self._wait(ins, recv, handle)
-        return self._use(k, i)
-
-    def _use(self, k: str, i: int) -> Tensor:
-        """The value of a variable; forgotten here once the last that reads it has it."""
-        self.state.readers[k, i] -= 1
-        if self.state.readers[k, i]:
-            return self.state.values[k, i]
-        return self.state.values.pop((k, i))
+        return self.state.use(k, i)
 
     def _leaf(self, k: str, value: Tensor) -> Tensor:
         if not self.program.training or not self.program.graph.variables[k].requires_grad:
@@ -198,88 +208,124 @@ class Executor:
         return value.detach().requires_grad_()
 
     def _backward(self, ins: Backward) -> None:
-        segment, i = self.segments[ins.segment], ins.microbatch
-        context = self.state.contexts.pop((segment.index, i))
-        self._collect_gradients(segment, i, ins)
-        outputs, seeds = [], []
-        for k, output in context.outputs.items():
-            seed = self._seed(k, i, output)
-            if seed is not None:
-                outputs.append(output)
-                seeds.append(seed)
-        with self.recorder.span("backward", f"segment {segment.index}", i, self.torch_device):
+        s, i = ins.segment, ins.microbatch
+        context, piece = self.state.contexts.pop((s, i)), self._piece(s, i)
+        if ins.part == "weight":
+            with self._span("weight", ins):
+                if context.deferred is not None:
+                    context.deferred.run()
+        else:
+            if context.snapshot is not None:
+                context = self._again(piece, context, ins)
+            self._collect_gradients(piece.segment, i, ins)
+            self._propagate(context, ins)
+        if self.versions is not None and context.weights is not None:
+            self.versions.collect(context.weights, piece.trainable, ins.update)
+
+    def _again(self, piece: Piece, context: Context, ins: Backward) -> Context:
+        """The forward once more: before the backward waits for gradients, which may still be on their way."""
+        if context.weights is not None:
+            piece.bind(context.weights)
+        with self._span("recompute", ins):
+            leaves, results = self._compute(piece, context.leaves, context.snapshot)
+        wanting = {k: t for k, t in leaves.items() if t.requires_grad}
+        return Context(wanting, {k: t for k, t in results.items() if t.requires_grad}, context.weights)
+
+    def _propagate(self, context: Context, ins: Backward) -> None:
+        s, i = ins.segment, ins.microbatch
+        found = {k: self._seed(k, i, output) for k, output in context.outputs.items()}
+        seeds = {k: seed for k, seed in found.items() if seed is not None}
+        outputs = [context.outputs[k] for k in seeds]
+        deferred = WeightGradients() if ins.part == "input" else None
+        with self._span("backward", ins), deferred.collect() if deferred is not None else nullcontext():
             if outputs:
-                torch.autograd.backward(outputs, seeds)
+                torch.autograd.backward(outputs, list(seeds.values()))
         for k, leaf in context.leaves.items():
             if leaf.grad is not None:
-                self._add_gradient(k, i, self._place_of(segment, k), leaf.grad)
+                self.state.add_gradient(k, i, self.places[s, k], leaf.grad)
+        if deferred is not None:
+            self.state.contexts[s, i] = Context({}, {}, context.weights, deferred=deferred)
 
     def _collect_gradients(self, segment: Segment, i: int, ins: Backward) -> None:
         for k in segment.outputs:
-            for copy in self.copies[k]:
+            for copy, place in self.copies[k]:
                 if (copy, i, True) in self.state.arriving:
                     recv, handle = self.state.arriving.pop((copy, i, True))
-                    self._add_gradient(k, i, self._last_place(copy), self._wait(ins, recv, handle))
+                    self.state.add_gradient(k, i, place, self._wait(ins, recv, handle))
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.program.graph.output_variables:
-            return torch.full_like(output, 1.0 / self.program.microbatches)
-        return self._total_gradient(k, i)
-
-    def _total_gradient(self, k: str, i: int) -> Tensor | None:
-        """Sum of a variable's gradients, the last reader's first as plain autograd has it."""
-        parts = sorted(self.state.grads.pop((k, i), []), key=lambda part: -part[0])
-        total: Tensor | None = None
-        for _, part in parts:
-            total = part if total is None else total + part
-        return total
-
-    def _add_gradient(self, k: str, i: int, place: int, grad: Tensor) -> None:
-        self.state.grads.setdefault((k, i), []).append((place, grad))
-
-    def _place_of(self, segment: Segment, k: str) -> int:
-        graph = self.program.graph
-        inside = set(segment.nodes)
-        return max(graph.position[v] for v in graph.variables[k].consumers if v in inside)
-
-    def _last_place(self, k: str) -> int:
-        graph = self.program.graph
-        return max(graph.position[v] for v in graph.variables[k].consumers)
+            return torch.full_like(output, self.state.shares[i] * self.share.loss_factor)
+        return self.state.total_gradient(k, i)
 
     def _send(self, ins: Send) -> None:
+        i = ins.microbatch
         if ins.gradient:
-            total = self._total_gradient(ins.variable, ins.microbatch)
-            tensor = self._zeros(ins.variable) if total is None else total
+            total = self.state.total_gradient(ins.variable, i)
+            tensor = self._empty_like(ins.variable, i).zero_() if total is None else total
         else:
-            tensor = self._use(ins.source, ins.microbatch)
+            tensor = self.state.use(ins.source, i)
         self.recorder.sending(ins, tensor.numel() * tensor.element_size())
         self.state.sending.append((ins, self.transport.send(tensor, ins.peer, ins.tag)))
 
     def _receive(self, ins: Recv) -> None:
-        variable = self.program.graph.variables[ins.source]
-        handle = self.transport.receive(variable.shape, getattr(torch, variable.dtype), ins.peer, ins.tag)
+        buffer = self._empty_like(ins.source, ins.microbatch)
+        handle = self.transport.receive(buffer, ins.peer, ins.tag)
         self.state.arriving[ins.variable, ins.microbatch, ins.gradient] = (ins, handle)
 
-    def _wait(self, ins: Instruction, transfer: Send | Recv, handle: Handle) -> Tensor:
-        with self.recorder.wait(transfer):
+    def _reduce(self, ins: Reduce) -> None:
+        with self.recorder.span("reduce", str(ins), -1, self.torch_device):
+            self._finish_sum(ins)
+            self._prepare(ins.number)
+            packed = self.share.packed_gradients() if ins.kind == "gradients" else self.share.norm_terms()
+            self.summing = (ins, self.transport.reduce(packed, ins.devices, ins.tag))
+
+    def _prepare(self, number: int) -> None:
+        """Put the gradients of a step where they are summed and stepped on."""
+        if self.versions is not None and self.prepared != number:
+            self.versions.before_step(number)
+            self.prepared = number
+
+    def _finish_sum(self, ins: Reduce | Step) -> Tensor | None:
+        """Wait for the sum that is under way; the norm's terms, where it is theirs."""
+        if self.summing is None:
+            return None
+        begun, handle = self.summing
+        self.summing = None
+        total = self._wait(ins, begun, handle)
+        if begun.kind == "norm":
+            return total
+        self.share.unpack_gradients(total)
+        return None
+
+    def _step(self, ins: Step) -> None:
+        self._prepare(ins.number)
+        terms = self._finish_sum(ins)
+        with self.recorder.span("step", str(ins), -1, self.torch_device):
+            self.share.step(ins.share, terms)
+        if self.versions is not None:
+            self.versions.after_step()
+
+    def _wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
+        peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
+        what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
+        i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
+        with self.recorder.wait(what, i, peer):
             try:
                 return handle.wait(self.timeout_s)
             except TransportTimeout as error:
                 raise WorkerError(
-                    f"device {self.device} waited {self.timeout_s:g} s at the {ins} for {transfer.what} "
-                    f"{self._direction(transfer)} {transfer.peer}"
+                    f"device {self.device} waited {self.timeout_s:g} s at the {ins} for "
+                    f"{_way(transfer, what)}"
                 ) from error
             except TransportLost as error:
                 raise WorkerError(
-                    f"device {self.device} lost {transfer.peer} at the {ins}, waiting for {transfer.what} "
-                    f"{self._direction(transfer)} it"
+                    f"device {self.device} lost {peer} at the {ins}, waiting for {_way(transfer, what)}"
                 ) from error
 
-    @staticmethod
-    def _direction(transfer: Send | Recv) -> str:
-        return "to reach" if isinstance(transfer, Send) else "from"
-
     def _drop_sent(self) -> None:
+        if not self.state.sending:
+            return
         still = []
         for send, handle in self.state.sending:
             if handle.done():
@@ -288,42 +334,29 @@ class Executor:
                 still.append((send, handle))
         self.state.sending = still
 
-    def _step(self, ins: Step) -> None:
-        with self.recorder.span("step", str(ins), -1, self.torch_device):
-            if self.share.optimizer is not None:
-                self.share.optimizer.step()
-                self.share.optimizer.zero_grad(set_to_none=True)
+    def _span(self, kind: EventKind, ins: Forward | Backward) -> AbstractContextManager[None]:
+        return self.recorder.span(kind, f"segment {ins.segment}", ins.microbatch, self.torch_device)
 
-    def _zeros(self, k: str) -> Tensor:
-        variable = self.program.graph.variables[k]
-        return torch.zeros(variable.shape, dtype=getattr(torch, variable.dtype), device=self.torch_device)
+    def _empty_like(self, k: str, i: int) -> Tensor:
+        variable = self._graph(i).variables[k]
+        return torch.empty(variable.shape, dtype=getattr(torch, variable.dtype), device=self.torch_device)
 
-    def _module(self, segment: Segment) -> fx.GraphModule:
-        return rebuild(
-            self.program.graph,
-            self.share.tensors,
-            nodes=segment.nodes,
-            inputs=segment.inputs,
-            outputs=segment.outputs,
-            device=self.torch_device,
-        )
-
-    def _count_readers(self) -> dict[str, int]:
-        """How often a variable is read here in one micro-batch: by segments, and by sends of its value."""
-        counts: dict[str, int] = {}
-        for segment in self.segments.values():
-            for k in segment.inputs:
-                counts[k] = counts.get(k, 0) + 1
-        for ins in self.instructions:
-            if isinstance(ins, Send) and not ins.gradient and ins.microbatch == 0:
-                counts[ins.source] = counts.get(ins.source, 0) + 1
-        return counts
-
-    def _copies(self) -> dict[str, tuple[str, ...]]:
-        """Output of a segment here -> its copies "k@q" on other devices."""
-        graph = self.program.graph
+    def _pieces(self, graph: Graph) -> dict[int, Piece]:
         return {
-            k: tuple(v for v in graph.variables[k].consumers if graph.nodes[v].op == TRANSFER)
-            for segment in self.segments.values()
-            for k in segment.outputs
+            s: Piece(graph, segment, self.share.tensors, self.torch_device, self.split)
+            for s, segment in self.segments.items()
         }
+
+    def _versions(self) -> WeightVersions | None:
+        """None where all forwards of an iteration use the same weights."""
+        if not any(isinstance(ins, Step) and ins.number for ins in self.instructions):
+            return None
+        forwards = (ins for ins in self.instructions if isinstance(ins, Forward))
+        needed = Counter(ins.version for ins in forwards if self.pieces[ins.segment].trainable)
+        return WeightVersions(self.share.parameters, needed)
+
+
+def _way(transfer: Send | Recv | Reduce, what: str) -> str:
+    if isinstance(transfer, Reduce):
+        return f"the {what}"
+    return f"{what} {'to reach' if isinstance(transfer, Send) else 'from'} {transfer.peer}"

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.program.instructions import Program
-from netsplit.runtime.executor import Executor, OptimizerFactory, Share
-from netsplit.runtime.feeds import split_batch
+from netsplit.runtime.executor import Executor
+from netsplit.runtime.feeds import loss_shares, mean_loss, split_batch
+from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import LocalTransport
 
 __all__ = ["LocalRuntime"]
@@ -29,25 +30,46 @@ class LocalRuntime:
         cluster: Cluster,
         values: Mapping[str, Tensor],
         optimizer: OptimizerFactory | None,
+        rule: UpdateRule | None = None,
     ) -> None:
         self.torch_device = {d.name: torch.device(d.torch_device) for d in cluster.devices}
         self.cluster = cluster
+        trainable = [k for k, init in program.graph.initializers.items() if init.requires_grad]
+        followers = {name for each in program.replicas.values() for name in each[1:]}
         self.shares = {
             name: Share.of(
-                {k: values[k] for k, home in program.initializer_device.items() if home == name},
+                {k: values[k] for k in program.held[name]},
                 self.torch_device[name],
                 optimizer,
-                [k for k, init in program.graph.initializers.items() if init.requires_grad],
+                trainable,
+                rule,
+                leading=name not in followers,
             )
             for name in program.devices
         }
         self.program = program
         self.executors = self._executors(program)
 
-    def train_batch(self, inputs: Tensor | tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...]) -> float:
-        """One iteration; the mean loss of the micro-batches."""
-        losses = self.run(self.program, self.executors, inputs, targets)
-        return float(torch.stack([loss.cpu() for loss in losses.values()]).mean())
+    def train_batch(
+        self,
+        inputs: Tensor | tuple[Tensor, ...],
+        targets: Tensor | tuple[Tensor, ...],
+        *,
+        share: float = 1.0,
+        step: bool = True,
+        program: Program | None = None,
+    ) -> float:
+        """One iteration; the mean loss of the samples.
+
+        Args:
+            share: multiplies the gradients; the batch's part of the samples that one step sees.
+            step: without it gradients are only added up.
+            program: another than the usual one, for a batch of another size.
+        """
+        executors = self.executors if program is None else self._executors(program)
+        program = program or self.program
+        losses = self.run(program, executors, inputs, targets, loss_shares(program, share), step)
+        return mean_loss(program, {i: float(loss) for (_, i), loss in losses.items()})
 
     def run(
         self,
@@ -55,11 +77,13 @@ class LocalRuntime:
         executors: dict[str, Executor],
         inputs: Tensor | tuple[Tensor, ...],
         targets: Tensor | tuple[Tensor, ...] = (),
+        shares: list[float] | None = None,
+        step: bool = True,
     ) -> dict[tuple[str, int], Tensor]:
         """Outputs of every micro-batch, by (variable, i)."""
         feeds = split_batch(program, inputs, targets)
         for name, executor in executors.items():
-            executor.begin([{k: feed[k] for k in program.feeds[name]} for feed in feeds])
+            executor.begin([{k: feed[k] for k in program.feeds[name]} for feed in feeds], shares, step)
         at = dict.fromkeys(program.devices, 0)
         for name in program.order:
             executors[name].execute(at[name])
@@ -74,10 +98,9 @@ class LocalRuntime:
         return self.run(program, self._executors(program), inputs)
 
     def state(self) -> dict[str, Tensor]:
-        """Every initializer by the model's own name, on the CPU."""
-        return {
-            k: t.detach().cpu().clone() for share in self.shares.values() for k, t in share.tensors.items()
-        }
+        """Every initializer by the model's own name, on the CPU; of replicas, the first one's."""
+        shares = sorted(self.shares.values(), key=lambda share: share.leading)
+        return {k: t.detach().cpu().clone() for share in shares for k, t in share.tensors.items()}
 
     def _executors(self, program: Program) -> dict[str, Executor]:
         transport = LocalTransport(self.torch_device)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from netsplit.program.instructions import Recv, Send
+from netsplit.program.instructions import Send
 from netsplit.simulate.timeline import Event, EventKind
 
 __all__ = ["Recorder"]
@@ -50,13 +50,10 @@ class Recorder:
         self.events.append(Event(self.device, kind, name, microbatch, start, time.perf_counter()))
 
     @contextmanager
-    def wait(self, transfer: Send | Recv) -> Iterator[None]:
+    def wait(self, what: str, microbatch: int, peer: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        event = Event(
-            self.device, "wait", transfer.what, transfer.microbatch, start, time.perf_counter(), transfer.peer
-        )
-        self.events.append(event)
+        self.events.append(Event(self.device, "wait", what, microbatch, start, time.perf_counter(), peer))
 
     def sending(self, send: Send, nbytes: int) -> None:
         self._open[send.tag] = (send, nbytes, time.perf_counter())

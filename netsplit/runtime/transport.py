@@ -1,15 +1,24 @@
-"""Moving tensors between devices: inside one process, or between processes."""
+"""Moving and adding tensors between devices: inside one process, or between processes.
+
+Between processes: NCCL from one CUDA device to another, gloo else, through the CPU's memory where one end is
+a CUDA device. NCCL carries out what two devices exchange in the order they ask for it, so each direction of
+a pair has a group of its own: receives may then be asked for before sends the other way.
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
+
+from netsplit.program.instructions import Program, Reduce, Send
 
 __all__ = ["Handle", "LocalTransport", "ProcessTransport", "Transport", "TransportLost", "TransportTimeout"]
 
@@ -39,11 +48,15 @@ class Handle(Protocol):
 
 
 class Transport(Protocol):
-    """Sends and receives that return at once. A tag is used once at a time between two devices."""
+    """Operations that return at once. A tag is used once at a time between the same devices."""
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Handle: ...
 
-    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, peer: str, tag: int) -> Handle: ...
+    def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
+        """The handle gives the buffer, or a tensor like it."""
+
+    def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        """The handle gives the sum of what all `devices` contributed; the tensor may be overwritten."""
 
 
 class LocalTransport:
@@ -55,13 +68,21 @@ class LocalTransport:
     def __init__(self, torch_device: dict[str, torch.device]) -> None:
         self.torch_device = torch_device
         self.parcels: dict[int, torch.Tensor] = {}
+        self.terms: dict[int, list[torch.Tensor]] = {}
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Handle:
         self.parcels[tag] = tensor.to(self.torch_device[peer], non_blocking=True)
         return _Parcel(self, None)
 
-    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, peer: str, tag: int) -> Handle:
+    def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         return _Parcel(self, tag)
+
+    def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        terms = self.terms.setdefault(tag, [])
+        if len(terms) == len(devices):  # of an iteration before
+            terms.clear()
+        terms.append(tensor)
+        return _Sum(terms, len(devices), tensor.device)
 
 
 class _Parcel:
@@ -82,35 +103,115 @@ class _Parcel:
         return None
 
 
-class ProcessTransport:
-    """One process per device, joined by ``torch.distributed`` (gloo, or NCCL between CUDA devices)."""
+@dataclass
+class _Sum:
+    terms: list[torch.Tensor]
+    expected: int
+    device: torch.device
+    ended_s: float | None = None
 
-    def __init__(self, rank_of: dict[str, int], device: torch.device) -> None:
-        self.rank_of = rank_of
-        self.device = device
+    def wait(self, timeout_s: float) -> torch.Tensor:
+        assert self.done(), "a sum is waited for before all devices have come to it"
+        total = self.terms[0].to(self.device).clone()
+        for term in self.terms[1:]:
+            total += term.to(self.device)
+        return total
+
+    def done(self) -> bool:
+        return len(self.terms) == self.expected
+
+
+class ProcessTransport:
+    """One process per device, joined by ``torch.distributed`` (see the module's text).
+
+    Args:
+        devices: device name -> its torch device, in rank order.
+        name: of this process's device.
+    """
+
+    def __init__(self, devices: Mapping[str, torch.device], name: str) -> None:
+        self.rank_of = {each: rank for rank, each in enumerate(devices)}
+        self.devices = dict(devices)
+        self.name = name
+        self.device = devices[name]
         self.watchers: dict[str, _Watcher] = {}
+        self.pairs: dict[tuple[str, str], dist.ProcessGroup] = {}
+        self.groups: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
+
+    def prepare(self, programs: Iterable[Program]) -> None:
+        """Make the groups that the programs need. All processes call this together with the same programs."""
+        for program in programs:
+            for source, target in _links(program):
+                nccl = self.devices[source].type == self.devices[target].type == "cuda"
+                if nccl and (source, target) not in self.pairs:
+                    self.pairs[source, target] = self._group((source, target), "nccl")
+            for names in _sums(program):
+                if names not in self.groups:
+                    nccl = all(self.devices[name].type == "cuda" for name in names)
+                    everyone = len(names) == len(self.devices) and not nccl
+                    self.groups[names] = None if everyone else self._group(names, "nccl" if nccl else "gloo")
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Handle:
-        tensor = tensor.contiguous()
-        work = dist.isend(tensor, self.rank_of[peer], tag=tag)
-        assert work is not None
-        if self.device.type != "cpu":
-            return _Work(work, tensor)
+        group = self.pairs.get((self.name, peer))
+        if group is not None:
+            return _Work(self._asked(dist.isend(tensor.contiguous(), self.rank_of[peer], group)), tensor)
+        parcel = tensor.contiguous().cpu()
+        work = _Work(self._asked(dist.isend(parcel, self.rank_of[peer], tag=tag)), parcel)
         if peer not in self.watchers:
             self.watchers[peer] = _Watcher()
-        return self.watchers[peer].watch(_Work(work, tensor))
+        return self.watchers[peer].watch(work)
 
-    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, peer: str, tag: int) -> Handle:
-        tensor = torch.empty(shape, dtype=dtype, device=self.device)
-        work = dist.irecv(tensor, self.rank_of[peer], tag=tag)
+    def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
+        group = self.pairs.get((peer, self.name))
+        if group is not None:
+            return _Work(self._asked(dist.irecv(buffer, self.rank_of[peer], group)), buffer)
+        parcel = (
+            buffer if buffer.device.type == "cpu" else torch.empty_like(buffer, device="cpu", pin_memory=True)
+        )
+        return _Work(self._asked(dist.irecv(parcel, self.rank_of[peer], tag=tag)), parcel, self.device)
+
+    def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        if len(devices) == 1:
+            return _Sum([tensor], 1, tensor.device)
+        nccl = all(self.devices[name].type == "cuda" for name in devices)
+        term = tensor.to(self.device if nccl else "cpu").contiguous()
+        work = dist.all_reduce(term, group=self.groups[devices], async_op=True)
+        return _Work(self._asked(work), term, tensor.device)
+
+    def _group(self, names: tuple[str, ...], backend: str) -> dist.ProcessGroup:
+        ranks = sorted(self.rank_of[name] for name in names)
+        group = dist.new_group(ranks, backend=backend)
+        assert isinstance(group, dist.ProcessGroup) or self.name not in names
+        return group
+
+    @staticmethod
+    def _asked(work: dist.Work | None) -> dist.Work:
         assert work is not None
-        return _Work(work, tensor)
+        return work
+
+
+def _links(program: Program) -> list[tuple[str, str]]:
+    found = {
+        (name, ins.peer)
+        for name, each in program.instructions.items()
+        for ins in each
+        if isinstance(ins, Send)
+    }
+    return sorted(found)
+
+
+def _sums(program: Program) -> list[tuple[str, ...]]:
+    found = {ins.devices for each in program.instructions.values() for ins in each if isinstance(ins, Reduce)}
+    return sorted(names for names in found if len(names) > 1)
 
 
 class _Work:
-    def __init__(self, work: dist.Work, tensor: torch.Tensor) -> None:
+    """What is under way, the tensor it works on, and the device that wants the result."""
+
+    def __init__(self, work: dist.Work, tensor: torch.Tensor, device: torch.device | None = None) -> None:
         self.work = work
         self.tensor = tensor
+        self.device = device or tensor.device
 
     def wait(self, timeout_s: float) -> torch.Tensor:
         try:
@@ -118,7 +219,7 @@ class _Work:
         except RuntimeError as error:
             timed_out = "timed out" in str(error).lower() or "timeout" in str(error).lower()
             raise (TransportTimeout if timed_out else TransportLost)(str(error)) from error
-        return self.tensor
+        return self.tensor.to(self.device, non_blocking=True)
 
     def done(self) -> bool:
         return self.work.is_completed()

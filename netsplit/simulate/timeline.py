@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Event", "EventKind", "Timeline"]
+__all__ = ["COMPUTING", "Event", "EventKind", "Timeline"]
 
-EventKind = Literal["forward", "backward", "send", "recv", "wait", "step"]
+EventKind = Literal["forward", "backward", "weight", "recompute", "send", "recv", "wait", "reduce", "step"]
+"""``backward``: whole, or of the inputs alone; ``weight``: the part of it that was put off; ``recompute``: a
+forward once more, before its backward; ``reduce``: a sum over devices, on each of them; it occupies links."""
+COMPUTING: frozenset[EventKind] = frozenset({"forward", "backward", "weight", "recompute", "step"})
+"""Kinds of what a device does one at a time."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,5 @@ class Timeline:
     peak_bytes: dict[str, int] = field(default_factory=dict)  # device name -> bytes
 
     def busy_s(self, device: str) -> float:
-        """Seconds of forward, backward and step on a device."""
-        return sum(
-            e.seconds for e in self.events if e.device == device and e.kind in ("forward", "backward", "step")
-        )
+        """Seconds in which a device computes: forward, backward in all its parts, and steps."""
+        return sum(e.seconds for e in self.events if e.device == device and e.kind in COMPUTING)

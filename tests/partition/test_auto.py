@@ -28,7 +28,7 @@ def simulated(problem: Problem, schedule: SingleBatch | GPipe) -> Problem:
         )
         return simulate(program, problem.cluster, problem.costs)
 
-    return replace(problem, evaluate=evaluate, in_flight=schedule.in_flight)
+    return replace(problem, evaluate=evaluate, in_flight=schedule.in_flight(2))
 
 
 def seconds(problem: Problem, placement: Placement) -> float:

@@ -1,0 +1,98 @@
+"""Which nodes' weight gradients can be put off; needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+from netsplit.graph.ir import Graph, Node
+
+__all__ = ["deferrable_nodes", "weight_operand"]
+
+_CONVOLUTIONS = frozenset(
+    {
+        "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
+        "aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding",
+        "aten.convolution.default",
+        "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input",
+    }
+)  # fmt: skip
+_PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.matmul.default": 0, "aten.addmm.default": 1}
+"""Operator -> where its first factor stands among the arguments."""
+
+_VIEWS = frozenset(
+    {
+        "aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.view.default",
+        "aten.select.int", "aten.slice.Tensor", "aten.unsqueeze.default", "aten.squeeze.dim",
+        "aten.alias.default", "aten.mT.default", "aten.numpy_T.default",
+    }
+)  # fmt: skip
+_REAL = ("float32", "float64", "float16", "bfloat16")
+
+
+def deferrable_nodes(graph: Graph, nodes: Iterable[str] | None = None) -> frozenset[str]:
+    """Names of the nodes whose weight gradient can be computed after the gradients of their inputs.
+
+    They are convolutions, linear layers and matrix products, by a trainable initializer or by a view of
+    one that is made among `nodes` (the graph's by default): a segment whose view comes from another
+    segment has to hand it its gradient at once.
+    """
+    chosen = set(graph.nodes if nodes is None else nodes)
+    carrying = graph.carrying
+    return frozenset(
+        node.name
+        for node in graph
+        if node.name in chosen
+        and any(k in carrying for k in node.outputs)
+        and weight_operand(graph, node, chosen) is not None
+    )
+
+
+def weight_operand(graph: Graph, node: Node, nodes: Container[str] | None = None) -> int | None:
+    """Position among a node's arguments of a weight whose gradient can be put off; None: it has none.
+
+    `nodes`: those that a view of the weight may come from; all by default.
+    """
+    inside = graph.nodes if nodes is None else nodes
+    if node.op in _CONVOLUTIONS or node.op == "aten.linear.default":
+        return 1 if _trainable(graph, _argument(node, 1), inside) else None
+    first = _PRODUCTS.get(node.op)
+    if first is None or len(node.args) < first + 2:
+        return None
+    for i, other in ((first + 1, first), (first, first + 1)):
+        fits = _fits(_shape(graph, node.args[i]), _shape(graph, node.args[other]), left=i == first)
+        if fits and _trainable(graph, node.args[i], inside):
+            return i
+    return None
+
+
+def _fits(weight: tuple[int, ...], other: tuple[int, ...], left: bool) -> bool:
+    """Matrix times matrix, batch times batch, and anything (but a vector) times a matrix from the right."""
+    if len(weight) == 3:
+        return len(other) == 3 and weight[0] == other[0]
+    return len(weight) == 2 and (len(other) == 2 or (not left and len(other) > 2))
+
+
+def _argument(node: Node, i: int) -> Any:
+    return node.args[i] if len(node.args) > i else node.kwargs.get("weight")
+
+
+def _shape(graph: Graph, template: Any) -> tuple[int, ...]:
+    if isinstance(template, dict) and "init" in template:
+        return graph.initializers[template["init"]].shape
+    if isinstance(template, dict) and "var" in template:
+        return graph.variables[template["var"]].shape
+    return ()
+
+
+def _trainable(graph: Graph, template: Any, nodes: Container[str]) -> bool:
+    """Whether an argument is a trainable initializer, or a view of one made within `nodes`."""
+    while isinstance(template, dict) and "var" in template:
+        producer = graph.variables[template["var"]].producer
+        if producer is None or producer not in nodes or graph.nodes[producer].op not in _VIEWS:
+            return False
+        template = graph.nodes[producer].args[0]
+    if not isinstance(template, dict) or "init" not in template:
+        return False
+    initializer = graph.initializers[template["init"]]
+    return initializer.requires_grad and initializer.dtype in _REAL

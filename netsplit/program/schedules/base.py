@@ -1,0 +1,138 @@
+"""What a schedule is given and what it answers: an order of computation of segments and micro-batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, TypeAlias
+
+from netsplit.errors import ConfigError
+
+__all__ = ["Compute", "Phase", "Pipeline", "Schedule", "longest", "split_backward"]
+
+Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
+"""``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
+Compute: TypeAlias = tuple[Phase, int, int]  # phase, segment s, micro-batch i
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The segments of a placed graph, numbered so that each reads from lower ones only."""
+
+    feeders: tuple[tuple[int, ...], ...]  # of segment s: the segments it reads from
+    devices: tuple[tuple[str, ...], ...]  # of segment s: the replicas that take the micro-batches in turn
+    trained: frozenset[int]  # segments with a backward
+
+    def __len__(self) -> int:
+        return len(self.feeders)
+
+    def on(self, s: int, i: int) -> str:
+        """The device that computes micro-batch i of segment s."""
+        return self.devices[s][i % len(self.devices[s])]
+
+    @property
+    def names(self) -> list[str]:
+        """Devices, in the order in which the pipeline first comes to them."""
+        return list(dict.fromkeys(name for devices in self.devices for name in devices))
+
+    def readers(self) -> list[list[int]]:
+        """Of every segment: the segments that read from it."""
+        found: list[list[int]] = [[] for _ in self.feeders]
+        for s, feeds in enumerate(self.feeders):
+            for u in feeds:
+                found[u].append(s)
+        return found
+
+    def depths(self) -> list[int]:
+        """Segments on the longest path before each."""
+        return longest(self.feeders, range(len(self)), [1] * len(self))
+
+    def heights(self) -> list[int]:
+        """Segments on the longest path after each."""
+        return longest(self.readers(), range(len(self) - 1, -1, -1), [1] * len(self))
+
+    def workers_from(self, s: int | None = None) -> list[int]:
+        """Of every segment: replicas on the longest path from it to the end, its own included."""
+        own = [len(devices) for devices in self.devices]
+        after = longest(self.readers(), range(len(self) - 1, -1, -1), own)
+        return [mine + behind for mine, behind in zip(own, after, strict=True)]
+
+
+class Schedule(ABC):
+    """An order of computation; `microbatches` is the number of parts a batch is cut into.
+
+    With `recompute` a segment's activations are not kept from forward to backward but computed again.
+    With `delay_weights` the weights' gradients are computed after the gradients that other devices
+    wait for have been sent (AlpaComm, "backward weight delaying").
+    """
+
+    name: ClassVar[str]
+    fine_segments: ClassVar[bool] = False
+    """Segments are cut at every transfer (see `program.segments`)."""
+    microbatches: int
+    recompute: bool
+    delay_weights: bool
+
+    @abstractmethod
+    def order(self, pipeline: Pipeline) -> list[Compute]:
+        """Every forward, and every backward of the trained segments, in one global order.
+
+        A computation comes after all it depends on, and the micro-batches of one segment on one device
+        follow one another.
+        """
+
+    @abstractmethod
+    def in_flight(self, devices: int) -> int:
+        """Micro-batches whose activations are alive at once on a device, in a chain of that many."""
+
+    @property
+    def update_every(self) -> int | None:
+        """Micro-batches between optimiser steps, for schedules that step within a batch; None: at its end."""
+        return None
+
+    def version(self, i: int, steps: int) -> int:
+        """Which weights the forward of micro-batch i uses where `steps` steps were taken before it."""
+        return 0
+
+    def with_microbatches(self, microbatches: int) -> Self:
+        """The same schedule on another number of micro-batches, as the last batch of an epoch may need."""
+        return self if microbatches == self.microbatches else replace(self, microbatches=microbatches)  # type: ignore[type-var]
+
+    def microbatch_size(self, batch_size: int) -> int:
+        """Samples in a micro-batch.
+
+        Raises:
+            ConfigError: the batch does not divide into the micro-batches.
+        """
+        if batch_size % self.microbatches:
+            raise ConfigError(
+                f"batch_size {batch_size} does not divide into {self.microbatches} micro-batches: "
+                "choose schedule.microbatches that divides it."
+            )
+        return batch_size // self.microbatches
+
+    def _check(self) -> None:
+        if self.microbatches < 1:
+            raise ConfigError(f"schedule.microbatches is {self.microbatches}: it must be at least 1.")
+
+
+def split_backward(order: Iterable[Compute]) -> list[Compute]:
+    """The same order with every backward in two parts, one right after the other."""
+    found: list[Compute] = []
+    for phase, s, i in order:
+        if phase == "backward":
+            found += [("input", s, i), ("weight", s, i)]
+        else:
+            found.append((phase, s, i))
+    return found
+
+
+def longest(
+    before: Mapping[int, Sequence[int]] | Sequence[Sequence[int]], order: Iterable[int], own: Sequence[int]
+) -> list[int]:
+    """Heaviest path before each segment; `order` has every segment after those in `before` it."""
+    found = [0] * len(own)
+    for s in order:
+        found[s] = max((found[u] + own[u] for u in before[s]), default=0)
+    return found

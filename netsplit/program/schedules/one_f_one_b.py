@@ -1,0 +1,106 @@
+"""One forward, one backward: a backward begins as soon as it can, which frees its activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+from netsplit.program.schedules.base import Compute, Pipeline, Schedule, split_backward
+from netsplit.program.schedules.order import Policy, list_schedule
+
+__all__ = ["EagerOneFOneB", "Interleaved", "OneFOneB", "backward_first", "warm_up"]
+
+
+def warm_up(pipeline: Pipeline) -> list[int]:
+    """Micro-batches in flight on a replica of each segment that keep all behind it busy.
+
+    On a chain of p devices the k-th (from 0) has p - k; with replicas it is PipeDream's
+    ceil(workers from here on / replicas here). On a DAG the longest path to the end counts.
+    """
+    workers = pipeline.workers_from()
+    return [ceil(w / len(devices)) for w, devices in zip(workers, pipeline.devices, strict=True)]
+
+
+def backward_first(task: Compute) -> tuple[int, ...]:
+    """Backwards before forwards; the earliest micro-batch, and of it the segment nearest to its end."""
+    phase, s, i = task
+    return (1, i, -s) if phase == "forward" else (0, i, s)
+
+
+@dataclass(frozen=True)
+class OneFOneB(Schedule):
+    """1F1B with a flush at the batch's end.
+
+    Source: Narayanan et al., PipeDream, SOSP 2019, section 3.2, and Megatron-LM, SC 2021, section 2.2.1, on
+    a DAG of segments: a device prefers a backward that is ready, and begins a forward only while fewer
+    micro-batches are in flight than `warm_up` says.
+    """
+
+    microbatches: int = 4
+    recompute: bool = False
+    delay_weights: bool = False
+    name: ClassVar[str] = "1f1b"
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def in_flight(self, devices: int) -> int:
+        return min(self.microbatches, devices)
+
+    def limits(self, pipeline: Pipeline) -> list[int]:
+        return warm_up(pipeline)
+
+    def order(self, pipeline: Pipeline) -> list[Compute]:
+        policy = Policy(backward_first, self.limits(pipeline))
+        found = list_schedule(pipeline, self.microbatches, policy)
+        return split_backward(found) if self.delay_weights else found
+
+
+@dataclass(frozen=True)
+class EagerOneFOneB(OneFOneB):
+    """1F1B with more forwards in advance, so that a transfer has another micro-batch's time to arrive.
+
+    Source: AlpaComm, section on the overlap-friendly schedule: stage k of p (from 1) warms up with
+    2 (p - k) + 1 micro-batches.
+    """
+
+    name: ClassVar[str] = "eager_1f1b"
+
+    def in_flight(self, devices: int) -> int:
+        return min(self.microbatches, 2 * devices - 1)
+
+    def limits(self, pipeline: Pipeline) -> list[int]:
+        return [2 * limit - 1 for limit in warm_up(pipeline)]
+
+
+@dataclass(frozen=True)
+class Interleaved(OneFOneB):
+    """1F1B over several segments a device, in groups of as many micro-batches as there are devices.
+
+    Source: Narayanan et al., Megatron-LM, SC 2021, section 2.2.2: a device with v segments, k-th of p
+    (from 0), warms up with 2 (p - k - 1) + (v - 1) p forwards, then takes one forward and one backward in
+    turn; of its segments each computes p micro-batches before the next does. With one segment a device it
+    is 1F1B with p - k - 1 more micro-batches in flight.
+    """
+
+    name: ClassVar[str] = "interleaved_1f1b"
+
+    def in_flight(self, devices: int) -> int:
+        return min(self.microbatches, 2 * devices - 1)
+
+    def order(self, pipeline: Pipeline) -> list[Compute]:
+        names, depth, height = pipeline.names, pipeline.depths(), pipeline.heights()
+        p = len(names)
+        chunks = {name: sum(name in devices for devices in pipeline.devices) for name in names}
+        on_device = {name: 2 * (p - rank - 1) + (chunks[name] - 1) * p + 1 for rank, name in enumerate(names)}
+
+        def urgency(task: Compute) -> tuple[int, ...]:
+            phase, s, i = task
+            if phase == "forward":
+                return (1, i // p, depth[s], i % p, s)
+            return (0, i // p, height[s], i % p, -s)
+
+        policy = Policy(urgency, [self.microbatches] * len(pipeline), on_device)
+        found = list_schedule(pipeline, self.microbatches, policy)
+        return split_backward(found) if self.delay_weights else found

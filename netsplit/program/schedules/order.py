@@ -1,0 +1,170 @@
+"""List scheduling of a pipeline: devices take, whenever they are free, the most urgent task they may begin.
+
+Forward takes one unit of time, backward two (one for each part); transfers take none. What comes out is
+an order only: real durations differ, but the order of a device's tasks is what makes a schedule.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from netsplit.program.schedules.base import Compute, Phase, Pipeline
+
+__all__ = ["Policy", "list_schedule"]
+
+_UNITS: dict[Phase, int] = {"forward": 1, "backward": 2, "input": 1, "weight": 1}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which of the tasks that are ready a device begins: the one with the least `urgency` it may begin.
+
+    A forward may begin as long as fewer than `in_flight[s]` micro-batches are between the forward and the
+    (input) backward of its segment on that device, fewer than `on_device` between those of any of its
+    segments, and fewer than `kept` between forward and weight backward of its segment.
+    """
+
+    urgency: Callable[[Compute], tuple[int, ...]]
+    in_flight: Sequence[int]
+    on_device: Mapping[str, int] | None = None
+    kept: int | None = None
+    split: bool = False
+    waits_for: Callable[[int], int] = field(default=lambda i: -1)
+    """Forward of micro-batch i waits for all backwards on its device up to this micro-batch."""
+
+
+def list_schedule(pipeline: Pipeline, microbatches: int, policy: Policy) -> list[Compute]:
+    """All tasks in the order in which they begin.
+
+    Where nothing may begin though something is ready (limits too narrow for this graph), the forward of
+    the earliest micro-batch begins nevertheless: every schedule completes.
+    """
+    return _ListSchedule(pipeline, microbatches, policy).run()
+
+
+class _ListSchedule:
+    def __init__(self, pipeline: Pipeline, microbatches: int, policy: Policy) -> None:
+        self.pipeline = pipeline
+        self.microbatches = microbatches
+        self.policy = policy
+        self.names = pipeline.names
+        self.readers = [[v for v in each if v in pipeline.trained] for each in pipeline.readers()]
+        self.missing = self._dependencies()
+        self.ready: dict[str, set[Compute]] = {name: set() for name in self.names}
+        self.idle = dict.fromkeys(self.names, True)
+        self.running: list[tuple[int, int, Compute]] = []  # end, rank of the device, task
+        self.open: Counter[tuple[int, str]] = Counter()  # forwards without (input) backward
+        self.kept: Counter[tuple[int, str]] = Counter()  # forwards without weight backward
+        self.left = self._backwards_left()
+        self.found: list[Compute] = []
+
+    def run(self) -> list[Compute]:
+        total = len(self.missing)
+        for task, count in self.missing.items():
+            if count == 0:
+                self._offer(task)
+        now = 0
+        while len(self.found) < total:
+            if not self._begin_all(now) and not self.running:
+                self._begin(min(self._waiting(), key=lambda task: (task[2], task[1])), now)
+            now = self.running[0][0]
+            while self.running and self.running[0][0] == now:
+                self._end(heapq.heappop(self.running)[2])
+        return self.found
+
+    def _begin_all(self, now: int) -> bool:
+        begun = False
+        for name in self.names:
+            if self.idle[name]:
+                allowed = [task for task in self.ready[name] if self._may_begin(task, name)]
+                if allowed:
+                    self._begin(min(allowed, key=self.policy.urgency), now)
+                    begun = True
+        return begun
+
+    def _waiting(self) -> list[Compute]:
+        return [task for name in self.names for task in self.ready[name]]
+
+    def _may_begin(self, task: Compute, name: str) -> bool:
+        phase, s, i = task
+        if phase != "forward":
+            return True
+        policy = self.policy
+        if s not in self.pipeline.trained:
+            return True
+        if self.open[s, name] >= policy.in_flight[s]:
+            return False
+        if policy.kept is not None and self.kept[s, name] >= policy.kept:
+            return False
+        if policy.on_device is not None:
+            held = sum(count for (_, where), count in self.open.items() if where == name)
+            if held >= policy.on_device[name]:
+                return False
+        barrier = policy.waits_for(i)
+        return not any(self.left[name, j] for j in range(barrier + 1))
+
+    def _begin(self, task: Compute, now: int) -> None:
+        phase, s, i = task
+        name = self.pipeline.on(s, i)
+        self.ready[name].discard(task)
+        self.idle[name] = False
+        if phase == "forward" and s in self.pipeline.trained:
+            self.open[s, name] += 1
+            self.kept[s, name] += 1
+        self.found.append(task)
+        heapq.heappush(self.running, (now + _UNITS[phase], self.names.index(name), task))
+
+    def _end(self, task: Compute) -> None:
+        phase, s, i = task
+        name = self.pipeline.on(s, i)
+        self.idle[name] = True
+        if phase in ("backward", "input"):
+            self.open[s, name] -= 1
+        if phase in ("backward", "weight"):
+            self.kept[s, name] -= 1
+            self.left[name, i] -= 1
+        for follower in self._followers(task):
+            self.missing[follower] -= 1
+            if self.missing[follower] == 0:
+                self._offer(follower)
+
+    def _offer(self, task: Compute) -> None:
+        self.ready[self.pipeline.on(task[1], task[2])].add(task)
+
+    def _followers(self, task: Compute) -> list[Compute]:
+        """Tasks that wait for this one, once each for every reason."""
+        phase, s, i = task
+        split, pipeline = self.policy.split, self.pipeline
+        back: Phase = "input" if split else "backward"
+        following = i + len(pipeline.devices[s])
+        found: list[Compute] = [(phase, s, following)] if following < self.microbatches else []
+        if phase == "forward":
+            found += [("forward", v, i) for v in self._all_readers[s]]
+            found += [(back, s, i)] if s in pipeline.trained else []
+        elif phase == back:
+            found += [(back, u, i) for u in pipeline.feeders[s] if u in pipeline.trained]
+            found += [("weight", s, i)] if split else []
+        return found
+
+    def _dependencies(self) -> dict[Compute, int]:
+        """How many tasks each waits for."""
+        self._all_readers = self.pipeline.readers()
+        phases: tuple[Phase, ...] = ("input", "weight") if self.policy.split else ("backward",)
+        tasks: list[Compute] = []
+        for s in range(len(self.pipeline)):
+            own: tuple[Phase, ...] = ("forward", *phases) if s in self.pipeline.trained else ("forward",)
+            tasks += [(phase, s, i) for phase in own for i in range(self.microbatches)]
+        missing = dict.fromkeys(tasks, 0)
+        for task in tasks:
+            for follower in self._followers(task):
+                missing[follower] += 1
+        return missing
+
+    def _backwards_left(self) -> Counter[tuple[str, int]]:
+        left: Counter[tuple[str, int]] = Counter()
+        for s in self.pipeline.trained:
+            left.update((self.pipeline.on(s, i), i) for i in range(self.microbatches))
+        return left

@@ -1,0 +1,48 @@
+"""Backward in two parts, of which the weights' part fills what would be idle time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from netsplit.errors import ConfigError
+from netsplit.program.schedules.base import Compute, Pipeline, Schedule
+from netsplit.program.schedules.one_f_one_b import warm_up
+from netsplit.program.schedules.order import Policy, list_schedule
+
+__all__ = ["ZBH1"]
+
+
+@dataclass(frozen=True)
+class ZBH1(Schedule):
+    """ZB-H1: 1F1B whose weight gradients wait for idle time, within 1F1B's memory.
+
+    Source: Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2.1: the bubble falls from
+    (p - 1)(T_F + T_B + T_W) to (p - 1)(T_F + T_B - T_W). No segment keeps more micro-batches between its
+    forward and its weight backward than the first one does in 1F1B.
+    """
+
+    microbatches: int = 4
+    recompute: bool = False
+    delay_weights: bool = True
+    name: ClassVar[str] = "zb_h1"
+
+    def __post_init__(self) -> None:
+        self._check()
+        if not self.delay_weights:
+            raise ConfigError("schedule.delay_weights is false, but zb_h1 is made of it: choose 1f1b.")
+
+    def in_flight(self, devices: int) -> int:
+        return min(self.microbatches, devices)
+
+    def order(self, pipeline: Pipeline) -> list[Compute]:
+        limits = warm_up(pipeline)
+        policy = Policy(_weights_last, limits, kept=max(limits, default=1), split=True)
+        return list_schedule(pipeline, self.microbatches, policy)
+
+
+def _weights_last(task: Compute) -> tuple[int, ...]:
+    phase, s, i = task
+    if phase == "input":
+        return (0, i, s)
+    return (1, i, -s) if phase == "forward" else (2, i, s)

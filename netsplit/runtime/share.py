@@ -1,0 +1,173 @@
+"""What a device holds between iterations: its tensors of the model, their optimiser, and how it steps.
+
+backward ──► gradients, by the Step that takes them ──Reduce──► sums over replicas, norm over all
+                                                         └────► Step: unscale, clip, optimiser
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+__all__ = ["LossScale", "OptimizerFactory", "Share", "UpdateRule"]
+
+OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """What happens to gradients before the optimiser sees them.
+
+    `clip_norm`: their norm over all devices is cut to this, as ``torch.nn.utils.clip_grad_norm_`` does.
+    `loss_scaling`: the loss is multiplied by a factor that follows overflows (see `LossScale`).
+    """
+
+    clip_norm: float | None = None
+    loss_scaling: bool = False
+
+    @property
+    def shared_norm(self) -> bool:
+        """Whether a step needs to know all devices' gradients."""
+        return self.clip_norm is not None or self.loss_scaling
+
+
+@dataclass
+class LossScale:
+    """The factor on a float16 loss: halved after an overflow, doubled after `interval` steps without one.
+
+    The rule and its constants are those of ``torch.amp.GradScaler``. All devices follow it alike.
+    """
+
+    factor: float = 65536.0
+    good_steps: int = 0
+    interval: int = 2000
+
+    def update(self, overflow: bool) -> None:
+        if overflow:
+            self.factor, self.good_steps = self.factor / 2, 0
+            return
+        self.good_steps += 1
+        if self.good_steps == self.interval:
+            self.factor, self.good_steps = self.factor * 2, 0
+
+
+@dataclass
+class Share:
+    """A device's own tensors of the model, and their optimiser.
+
+    `tensors` are initializers by the model's names; the optimiser's parameters are the trainable ones in
+    that order. `leading` is False on all replicas but the first: a norm counts their gradients once.
+    """
+
+    tensors: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer | None
+    rule: UpdateRule = field(default_factory=UpdateRule)
+    leading: bool = True
+    scale: LossScale | None = None
+
+    @classmethod
+    def of(
+        cls,
+        values: Mapping[str, Tensor],
+        device: torch.device,
+        optimizer: OptimizerFactory | None,
+        trainable: Iterable[str] = (),
+        rule: UpdateRule | None = None,
+        leading: bool = True,
+    ) -> Share:
+        """Copies of `values` on `device`; those named in `trainable` become parameters."""
+        tensors: dict[str, Tensor] = {}
+        names = set(trainable)
+        for name, value in values.items():
+            copy = value.detach().clone().to(device)
+            tensors[name] = torch.nn.Parameter(copy) if name in names else copy
+        parameters = [tensor for tensor in tensors.values() if isinstance(tensor, torch.nn.Parameter)]
+        made = optimizer(parameters) if optimizer is not None and parameters else None
+        rule = rule or UpdateRule()
+        return cls(tensors, made, rule, leading, LossScale() if rule.loss_scaling else None)
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The trainable tensors by name."""
+        return {k: t for k, t in self.tensors.items() if isinstance(t, torch.nn.Parameter)}
+
+    @property
+    def loss_factor(self) -> float:
+        return self.scale.factor if self.scale is not None else 1.0
+
+    def all_tensors(self) -> list[Tensor]:
+        """The tensors, their gradients and the optimiser's moments."""
+        found = list(self.tensors.values())
+        found += [tensor.grad for tensor in self.tensors.values() if tensor.grad is not None]
+        if self.optimizer is not None:
+            states = self.optimizer.state.values()
+            found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        return found
+
+    def packed_gradients(self) -> Tensor:
+        """All gradients in one vector, zeros where a parameter has none, and which of them have one."""
+        parameters = list(self.parameters.values())
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        there = torch.tensor([float(p.grad is not None) for p in parameters])
+        dtype = parts[0].dtype if parts else torch.float32
+        flat = [part.reshape(-1).to(dtype) for part in parts]
+        return torch.cat([*flat, there.to(dtype=dtype, device=flat[0].device if flat else None)])
+
+    def unpack_gradients(self, packed: Tensor) -> None:
+        """Take what `packed_gradients` of all replicas add up to."""
+        parameters = list(self.parameters.values())
+        there = packed[len(packed) - len(parameters) :].tolist()
+        start = 0
+        for parameter, count in zip(parameters, there, strict=True):
+            part = packed[start : start + parameter.numel()].view_as(parameter).to(parameter.dtype)
+            parameter.grad = part if count else None
+            start += parameter.numel()
+
+    def norm_terms(self) -> Tensor:
+        """[sum of squares of the gradients, whether one is not finite], in double precision."""
+        norms = [
+            torch.linalg.vector_norm(p.grad, dtype=torch.float64)
+            for p in self.parameters.values()
+            if p.grad is not None
+        ]
+        total = torch.stack(norms).pow(2).sum().cpu() if norms else torch.zeros((), dtype=torch.float64)
+        finite = math.isfinite(float(total))
+        counted = float(total) if finite and self.leading else 0.0
+        return torch.tensor([counted, float(not finite)], dtype=torch.float64)
+
+    def step(self, share: float = 1.0, terms: Tensor | None = None) -> None:
+        """Step on the gradients, and let them go.
+
+        Args:
+            share: multiplies the gradients first.
+            terms: `norm_terms`, summed over all devices; only where the rule asks for it.
+        """
+        factor, overflow = share, False
+        if terms is not None:
+            squares, bad = terms.tolist()
+            overflow = bad > 0
+            factor *= self._factor(math.inf if overflow else math.sqrt(squares))
+        if self.optimizer is not None and not (overflow and self.scale is not None):
+            self._multiply_gradients(factor)
+            self.optimizer.step()
+        if self.scale is not None:
+            self.scale.update(overflow)
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def _multiply_gradients(self, factor: float) -> None:
+        if factor == 1.0:
+            return
+        for parameter in self.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _factor(self, norm: float) -> float:
+        unscale = 1.0 / self.loss_factor
+        if self.rule.clip_norm is None:
+            return unscale
+        return unscale * min(1.0, self.rule.clip_norm / (norm * unscale + 1e-6))

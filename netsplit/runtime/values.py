@@ -1,0 +1,97 @@
+"""Tensors alive in one iteration on one device: values, arrivals, what backwards will need, gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from netsplit.graph.deferred import WeightGradients
+from netsplit.graph.ir import TRANSFER
+from netsplit.program.instructions import Program, Recv, Segment, Send
+from netsplit.runtime.pieces import Snapshot
+from netsplit.runtime.transport import Handle
+
+__all__ = ["Context", "Iteration", "Key", "copies_of", "place_of", "readers_of"]
+
+Key = tuple[str, int]  # variable, micro-batch
+
+
+@dataclass
+class Context:
+    """What one forward leaves for its backward."""
+
+    leaves: dict[str, Tensor]  # inputs; of a recomputed forward all, else those that want a gradient
+    outputs: dict[str, Tensor]  # with autograd; empty where the forward is to be computed again
+    weights: dict[str, Tensor] | None = None  # the version that the forward used, where there are several
+    snapshot: Snapshot | None = None
+    deferred: WeightGradients | None = None
+
+
+@dataclass
+class Iteration:
+    """State of one iteration. `shares[i]` is the part of micro-batch i's loss in what is minimised."""
+
+    feeds: list[dict[str, Tensor]]
+    shares: list[float] = field(default_factory=list)
+    readers: dict[Key, int] = field(default_factory=dict)  # forwards and sends still to come
+    values: dict[Key, Tensor] = field(default_factory=dict)
+    arriving: dict[tuple[str, int, bool], tuple[Recv, Handle]] = field(default_factory=dict)
+    contexts: dict[tuple[int, int], Context] = field(default_factory=dict)
+    parts: dict[Key, list[tuple[int, Tensor]]] = field(default_factory=dict)  # of gradients, with places
+    sending: list[tuple[Send, Handle]] = field(default_factory=list)
+    outputs: dict[Key, Tensor] = field(default_factory=dict)
+
+    def use(self, k: str, i: int) -> Tensor:
+        """The value of a variable; forgotten here once the last that reads it has it."""
+        self.readers[k, i] -= 1
+        if self.readers[k, i]:
+            return self.values[k, i]
+        return self.values.pop((k, i))
+
+    def add_gradient(self, k: str, i: int, place: int, grad: Tensor) -> None:
+        self.parts.setdefault((k, i), []).append((place, grad))
+
+    def total_gradient(self, k: str, i: int) -> Tensor | None:
+        """Sum of a variable's gradients, the last reader's first as plain autograd has it."""
+        parts = sorted(self.parts.pop((k, i), []), key=lambda part: -part[0])
+        total: Tensor | None = None
+        for _, part in parts:
+            total = part if total is None else total + part
+        return total
+
+
+def readers_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[Key]:
+    """How often a variable is read on a device: by its segments, and by sends of its value."""
+    counts: Counter[Key] = Counter()
+    for segment in segments.values():
+        for i in range(program.microbatches):
+            if segment.on(i) == device:
+                counts.update((k, i) for k in segment.inputs)
+    for ins in program.instructions[device]:
+        if isinstance(ins, Send) and not ins.gradient:
+            counts[ins.source, ins.microbatch] += 1
+    return counts
+
+
+def copies_of(program: Program, segments: Mapping[int, Segment]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Output of a segment -> its copies "k@q" on other devices, and where in the graph each is last read."""
+    graph = program.graph
+    return {
+        k: tuple(
+            (v, max(graph.position[reader] for reader in graph.variables[v].consumers))
+            for v in graph.variables[k].consumers
+            if graph.nodes[v].op == TRANSFER
+        )
+        for segment in segments.values()
+        for k in segment.outputs
+    }
+
+
+def place_of(program: Program, segment: Segment, k: str) -> int:
+    """Where in the graph a segment last reads a variable: gradients are summed from the last reader on."""
+    graph = program.graph
+    inside = set(segment.nodes)
+    return max(graph.position[v] for v in graph.variables[k].consumers if v in inside)

@@ -1,0 +1,69 @@
+"""Older weights kept for the micro-batches that began on them (weight stashing).
+
+A forward reads leaves that share the parameters' storage. Before a Step that others are still in flight
+of, the parameters move to new storage: what an older micro-batch saved stays as it was, and goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+__all__ = ["WeightVersions"]
+
+
+class WeightVersions:
+    """The versions of a device's parameters within one iteration, and the gradients of each Step.
+
+    Args:
+        parameters: by name; they always hold the newest weights.
+        needed: version -> how many forwards of an iteration use it.
+    """
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], needed: Mapping[int, int]) -> None:
+        self.parameters = dict(parameters)
+        self.needed = dict(needed)
+        self.gradients: dict[int, dict[str, Tensor]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Start an iteration."""
+        self.left = dict(self.needed)
+        self.leaves = {0: self._leaves()}
+        self.newest = 0
+
+    def use(self, version: int) -> dict[str, Tensor]:
+        """The leaves for one forward; forgotten here after the last that uses them."""
+        found = self.leaves[version]
+        self.left[version] -= 1
+        if not self.left[version] and version != self.newest:
+            del self.leaves[version]
+        return found
+
+    def collect(self, leaves: Mapping[str, Tensor], names: Iterable[str], step: int) -> None:
+        """Move the leaves' gradients to those that a Step will take."""
+        sums = self.gradients.setdefault(step, {})
+        for name in names:
+            grad = leaves[name].grad
+            if grad is None:
+                continue
+            leaves[name].grad = None
+            sums[name] = grad if name not in sums else sums[name].add_(grad)
+
+    def before_step(self, step: int) -> None:
+        """Put the gradients where the optimiser looks, and the weights where nobody else does."""
+        found = self.gradients.pop(step, {})
+        for name, parameter in self.parameters.items():
+            parameter.grad = found.get(name)
+            parameter.data = parameter.data.clone()
+
+    def after_step(self) -> None:
+        if not self.left.get(self.newest):
+            self.leaves.pop(self.newest, None)
+        self.newest += 1
+        self.leaves[self.newest] = self._leaves()
+
+    def _leaves(self) -> dict[str, Tensor]:
+        return {name: parameter.data.requires_grad_() for name, parameter in self.parameters.items()}
