@@ -16,14 +16,13 @@ from netsplit.errors import ConfigError
 from netsplit.parallel import ParallelModel
 from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.optimizer import check_optimizer
-from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session import Session
 
 __all__ = ["SCHEDULES", "cpu_cluster", "parallelize"]
 
 MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
-SCHEDULES: dict[str, Callable[[], Schedule]] = {"single_batch": SingleBatch, "gpipe": GPipe}
 
 
 def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
@@ -48,6 +47,8 @@ def parallelize(
     partitioner: Partitioner | str = "auto",
     schedule: Schedule | str = "gpipe",
     optimizer: OptimizerFactory = MOMENTUM,
+    clip_norm: float | None = None,
+    autocast: str | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
 ) -> ParallelModel:
@@ -64,9 +65,12 @@ def parallelize(
         batch: one example `(inputs, targets)` of the size to train with, each a tensor or a tuple.
         cluster: devices, or a number of CPU worker processes on this machine.
         partitioner: a method or its name: "auto" plans for 30 s; others see docs/methods.md.
-        schedule: a schedule or its name: "gpipe" (4 micro-batches), "single_batch".
+        schedule: a schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, "single_batch";
+            see docs/schedules.md.
         optimizer: called on each device with that device's parameters, e.g.
             ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        clip_norm: the gradients' norm over all devices is cut to this before each step.
+        autocast: "bfloat16" or "float16": operators run as under ``torch.autocast``.
         seed: of methods that draw at random.
         folder: for the workers' logs; a temporary one by default.
 
@@ -84,7 +88,8 @@ def parallelize(
     place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
     session = Session(spec, place, temporary=folder is None)
     try:
-        plan = session.study(model, loss, batch, order, optimizer).plan(method, seed)
+        study = session.study(model, loss, batch, order, optimizer, clip_norm, autocast)
+        plan = study.plan(method, seed)
         return session.deploy(plan, owned=True)
     except BaseException:
         session.close()

@@ -50,18 +50,25 @@ class ParallelModel:
         """Samples in one training batch."""
         return self.graph.batch_size * self.runtime.program.microbatches
 
-    def train_batch(self, inputs: Any, targets: Any) -> float:
-        """One optimiser step on a batch of `batch_size` samples; its mean loss.
+    def train_batch(self, inputs: Any, targets: Any, *, share: float = 1.0, step: bool = True) -> float:
+        """One optimiser step on a batch of `batch_size` samples or fewer; its mean loss.
+
+        Args:
+            share: multiplies the gradients: of several batches that one step sees, this one's part of
+                their samples.
+            step: without it gradients are only added up, for a later batch to step on.
 
         Raises:
-            NetSplitError: a batch of another shape.
+            NetSplitError: a batch of another shape, or one that the model treats otherwise than the rest.
             WorkerError: a worker died, raised or hung.
         """
-        return self._open().train_batch(as_tuple(inputs), as_tuple(targets))
+        return self._open().train_batch(as_tuple(inputs), as_tuple(targets), share=share, step=step)
 
-    def measure_batch(self, inputs: Any, targets: Any, bytes_too: bool = False) -> tuple[float, Timeline]:
+    def measure_batch(
+        self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
+    ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        return self._open().measure(as_tuple(inputs), as_tuple(targets), bytes_too)
+        return self._open().measure(as_tuple(inputs), as_tuple(targets), bytes_too, share=share, step=step)
 
     def predict(self, inputs: Any) -> Any:
         """The model's outputs in evaluation mode, for any number of samples, in the model's own structure.

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,10 +35,11 @@ from netsplit.profile.overhead import instruction_seconds, with_messages
 from netsplit.program.compile import compile_program
 from netsplit.program.inference import inference_placement
 from netsplit.program.instructions import Program
+from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.pool import WorkerPool
-from netsplit.runtime.share import OptimizerFactory
+from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.worker import Worker
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -63,6 +64,8 @@ class Study:
     cluster: Cluster
     schedule: Schedule
     optimizer: OptimizerFactory
+    loss: Callable[..., Tensor]
+    rule: UpdateRule = field(default_factory=UpdateRule)
 
     @property
     def workload(self) -> Workload:
@@ -91,10 +94,33 @@ class Study:
             _warn_of_overflow(placement.method, predicted, self.cluster)
         return Plan(self, placement, program, inference, predicted)
 
-    def _program(self, placement: Placement) -> Program:
+    def _program(self, placement: Placement, microbatches: int | None = None) -> Program:
+        schedule = self.schedule
         return compile_program(
-            self.graph, placement.device_of, placement.priority, self.cluster, self.schedule
+            self.graph,
+            placement.device_of,
+            placement.priority,
+            self.cluster,
+            schedule if microbatches is None else schedule.with_microbatches(microbatches),
+            replicas=placement.replicas,
+            shared_norm=self.rule.shared_norm,
         )
+
+    def resized(self, placement: Placement, inputs: Any, targets: Any) -> Program:
+        """The training program for a batch of fewer samples: whole micro-batches, and one with the rest.
+
+        Raises:
+            NetSplitError: the model computes something else with the rest's number of samples.
+        """
+        inputs, targets = as_tuple(inputs), as_tuple(targets)
+        full, rest = divmod(len(inputs[0]), self.graph.batch_size)
+        program = self._program(placement, full + bool(rest))
+        if not rest:
+            return program
+        log.info("capturing the model for a micro-batch of %d samples", rest)
+        example = tuple(t[:rest].clone() for t in inputs), tuple(t[:rest].clone() for t in targets)
+        tail = capture(self.model, self.loss, example)
+        return with_tail(program, self.graph, tail)
 
 
 @dataclass(frozen=True)
@@ -189,11 +215,15 @@ class Session:
         batch: tuple[Any, Any],
         schedule: Schedule,
         optimizer: OptimizerFactory,
+        clip_norm: float | None = None,
+        autocast: str | None = None,
     ) -> Study:
         """Capture the training step, measure its operators on a worker of each device kind.
 
         Args:
             batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
+            clip_norm: the gradients' norm over all devices is cut to this before a step.
+            autocast: "bfloat16" or "float16" for ``torch.autocast``; float16 brings a loss scale.
 
         Raises:
             CaptureError: the model cannot be captured.
@@ -208,7 +238,8 @@ class Session:
         values = initial_values(model, inference) | initial_values(model, graph, loss)
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
         costs = self._costs(graph, inputs + targets, values, optimizer)
-        return Study(model, graph, inference, values, costs, self.cluster, schedule, optimizer)
+        rule = UpdateRule(clip_norm, loss_scaling=autocast == "float16")
+        return Study(model, graph, inference, values, costs, self.cluster, schedule, optimizer, loss, rule)
 
     def deploy(self, plan: Plan, owned: bool = False) -> ParallelModel:
         """Put a plan's parameters on the workers, ready to train from the model's present values.
@@ -217,7 +248,15 @@ class Session:
         """
         study = plan.study
         values = {k: tensor.detach() for k, tensor in study.values.items()}
-        runtime = DistributedRuntime(plan.program, self.pool, values, study.optimizer, plan.inference)
+        runtime = DistributedRuntime(
+            plan.program,
+            self.pool,
+            values,
+            study.optimizer,
+            plan.inference,
+            study.rule,
+            partial(study.resized, plan.placement),
+        )
         return ParallelModel(
             study.model, study.graph, runtime, plan.summary(), on_close=self.close if owned else None
         )

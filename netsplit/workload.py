@@ -55,7 +55,13 @@ class Simulated:
         from netsplit.program.compile import compile_program
 
         return compile_program(
-            self.graph, placement.device_of, placement.priority, self.cluster, self.schedule, self.training
+            self.graph,
+            placement.device_of,
+            placement.priority,
+            self.cluster,
+            self.schedule,
+            self.training,
+            placement.replicas,
         )
 
     @staticmethod

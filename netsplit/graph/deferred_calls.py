@@ -24,6 +24,7 @@ __all__ = ["CALLS", "PRODUCTS", "lowered"]
 
 _below_autograd: Any = torch._C._AutoDispatchBelowADInplaceOrView
 _functions: Any = torch._C._nn
+_convolution_backward: Any = torch.ops.aten.convolution_backward.default
 _Layout: TypeAlias = tuple[Sequence[int], Sequence[int]]  # shape, strides
 _Scales: TypeAlias = tuple[float, float]  # addmm's beta, alpha
 _UNSCALED: _Scales = (1, 1)
@@ -65,15 +66,15 @@ class _Convolution(Function):
         if grad is None:
             return None, None, None, None
         x, weight = ctx.saved_tensors
-        needs, queue = ctx.needs_input_grad[:3], deferred.collecting()
-        gradients = partial(_convolution_backward, bias_sizes=ctx.bias_sizes, settings=ctx.settings)
+        needs, rest, queue = ctx.needs_input_grad[:3], (ctx.bias_sizes, *ctx.settings), deferred.collecting()
         if queue is None or not needs[1]:
-            return *gradients(grad, x, weight, needs), None
-        put_off = partial(_weight_gradients, gradients, _stand_in(weight), needs[2])
-        queue.put(ctx.next_functions[1 : 3 if needs[2] else 2], put_off, (grad, x))
+            return *_convolution_backward(grad, x, weight, *rest, needs), None
+        later = (False, True, needs[2])
+        put_off = partial(_weight_gradients, _stand_in(weight), (*rest, later))
+        queue.put(ctx.next_functions[1 : 1 + sum(later)], put_off, (grad, x))
         if not needs[0]:
             return None, None, None, None
-        return gradients(grad, x, weight, (True, False, False))[0], None, None, None
+        return _convolution_backward(grad, x, weight, *rest, (True, False, False))[0], None, None, None
 
 
 def _stand_in(weight: Tensor) -> Callable[[], Tensor]:
@@ -85,28 +86,10 @@ def _stand_in(weight: Tensor) -> Callable[[], Tensor]:
 
 
 def _weight_gradients(
-    gradients: Callable[..., Sequence[Tensor | None]],
-    weight: Callable[[], Tensor],
-    with_bias: bool,
-    grad: Tensor,
-    x: Tensor,
+    weight: Callable[[], Tensor], rest: tuple[Any, ...], grad: Tensor, x: Tensor
 ) -> Sequence[Tensor | None]:
-    return gradients(grad, x, weight(), (False, True, with_bias))[1 : 3 if with_bias else 2]
-
-
-def _convolution_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    mask: Sequence[bool],
-    *,
-    bias_sizes: Sequence[int],
-    settings: tuple[Any, ...],
-) -> Sequence[Tensor | None]:
-    found: Sequence[Tensor | None] = torch.ops.aten.convolution_backward.default(
-        grad, x, weight, bias_sizes, *settings, mask
-    )
-    return found
+    _, *found = _convolution_backward(grad, x, weight(), *rest)
+    return [each for each in found if each is not None]
 
 
 @dataclass(frozen=True)
@@ -114,8 +97,8 @@ class _Rule:
     """How a product is computed, and its two factors' gradients, as autograd has them."""
 
     forward: Callable[[Tensor, Tensor, Tensor | None, _Scales], Tensor]
-    left: Callable[[Tensor, Tensor, _Layout], Tensor]  # (gradient, right factor, layout of left)
-    right: Callable[[Tensor, Tensor, _Layout], Tensor]  # (gradient, left factor, layout of right)
+    left: Callable[..., Tensor]  # (gradient, right factor, layout=of left)
+    right: Callable[..., Tensor]  # (gradient, left factor, layout=of right)
 
 
 class _Product(Function):
@@ -153,18 +136,20 @@ class _Product(Function):
         for i, factor, gradient in ((0, right, rule.left), (1, left, rule.right)):
             if not needs[i]:
                 continue
+            formula = gradient if alpha == 1 else partial(_scaled, gradient, alpha)
             if i == weight and queue is not None:
-                put_off = partial(gradient, layout=ctx.layouts[i], alpha=alpha)
-                queue.put((ctx.next_functions[i],), put_off, (grad, factor))
+                queue.put((ctx.next_functions[i],), partial(formula, layout=ctx.layouts[i]), (grad, factor))
             else:
-                made[i] = gradient(grad, factor, ctx.layouts[i], alpha)
+                made[i] = formula(grad, factor, layout=ctx.layouts[i])
         if needs[2]:
             made[2] = (grad if beta == 1 else grad * beta).sum_to_size(ctx.bias_shape)
         return tuple(made)
 
 
-def _scaled(formula: Callable[..., Tensor], alpha: float, *tensors: Tensor) -> Tensor:
-    return formula(*tensors) * alpha
+def _scaled(
+    gradient: Callable[..., Tensor], alpha: float, grad: Tensor, other: Tensor, layout: _Layout
+) -> Tensor:
+    return gradient(grad, other, layout=layout) * alpha
 
 
 def _columns_first(shape: Sequence[int], stride: Sequence[int]) -> bool:

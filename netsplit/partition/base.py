@@ -94,6 +94,11 @@ class Placement:
     report: SolverReport
     stages: tuple[Stage, ...] = ()  # of a method that replicates; in pipeline order
 
+    @property
+    def replicas(self) -> dict[str, tuple[str, ...]]:
+        """First device of each replicated stage -> all of its devices."""
+        return {each.devices[0]: each.devices for each in self.stages if len(each.devices) > 1}
+
 
 class Partitioner(ABC):
     """A method that decides a placement. Subclasses are small dataclasses of their parameters."""

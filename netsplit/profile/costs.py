@@ -11,10 +11,15 @@ __all__ = ["Costs", "NodeSeconds"]
 
 @dataclass(frozen=True)
 class NodeSeconds:
-    """Forward and backward seconds of one node at the graph's own (micro-)batch size."""
+    """Forward and backward seconds of one node at the graph's own (micro-)batch size.
+
+    `weight_s` is the part of `backward_s` that can be put off: the gradients of parameters which
+    ``Backward(part="weight")`` computes.
+    """
 
     forward_s: float
     backward_s: float
+    weight_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -33,6 +38,14 @@ class Costs:
     alpha: int
     step_seconds_per_byte: dict[str, float] = field(default_factory=dict)  # device kind -> optimiser step
     instruction_s: dict[str, float] = field(default_factory=dict)  # device kind -> overhead of each
+    message_s: dict[str, float] = field(default_factory=dict)
+    """Device kind -> seconds that a Send or a Recv takes on the device; missing: `instruction_s`."""
+    contention: dict[str, float] = field(default_factory=dict)
+    """Device kind -> how many times slower a computation is while another device of its host computes too,
+    at least 1; missing: 1."""
+    copy_s_per_byte: dict[str, float] = field(default_factory=dict)
+    """Device kind -> seconds of computation that a byte on its way takes from either end that computes
+    meanwhile, as the threads that copy it share the processors; missing: 0."""
     variable_copies: int | None = None
     """How often a variable's bytes count on a device that touches it, in (5-18). None: the micro-batches
     in flight, and one gradient. A graph file may state otherwise (0: a node's bytes include its output)."""

@@ -1,7 +1,9 @@
 """Where each worker stands, written by the worker and readable by others even when it hangs or is dead.
 
 One small file a rank, mapped into memory: a count of instructions begun since the start, the index
-of the current one in its program, and a phase (1: training program, 2: inference program).
+of the current one in its program, the tag of the transfer or sum it waits for, and a phase (1: training
+program, 2: inference program). A worker on another machine than the controller has no file there; it
+tells its place with its signs of life.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 
 __all__ = ["Board", "Place", "read_place"]
 
-_LAYOUT = struct.Struct("<QiI")
+_LAYOUT = struct.Struct("<QiiI")
 
 
 @dataclass(frozen=True)
@@ -23,31 +25,53 @@ class Place:
     begun: int
     index: int
     phase: int
+    waits: int = -1  # tag of the Send, Recv or Reduce waited for; -1: computing, or it does not say
 
 
 class Board:
-    """The worker's side."""
+    """The worker's side; without a folder nobody but the worker itself reads it."""
 
-    def __init__(self, folder: str | Path, rank: int) -> None:
-        path = _path(folder, rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_LAYOUT.pack(0, -1, 0))
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
+    def __init__(self, folder: str | Path | None, rank: int) -> None:
+        nothing = _LAYOUT.pack(0, -1, -1, 0)
+        if folder is None:
+            self._map = mmap.mmap(-1, _LAYOUT.size)
+            self._map[: _LAYOUT.size] = nothing
+        else:
+            path = _path(folder, rank)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(nothing)
+            with path.open("r+b") as file:
+                self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
         self._begun = 0
+        self._index = -1
         self.phase = 1
 
     def at(self, index: int) -> None:
+        """An instruction begins; -1: the iteration is over."""
         self._begun += 1
-        _LAYOUT.pack_into(self._map, 0, self._begun, index, self.phase)
+        self._index = index
+        self.waits(-1)
+
+    def waits(self, tag: int) -> None:
+        """It waits for the transfer or sum of this tag; -1: no longer."""
+        _LAYOUT.pack_into(self._map, 0, self._begun, self._index, tag, self.phase)
+
+    @property
+    def place(self) -> Place:
+        return _unpacked(self._map[: _LAYOUT.size])
 
 
 def read_place(folder: str | Path, rank: int) -> Place | None:
     """Where a rank stands; None when its board is on another machine."""
     try:
-        return Place(*_LAYOUT.unpack(_path(folder, rank).read_bytes()))
+        return _unpacked(_path(folder, rank).read_bytes())
     except (OSError, struct.error):
         return None
+
+
+def _unpacked(data: bytes) -> Place:
+    begun, index, waits, phase = _LAYOUT.unpack(data)
+    return Place(begun, index, phase, waits)
 
 
 def _path(folder: str | Path, rank: int) -> Path:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from netsplit.errors import NetSplitError
 from netsplit.program.instructions import Program
-from netsplit.runtime.board import Place
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import loss_shares, mean_loss, split_batch
 from netsplit.runtime.memory_meter import MemoryMeter
@@ -56,7 +55,7 @@ class DistributedRuntime:
         self.resized = resized
         self.programs: dict[int, Program] = {_samples(program): program}
         self.running = program
-        pool.describe = self._describe
+        pool.programs = {1: program} if inference is None else {1: program, 2: inference}
         followers = {name for each in program.replicas.values() for name in each[1:]}
         light = _light(program), None if inference is None else _light(inference)
         pool.call_each(
@@ -140,7 +139,7 @@ class DistributedRuntime:
                 "gradients cannot be accumulated over batches under a schedule whose devices step within the "
                 "batch: set accumulate to 1, or choose another schedule."
             )
-        self.running = program
+        self.running = self.pool.programs[1] = program
         feeds = split_batch(program, inputs, targets)
         samples = _samples(program)
         return self._call(_train, program, feeds, samples, loss_shares(program, share), step, mode)
@@ -166,11 +165,6 @@ class DistributedRuntime:
 
     def _loss(self, results: list[_Iteration]) -> float:
         return mean_loss(self.running, {i: loss for result in results for i, loss in result.losses.items()})
-
-    def _describe(self, rank: int, place: Place) -> str:
-        program = self.inference if place.phase == 2 and self.inference is not None else self.running
-        instructions = program.instructions[program.devices[rank]]
-        return str(instructions[place.index]) if place.index < len(instructions) else "end"
 
 
 def _light(program: Program) -> Program:
@@ -237,6 +231,7 @@ def _executor(worker: Worker, program: Program) -> Executor:
     name, share = worker.device.name, worker.memory["share"]
     executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s)
     executor.recorder.on_instruction = worker.board.at
+    executor.recorder.on_wait = worker.board.waits
     return executor
 
 

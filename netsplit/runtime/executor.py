@@ -310,7 +310,7 @@ class Executor:
         peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
         what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
         i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
-        with self.recorder.wait(what, i, peer):
+        with self.recorder.wait(transfer.tag, what, i, peer):
             try:
                 return handle.wait(self.timeout_s)
             except TransportTimeout as error:

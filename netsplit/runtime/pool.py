@@ -13,10 +13,7 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Listener, wait
@@ -27,15 +24,28 @@ import cloudpickle
 
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
+from netsplit.program.instructions import Program
 from netsplit.runtime.board import Place, read_place
-from netsplit.runtime.worker import KEY_VARIABLE, SIGN_OF_LIFE_S, Call, Hello, Reply, Setup
+from netsplit.runtime.diagnosis import Findings, Standing, explain, standing
+from netsplit.runtime.launch import Launcher, external_command
+from netsplit.runtime.meeting import (
+    KEY_VARIABLE,
+    Hello,
+    check_free,
+    check_hello,
+    greet,
+    keep_alive,
+    limit_waits,
+)
+from netsplit.runtime.messages import FAILED, SIGN_OF_LIFE_S, STOP, Call, Reply, Setup, Sign
+from netsplit.runtime.watch import Pace, Watch
 
 __all__ = ["WorkerPool"]
 
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 120.0
-_GRACE_S = 3.0  # for the peers of a failed worker to say what they waited for
+_GRACE_S = 1.0  # for the peers of a failed worker to say what they waited for
 
 
 class WorkerPool:
@@ -46,7 +56,7 @@ class WorkerPool:
         folder: for the workers' logs and boards.
 
     Raises:
-        WorkerError: the port is in use, or the workers do not come up.
+        WorkerError: a port is in use, the workers do not come up, or one of them does not fit.
     """
 
     def __init__(self, spec: ClusterSpec, folder: str | Path) -> None:
@@ -55,14 +65,15 @@ class WorkerPool:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.connections: list[Connection] = []
         self.hellos: list[Hello] = []
-        self.describe: Callable[[int, Place], str] | None = None  # words for a rank's place
+        self.programs: dict[int, Program] = {}  # what the workers run, by the boards' phase
         self.failed = False
         self._doing = "start"
-        self._launcher: subprocess.Popen[bytes] | None = None
+        self._pace = Pace()
+        self._launcher: Launcher | None = None
         try:
             self._start()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.close(str(error) if isinstance(error, WorkerError) else "")
             raise
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -82,25 +93,17 @@ class WorkerPool:
             self._send(rank, Call(function, own))
         return self._gather(list(range(len(args))))
 
-    def close(self) -> None:
-        """Stop all workers, at once and whatever they are doing."""
+    def close(self, reason: str = "") -> None:
+        """Stop all workers, at once and whatever they are doing; they are told the `reason` of a failure."""
+        farewell = FAILED + reason.encode() if reason else STOP
         for connection in self.connections:
+            with contextlib.suppress(OSError):
+                limit_waits(connection, 0.2)
+                connection.send_bytes(farewell)
             connection.close()
         self.connections = []
         if self._launcher is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._launcher.wait(0.5)
-            for hello in self.hellos:
-                if hello.host == socket.gethostname():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(hello.pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._launcher.pid, signal.SIGTERM)
-            try:
-                self._launcher.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._launcher.pid, signal.SIGKILL)
-                self._launcher.wait()
+            self._launcher.stop([hello.pid for hello in self.hellos])
             self._launcher = None
 
     def __enter__(self) -> Self:
@@ -120,138 +123,143 @@ class WorkerPool:
             raise WorkerError(
                 f"cluster.external needs the environment variable {KEY_VARIABLE}, the same on all machines."
             )
-        if not spec.external:
-            _check_free(spec.host, spec.port)
-        control_port = spec.port + 1 if spec.external and spec.port else 0
-        with Listener((spec.host, control_port), authkey=key.encode(), backlog=len(spec.devices)) as listener:
+        check_free(spec.host, spec.port)
+        control_port = spec.port + 1 if spec.external else 0
+        check_free(spec.host, control_port, "cluster.port (the controller listens at the next one)")
+        with Listener((spec.host, control_port), backlog=len(spec.devices)) as listener:
             host, port = listener.address
             if spec.external:
-                log.info("waiting for %d workers: %s", len(spec.devices), _external_command(spec, host, port))
+                log.info("waiting for %d workers: %s", len(spec.devices), external_command(spec, host, port))
             else:
-                self._launch(f"{host}:{port}", key)
-            self._accept(listener)
-        setup = Setup(spec.devices, spec.timeout_s, str(self.folder))
-        for rank in range(len(self.connections)):
+                self._launcher = Launcher(spec, self.folder, f"{host}:{port}", key)
+            self._accept(listener, key.encode())
+        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), socket.gethostname())
+        for rank, connection in enumerate(self.connections):
+            limit_waits(connection, spec.timeout_s + SIGN_OF_LIFE_S)
+            keep_alive(connection)
             self._send(rank, setup)
         self._gather(list(range(len(self.connections))), limit_s=_START_TIMEOUT_S)
 
-    def _launch(self, controller: str, key: str) -> None:
-        command = [
-            sys.executable, "-m", "torch.distributed.run",
-            "--nnodes=1", f"--nproc-per-node={len(self.spec.devices)}", "--max-restarts=0",
-            "--rdzv-backend=c10d", f"--rdzv-endpoint={self.spec.host}:{self.spec.port}",
-            f"--log-dir={self.folder / 'torchelastic'}",
-            "-m", "netsplit.runtime.worker", "--controller", controller,
-        ]  # fmt: skip
-        # What this process can import, the workers can: a user's optimiser may live beside his script.
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        if self.spec.host.startswith("127."):
-            own["GLOO_SOCKET_IFNAME"] = "lo"
-        with (self.folder / "workers.log").open("wb") as output:
-            # A session of its own: Ctrl-C reaches the controller alone, which then stops the workers.
-            self._launcher = subprocess.Popen(
-                command, env={**os.environ, **own}, stdout=output, stderr=output, start_new_session=True
-            )
-
-    def _accept(self, listener: Listener) -> None:
+    def _accept(self, listener: Listener, key: bytes) -> None:
         found: dict[int, tuple[Hello, Connection]] = {}
         deadline = time.monotonic() + _START_TIMEOUT_S
         # The listener has no timeout of its own; its socket does.
-        listener._listener._socket.settimeout(1.0)  # type: ignore[attr-defined]
+        listener._listener._socket.settimeout(0.5)  # type: ignore[attr-defined]
         while len(found) < len(self.spec.devices):
+            if self._launcher is not None:
+                self._launcher.check(deadline, len(found))
+            self._forget_gone(found)
             try:
                 connection = listener.accept()
             except TimeoutError:
-                self._check_starting(deadline, len(found))
                 continue
-            hello = cloudpickle.loads(connection.recv_bytes())
-            if hello.world_size != len(self.spec.devices):
-                raise WorkerError(
-                    f"cluster '{self.spec.name}' has {len(self.spec.devices)} devices but torchrun started "
-                    f"{hello.world_size} workers: start one worker a device."
-                )
+            try:
+                hello = greet(connection, key)
+                if hello is not None:
+                    check_hello(hello, self.spec)
+            except WorkerError as error:
+                self.connections.append(connection)  # to be told too
+                raise error
+            if hello is None:
+                connection.close()
+                continue
             found[hello.rank] = (hello, connection)
             self.hellos = [found[rank][0] for rank in sorted(found)]
             self.connections = [found[rank][1] for rank in sorted(found)]
+            if self.spec.external:
+                log.info("%d of %d workers: %s", len(found), len(self.spec.devices), hello)
 
-    def _check_starting(self, deadline: float, arrived: int) -> None:
-        if self._launcher is not None and self._launcher.poll() is not None:
-            raise WorkerError(
-                f"the workers ended before they were up (exit code {self._launcher.returncode}): "
-                f"{self._last_log_line()}; see {self.folder / 'workers.log'}."
-            )
-        if time.monotonic() > deadline and self._launcher is not None:
-            raise WorkerError(
-                f"only {arrived} of {len(self.spec.devices)} workers came up within {_START_TIMEOUT_S:g} s; "
-                f"see {self.folder / 'workers.log'}."
-            )
-
-    def _last_log_line(self) -> str:
-        try:
-            lines = (self.folder / "workers.log").read_text(errors="replace").splitlines()
-        except OSError:
-            return "no log"
-        errors = [line.strip() for line in lines if "Error" in line]
-        return (errors or [line.strip() for line in lines if line.strip()] or ["no output"])[-1]
+    def _forget_gone(self, found: dict[int, tuple[Hello, Connection]]) -> None:
+        """Nobody sends after his Hello: who can be read from has ended, and may be started again."""
+        for rank, (hello, connection) in list(found.items()):
+            if connection.poll():
+                log.warning("%s ended before all were up", hello)
+                connection.close()
+                del found[rank]
+        self.hellos = [found[rank][0] for rank in sorted(found)]
+        self.connections = [found[rank][1] for rank in sorted(found)]
 
     def _send(self, rank: int, message: object) -> None:
         try:
             self.connections[rank].send_bytes(cloudpickle.dumps(message))
-        except (BrokenPipeError, ConnectionError, OSError) as error:
-            raise self._failure({rank: "died"}, {}) from error
+        except OSError as error:
+            how = "does not answer" if isinstance(error, BlockingIOError) else "died"
+            places = {rank: self._place(rank, Watch(0.0)) for rank in range(len(self.connections))}
+            raise self._failure(Findings([rank], {rank: how}, {}, [], self._standings(places))) from error
 
     def _gather(self, ranks: list[int], limit_s: float | None = None) -> list[Any]:
         replies: dict[int, Reply] = {}
         dead: dict[int, str] = {}
-        watch = _Watch(self, limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
+        watch = Watch(limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
         failed_at: float | None = None
-        while len(replies) + len(dead) < len(ranks):
-            open_ = {self.connections[r]: r for r in ranks if r not in replies and r not in dead}
-            for ready in wait(list(open_), timeout=0.2):
-                rank = open_[ready]  # type: ignore[index]
-                try:
-                    reply = cloudpickle.loads(self.connections[rank].recv_bytes())
-                except (EOFError, OSError):
-                    dead[rank] = "died"
-                    continue
-                watch.lives(rank)
-                if reply is not None:
-                    replies[rank] = reply
-            if dead or any(reply.error for reply in replies.values()):
+        while waiting := [rank for rank in ranks if rank not in replies and rank not in dead]:
+            self._receive(waiting, replies, dead, watch)
+            places = {rank: self._place(rank, watch) for rank in ranks}
+            waiting = [rank for rank in waiting if rank not in replies and rank not in dead]
+            failing = dead or any(reply.error for reply in replies.values())
+            if failing or watch.silent(waiting) or watch.stands_still(places):
                 failed_at = failed_at if failed_at is not None else time.monotonic()
                 if time.monotonic() - failed_at > _GRACE_S:
                     break
             else:
-                waiting = [rank for rank in ranks if rank not in replies]
-                dead.update(dict.fromkeys(watch.silent(waiting), "does not answer"))
-                if not dead and watch.stands_still():
-                    dead.update(dict.fromkeys(waiting, "hangs"))
-        if dead or any(reply.error for reply in replies.values()):
-            raise self._failure(dead, replies)
+                failed_at = None
+                self._say_if_slow(watch, waiting, places)
+        if waiting or dead or any(reply.error for reply in replies.values()):
+            raise self._failure(Findings(ranks, dead, replies, watch.quiet(waiting), self._standings(places)))
+        self._pace.took(self._doing, time.monotonic() - watch.began)
         return [replies[rank].value for rank in ranks]
 
-    def _failure(self, dead: dict[int, str], replies: dict[int, Reply]) -> WorkerError:
-        """One sentence: the first cause, then what the others were waiting for."""
-        raised = {r: reply.error for r, reply in replies.items() if reply.error and not reply.known}
-        told = [reply.error for reply in replies.values() if reply.error and reply.known]
-        parts = [f"worker {self._who(r)} {how}{self._where(r)}" for r, how in dead.items()]
-        parts += [f"worker {self._who(r)} raised {error}{self._where(r)}" for r, error in raised.items()]
-        if not parts:
-            accused = [r for r in range(len(self.hellos)) if r not in replies]
-            parts = [f"worker {self._who(r)} does not answer{self._where(r)}" for r in accused]
-        self._log_traces(replies)
-        self.failed = True
-        self.close()
-        slow = not any(how == "died" for how in dead.values()) and not raised
-        cure = " (raise cluster.timeout_s if it is only slow)" if slow else ""
-        return WorkerError("; ".join([*parts, *told]) + cure + ".")
+    def _receive(
+        self, waiting: list[int], replies: dict[int, Reply], dead: dict[int, str], watch: Watch
+    ) -> None:
+        open_ = {self.connections[rank]: rank for rank in waiting}
+        for ready in wait(list(open_), timeout=0.2):
+            rank = open_[ready]  # type: ignore[index]
+            try:
+                message = cloudpickle.loads(self.connections[rank].recv_bytes())
+            except OSError as error:  # EOFError is none
+                dead[rank] = "does not answer" if isinstance(error, BlockingIOError) else "died"
+            except EOFError:
+                dead[rank] = "died"
+            else:
+                watch.lives(rank, message.place if isinstance(message, Sign) else None)
+                if isinstance(message, Reply):
+                    replies[rank] = message
 
-    def _log_traces(self, replies: dict[int, Reply]) -> None:
-        traces = [f"rank {rank}\n{reply.trace}" for rank, reply in replies.items() if reply.trace]
-        if traces:
-            with contextlib.suppress(OSError):
+    def _say_if_slow(self, watch: Watch, waiting: list[int], places: dict[int, Place | None]) -> None:
+        usual_s = self._pace.late(self._doing, watch.began)
+        standings = self._standings(places)
+        slow = [rank for rank in waiting if (at := standings.get(rank)) is not None and at.waits is None]
+        if usual_s is None or not slow:
+            return
+        log.warning(
+            "'%s' takes %.1f s, usually %.2f s: waiting for %s",
+            self._doing, time.monotonic() - watch.began, usual_s,
+            "; ".join(f"{self._who(rank)}{standings[rank].where}" for rank in slow),
+        )  # fmt: skip
+
+    def _place(self, rank: int, watch: Watch) -> Place | None:
+        """From the board where it is on this machine, else from the last sign of life."""
+        if self.hellos[rank].host == socket.gethostname():
+            return read_place(self.folder, rank)
+        return watch.places.get(rank)
+
+    def _standings(self, places: dict[int, Place | None]) -> dict[int, Standing]:
+        found = {rank: standing(self.programs, rank, place) for rank, place in places.items()}
+        return {rank: each for rank, each in found.items() if each is not None}
+
+    def _failure(self, found: Findings) -> WorkerError:
+        for rank, how in found.dead.items():
+            if how == "died" and self._launcher is not None:
+                found.dead[rank] += self._launcher.exit_of(self.hellos[rank].pid)
+        traces = [f"rank {rank}\n{reply.trace}" for rank, reply in found.replies.items() if reply.trace]
+        with contextlib.suppress(OSError):
+            if traces:
                 (self.folder / "failure.log").write_text("\n".join(traces))
+        sentence = explain(found, self._who, self._doing)
+        self.failed = True
+        self.close(sentence)
+        return WorkerError(sentence)
 
     def _who(self, rank: int) -> str:
         name = self.spec.devices[rank].name
@@ -259,60 +267,3 @@ class WorkerPool:
             return f"{name} (rank {rank})"
         hello = self.hellos[rank]
         return f"{name} (rank {rank}, process {hello.pid} on {hello.host})"
-
-    def _where(self, rank: int) -> str:
-        place = read_place(self.folder, rank)
-        if place is None or place.index < 0 or self.describe is None:
-            return f" during '{self._doing}'"
-        return f" at its {self.describe(rank, place)}"
-
-
-class _Watch:
-    """Notices workers that show no sign of life, and a program in which nothing moves any more."""
-
-    def __init__(self, pool: WorkerPool, limit_s: float) -> None:
-        self.pool = pool
-        self.limit_s = limit_s
-        self.began = time.monotonic()
-        self.alive: dict[int, float] = {}
-        self.seen: list[Place | None] = []
-        self.since = self.began
-
-    def lives(self, rank: int) -> None:
-        self.alive[rank] = time.monotonic()
-
-    def silent(self, ranks: list[int]) -> list[int]:
-        """Those of `ranks` whose process is stopped, or whose machine is gone."""
-        now = time.monotonic()
-        return [rank for rank in ranks if now - self.alive.get(rank, self.began) > self.limit_s]
-
-    def stands_still(self) -> bool:
-        """Whether inside a program no worker has begun an instruction for longer than a peer would wait."""
-        places = [read_place(self.pool.folder, r) for r in range(len(self.pool.connections))]
-        if places != self.seen:
-            self.seen = places
-            self.since = time.monotonic()
-        # Outside a program (measuring, loading) nothing moves on the boards, however long it takes.
-        if all(place is None or place.index < 0 for place in places):
-            return False
-        return time.monotonic() - self.since > self.limit_s + _GRACE_S
-
-
-def _check_free(host: str, port: int) -> None:
-    if port == 0:
-        return
-    with socket.socket() as probe:
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise WorkerError(
-                f"port {port} on {host} is in use: choose another with cluster.port=..., or 0 for a free one."
-            ) from error
-
-
-def _external_command(spec: ClusterSpec, host: str, port: int) -> str:
-    return (
-        f"on each machine run 'torchrun --nnodes=... --nproc-per-node=... --rdzv-backend=c10d "
-        f"--rdzv-endpoint={spec.host}:{spec.port} -m netsplit.runtime.worker --controller {host}:{port}' "
-        f"with {KEY_VARIABLE} set"
-    )

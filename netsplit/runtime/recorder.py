@@ -20,9 +20,10 @@ class Recorder:
     A send lasts from when it is issued until it is over, waiting for the receiver included.
     """
 
-    def __init__(self, device: str, on_instruction: Callable[[int], None] | None = None) -> None:
+    def __init__(self, device: str) -> None:
         self.device = device
-        self.on_instruction = on_instruction
+        self.on_instruction: Callable[[int], None] | None = None
+        self.on_wait: Callable[[int], None] | None = None  # told the tag; -1 when the wait is over
         self.detailed = False  # synchronise a GPU around every span: only for a recorded iteration
         self.events: list[Event] = []
         self.began_s = 0.0
@@ -50,9 +51,13 @@ class Recorder:
         self.events.append(Event(self.device, kind, name, microbatch, start, time.perf_counter()))
 
     @contextmanager
-    def wait(self, what: str, microbatch: int, peer: str) -> Iterator[None]:
+    def wait(self, tag: int, what: str, microbatch: int, peer: str) -> Iterator[None]:
         start = time.perf_counter()
+        if self.on_wait is not None:
+            self.on_wait(tag)
         yield
+        if self.on_wait is not None:
+            self.on_wait(-1)
         self.events.append(Event(self.device, "wait", what, microbatch, start, time.perf_counter(), peer))
 
     def sending(self, send: Send, nbytes: int) -> None:

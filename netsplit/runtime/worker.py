@@ -12,58 +12,31 @@ import argparse
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 import torch
 import torch.distributed as dist
 
 from netsplit.cluster.cluster import Device
-from netsplit.errors import NetSplitError
+from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.runtime.board import Board
+from netsplit.runtime.guard import leave, start_guard
+from netsplit.runtime.meeting import KEY_VARIABLE, Hello, keep_alive, versions
+from netsplit.runtime.messages import FAILED, SIGN_OF_LIFE_S, STOP, Reply, Setup, Sign
 
-__all__ = ["KEY_VARIABLE", "Call", "Hello", "Reply", "Setup", "Worker", "main"]
+__all__ = ["Worker", "main"]
 
-KEY_VARIABLE = "NETSPLIT_KEY"
-SIGN_OF_LIFE_S = 0.5
-
-
-@dataclass(frozen=True)
-class Hello:
-    rank: int
-    world_size: int
-    pid: int
-    host: str
-
-
-@dataclass(frozen=True)
-class Setup:
-    devices: tuple[Device, ...]
-    timeout_s: float
-    folder: str  # of the boards
-
-
-@dataclass(frozen=True)
-class Call:
-    """`function(worker, *args)`, to be run on a worker."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Reply:
-    value: Any = None
-    error: str = ""  # one sentence
-    known: bool = False  # a NetSplitError: the sentence is for the user as it is
-    trace: str = ""
+_LONGEST = 600  # characters of an error's text
 
 
 @dataclass
@@ -86,11 +59,36 @@ class Worker:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="netsplit.runtime.worker", description=__doc__)
     parser.add_argument("--controller", required=True, help="HOST:PORT the controller printed")
-    host, _, port = parser.parse_args().controller.rpartition(":")
-    connection = Client((host, int(port)), authkey=os.environ[KEY_VARIABLE].encode())
+    parser.add_argument("--cluster", default="", help="the mark of the cluster the controller printed")
+    arguments = parser.parse_args()
+    connection = _connect(arguments.controller)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    connection.send_bytes(cloudpickle.dumps(Hello(rank, world_size, os.getpid(), socket.gethostname())))
-    _serve(_Line(connection), rank)
+    agent = os.getppid()
+    traits = versions() | {"cluster": arguments.cluster} if arguments.cluster else {}
+    start_guard(connection.fileno(), agent)
+    connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
+    _serve(_Line(connection, agent), rank)
+
+
+def _connect(controller: str) -> Connection:
+    host, _, port = controller.rpartition(":")
+    if KEY_VARIABLE not in os.environ:
+        _end(f"the environment variable {KEY_VARIABLE} is not set: give it the controller's value.")
+    try:
+        connection = Client((host, int(port)), authkey=os.environ[KEY_VARIABLE].encode())
+    except (AuthenticationError, EOFError):
+        _end(f"the controller at {controller} has another {KEY_VARIABLE}: set the same on all machines.")
+    except (OSError, ValueError) as error:
+        _end(f"no controller answers at {controller}: {error}.")
+    keep_alive(connection)
+    return connection
+
+
+def _end(sentence: str) -> NoReturn:
+    """Leave at once, with the reason on the terminal of whoever started torchrun."""
+    sys.stderr.write(f"netsplit: {sentence}\n")
+    sys.stderr.flush()
+    leave(1)
 
 
 def _serve(line: _Line, rank: int) -> None:
@@ -102,6 +100,7 @@ def _serve(line: _Line, rank: int) -> None:
         task = cloudpickle.loads(message)
         if worker is None:
             worker = _join(rank, task)
+            line.board = worker.board
             return None
         return task.function(worker, *task.args)
 
@@ -113,11 +112,13 @@ class _Line:
     """The connection to the controller.
 
     One thread receives, and ends the process with the connection even when the main thread is stuck;
-    another shows that the process lives while a call is under way.
+    another shows that the process lives while a call is under way, and ends it with its agent.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, agent: int) -> None:
         self.connection = connection
+        self.agent = agent
+        self.board: Board | None = None
         self.calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.busy = threading.Event()
@@ -129,30 +130,46 @@ class _Line:
         self.busy.set()
         try:
             reply = Reply(function(message))
+        except WorkerError as error:
+            reply = Reply(error=str(error), known=True, waited=True, trace=traceback.format_exc())
         except NetSplitError as error:
             reply = Reply(error=str(error), known=True, trace=traceback.format_exc())
         except Exception as error:
-            reply = Reply(error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+            reply = Reply(error=_one_line(error), trace=traceback.format_exc())
         self.busy.clear()
         self._send(reply)
 
     def _listen(self) -> None:
         while True:
             try:
-                self.calls.put(self.connection.recv_bytes())
+                message = self.connection.recv_bytes()
             except (EOFError, OSError):
-                os._exit(0)
+                _end("the controller is gone.")
+            if message == STOP:
+                leave(0)
+            if message.startswith(FAILED):
+                _end(message.removeprefix(FAILED).decode())
+            self.calls.put(message)
 
     def _live(self) -> None:
         while True:
-            self.busy.wait()
             time.sleep(SIGN_OF_LIFE_S)
+            if os.getppid() != self.agent:
+                self._send(Reply(error=f"its torchrun agent (process {self.agent}) is gone", known=True))
+                _end(f"the torchrun agent (process {self.agent}) is gone.")
             if self.busy.is_set():
-                self._send(None)
+                self._send(Sign(None if self.board is None else self.board.place))
 
-    def _send(self, message: Reply | None) -> None:
+    def _send(self, message: Reply | Sign) -> None:
         with self.lock:
             self.connection.send_bytes(cloudpickle.dumps(message))
+
+
+def _one_line(error: Exception) -> str:
+    """Type and text, without the stack of C++ frames that torch may append."""
+    text = " ".join(str(error).partition("Exception raised from")[0].split())
+    shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
 def _join(rank: int, setup: Setup) -> Worker:
@@ -160,15 +177,26 @@ def _join(rank: int, setup: Setup) -> Worker:
     device = setup.devices[rank]
     torch_device = torch.device(device.torch_device)
     if torch_device.type == "cuda":
+        _check_gpu(device, torch_device)
         torch.cuda.set_device(torch_device)
     dist.init_process_group(_backend(setup.devices), timeout=timedelta(seconds=max(setup.timeout_s, 1.0)))
-    return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, Board(setup.folder, rank))
+    folder = setup.folder if setup.host == socket.gethostname() else None
+    return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, Board(folder, rank))
+
+
+def _check_gpu(device: Device, torch_device: torch.device) -> None:
+    found = torch.cuda.device_count()
+    if (torch_device.index or 0) >= found:
+        raise ConfigError(
+            f"device {device.name} is {torch_device}, but torch sees {found} GPUs on {socket.gethostname()}: "
+            "correct cluster.devices, or start torchrun on the machines in the devices' order."
+        )
 
 
 def _backend(devices: tuple[Device, ...]) -> str:
-    """NCCL where all devices are CUDA's, gloo where any is a CPU."""
+    """Gloo between CPU devices; with any CUDA device NCCL for what lies there, gloo for the rest."""
     kinds = {torch.device(device.torch_device).type for device in devices}
-    return "cpu:gloo,cuda:nccl" if kinds == {"cuda"} else "gloo"
+    return "cpu:gloo,cuda:nccl" if "cuda" in kinds else "gloo"
 
 
 if __name__ == "__main__":

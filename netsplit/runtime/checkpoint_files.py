@@ -1,0 +1,286 @@
+"""The files of a checkpoint: planned, written, put in place, read again.
+
+    device 0 ─ plan ─┐                      ┌─ its part of the plan ─► __0_0.distcp ─┐
+    device 1 ─ plan ─┼─► one plan, no key  ─┼─ its part of the plan ─► __1_0.distcp ─┼─► .metadata, renamed
+    controller plan ─┘   written twice      └─ its part of the plan ─► __2_0.distcp ─┘   netsplit.json
+
+The files are those of `torch.distributed.checkpoint`, so plain PyTorch reads them; what that module does
+with collectives, the controller does here over the connections it has anyway: a device whose disk is
+full answers so, and no other waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import WriteResult
+
+from netsplit.errors import ConfigError, NetSplitError
+
+__all__ = [
+    "Kind",
+    "Part",
+    "Refusal",
+    "Saved",
+    "State",
+    "check_fits",
+    "is_complete",
+    "kind_of",
+    "read_extra",
+    "reason_of",
+    "refuse",
+    "write",
+]
+
+EXTRA = "netsplit.json"
+METADATA = ".metadata"
+_FORMAT = 1
+
+State = dict[str, Any]  # by the keys of `checkpoint`
+Kind = tuple[str, tuple[int, ...]]  # dtype, shape
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a device could not do its part; an answer rather than an exception, which would end the workers."""
+
+    reason: str
+
+
+def refuse(refusals: Sequence[Refusal]) -> None:
+    """Raise the first, if there is any."""
+    if refusals:
+        raise NetSplitError(refusals[0].reason)
+
+
+class Part:
+    """One writer's share of a checkpoint: planned, and written once all plans are one."""
+
+    def __init__(self, state: State, folder: Path) -> None:
+        self.planner = _save_planner()
+        self.writer = FileSystemWriter(folder)
+        self.planner.set_up_planner(state, is_coordinator=False)
+
+    def plan(self) -> SavePlan:
+        return self.planner.create_local_plan()
+
+    def write(self, plan: SavePlan) -> list[WriteResult] | Refusal:
+        try:
+            return self.writer.write_data(self.planner.finish_plan(plan), self.planner).wait()
+        except (OSError, RuntimeError) as error:  # torch says some of what the system says in its own way
+            return Refusal(reason_of(error))
+
+
+def write(
+    folder: Path,
+    extra: Mapping[str, Any],
+    own: State,
+    plan: Callable[[Path], list[SavePlan]],
+    write_parts: Callable[[list[SavePlan]], list[list[WriteResult] | Refusal]],
+) -> None:
+    """Write a checkpoint, whole or not at all: `folder` appears, or is replaced, when everything is on disk.
+
+    Args:
+        folder: of this one checkpoint.
+        extra: plain values for `netsplit.json`.
+        own: what the controller itself adds.
+        plan: asks every device for its plan, given the folder to write to.
+        write_parts: hands every device its part; the answers in the same order.
+
+    Raises:
+        NetSplitError: it cannot be written: no room, no permission, a folder that the devices do not share.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    except OSError as error:
+        raise _failed(folder, reason_of(error)) from error
+    try:
+        mine = Part(own, temporary)
+        plans = [*plan(temporary), mine.plan()]
+        parts, metadata = _save_planner().create_global_plan(plans)
+        # So that torch's conversion to one file nests what belongs together.
+        metadata.planner_data = {key: tuple(key.split(".", 1)) for key in metadata.state_dict_metadata}
+        parts = mine.writer.prepare_global_plan(parts)
+        results = [*write_parts(parts[:-1]), mine.write(parts[-1])]
+        refused = [result for result in results if isinstance(result, Refusal)]
+        if refused:
+            raise _failed(folder, refused[0].reason)
+        written = [result for result in results if not isinstance(result, Refusal)]
+        _check_shared(temporary, folder, written)
+        text = json.dumps({"format": _FORMAT, **extra}, indent=1)
+        _write_synced(temporary / EXTRA, text)
+        mine.writer.finish(metadata, written)
+        temporary.chmod(0o755)
+        _put_in_place(temporary, folder)
+    except OSError as error:
+        raise _failed(folder, reason_of(error)) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a folder holds a whole checkpoint of ours."""
+    return (folder / METADATA).is_file() and (folder / EXTRA).is_file()
+
+
+def read_extra(folder: Path) -> dict[str, Any]:
+    """What was given as `extra` when the checkpoint was written.
+
+    Raises:
+        NetSplitError: there is no checkpoint, or not a whole one.
+    """
+    if not is_complete(folder):
+        raise ConfigError(f"there is no whole checkpoint at '{folder}': give the folder of one.")
+    try:
+        found = json.loads((folder / EXTRA).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise NetSplitError(f"checkpoint '{folder}' cannot be read: {reason_of(error)}.") from error
+    if found.pop("format", None) != _FORMAT:
+        raise ConfigError(f"checkpoint '{folder}' was written by another version of netsplit.")
+    return dict(found)
+
+
+def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
+    """Refuse a checkpoint of another model.
+
+    Args:
+        needed: name -> (dtype, shape) of every parameter and buffer to be loaded, aliases included.
+
+    Raises:
+        ConfigError: a name is missing or left over, or a shape or dtype differs; names the first.
+    """
+    start = f"checkpoint '{folder}' is of another model"
+    saved = Saved(folder)
+    for name, (dtype, shape) in needed.items():
+        found = saved.kind(f"model.{name}")
+        if found is None:
+            raise ConfigError(f"{start}: it has no '{name}'.")
+        if found != (dtype, shape):
+            raise ConfigError(f"{start}: '{name}' is {found[0]} {found[1]} there and {dtype} {shape} here.")
+    left = [name for name in saved.names if name not in needed]
+    if left:
+        raise ConfigError(f"{start}: its '{left[0]}' is not in this one.")
+
+
+class Saved:
+    """What a checkpoint has, and how it is read.
+
+    Raises:
+        NetSplitError: it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self.entries = dict(FileSystemReader(folder).read_metadata().state_dict_metadata)
+        except Exception as error:  # a pickle that is not whole raises almost anything
+            raise NetSplitError(f"checkpoint '{folder}' cannot be read: {reason_of(error)}.") from error
+        self._below: dict[str, dict[str, str]] = {}
+        for place in self.entries:
+            start, _, last = place.rpartition(".")
+            self._below.setdefault(start, {})[last] = place
+
+    @property
+    def names(self) -> list[str]:
+        """Of the model's tensors."""
+        return [place.removeprefix("model.") for place in self.entries if place.startswith("model.")]
+
+    def below(self, start: str) -> dict[str, str]:
+        """Last part -> whole key, of the keys that are `start` and one part more."""
+        return self._below.get(start, {})
+
+    def kind(self, place: str) -> Kind | None:
+        """(dtype, shape) of a tensor; None where there is none."""
+        entry = self.entries.get(place)
+        if not isinstance(entry, TensorStorageMetadata):
+            return None
+        return str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size)
+
+    def blank(self, place: str, device: torch.device | None = None) -> Any:
+        """What a value can be read into; `device` is for tensors that are no single number."""
+        entry = self.entries[place]
+        if isinstance(entry, TensorStorageMetadata):
+            return torch.empty(entry.size, dtype=entry.properties.dtype, device=device)
+        return None
+
+    def read(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """Fill the tensors of `flat` in place and replace its other values."""
+        if flat:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that no process group is used
+                planner = DefaultLoadPlanner(flatten_state_dict=False)
+                load(flat, checkpoint_id=self.folder, planner=planner, no_dist=True)
+        return flat
+
+
+def kind_of(tensor: Tensor) -> Kind:
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+
+
+def _save_planner() -> DefaultSavePlanner:
+    """A value that is a list or a mapping is one value; of equal keys the first device's is written."""
+    return DefaultSavePlanner(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
+
+
+def _check_shared(temporary: Path, folder: Path, results: Iterable[list[WriteResult]]) -> None:
+    """Whether what other machines wrote is here."""
+    names = {result.storage_data.relative_path for part in results for result in part}
+    missing = sorted(name for name in names if not (temporary / name).is_file())
+    if missing:
+        raise _failed(folder, f"{missing[0]} is not here: give a folder that all machines share")
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    """Rename; a checkpoint that was there gives way first and is removed last."""
+    old = None
+    if folder.exists():
+        old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+        folder.rename(old)
+    temporary.rename(folder)
+    handle = os.open(folder.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _failed(folder: Path, reason: str) -> NetSplitError:
+    return NetSplitError(
+        f"checkpoint '{folder}' could not be written whole: {reason}; make room, or choose another "
+        "checkpoint.folder (earlier checkpoints are untouched)."
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """The system's own words where there are some."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, OSError) and at.strerror:
+            return at.strerror
+        at = at.__cause__ or at.__context__
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,191 @@
+"""How workers and their controller find one another, and what must agree before anything is loaded.
+
+    worker ── authenticated connection ──► controller
+           ── Hello: who, where, versions ──►   refuses in one sentence, or sends the set-up
+
+A Hello is JSON rather than a pickle: it must be readable where versions differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import metadata
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+
+import netsplit
+from netsplit.cluster.local import ClusterSpec
+from netsplit.errors import WorkerError
+
+__all__ = [
+    "KEY_VARIABLE",
+    "Hello",
+    "check_free",
+    "check_hello",
+    "greet",
+    "keep_alive",
+    "limit_waits",
+    "mark_of",
+    "versions",
+]
+
+KEY_VARIABLE = "NETSPLIT_KEY"
+_HANDSHAKE_S = 10.0
+_WORDS = {"netsplit": "NetSplit", "torch": "torch", "python": "Python"}
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who a worker is; `traits` (versions, the mark of its cluster) where somebody else started it."""
+
+    rank: int
+    world_size: int
+    pid: int
+    host: str
+    agent: int  # process id of its torchrun
+    traits: dict[str, str] = field(default_factory=dict)
+
+    def packed(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpacked(cls, message: bytes) -> Hello:
+        """Raises ValueError, TypeError or KeyError: it is none."""
+        known = json.loads(message)
+        return cls(**{name: known[name] for name in cls.__dataclass_fields__})
+
+    def __str__(self) -> str:
+        return f"the worker of rank {self.rank} (process {self.pid} on {self.host})"
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What the two ends of a connection must have alike: what they send are pickles of NetSplit and torch."""
+    return {
+        "netsplit": netsplit.__version__,
+        "torch": metadata.version("torch").partition("+")[0],  # a build for CPU and one for CUDA agree
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "sources": _digest_of_sources(),
+    }
+
+
+def mark_of(spec: ClusterSpec) -> str:
+    """Short text that differs where clusters differ: an agent left from an earlier one is found out."""
+    return hashlib.sha256(repr((spec.name, spec.devices, spec.timeout_s)).encode()).hexdigest()[:10]
+
+
+def _digest_of_sources() -> str:
+    root = Path(netsplit.__file__).parent
+    total = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()[:10]
+
+
+def check_hello(hello: Hello, spec: ClusterSpec) -> None:
+    """Refuse a worker that does not fit.
+
+    Raises:
+        WorkerError: what differs, where, and what to do.
+    """
+    if hello.world_size != len(spec.devices):
+        raise WorkerError(
+            f"cluster '{spec.name}' has {len(spec.devices)} devices but torchrun started "
+            f"{hello.world_size} workers: start one worker a device."
+        )
+    if not spec.external:
+        return
+    for trait, own in versions().items():
+        theirs = hello.traits.get(trait, "none")
+        if theirs == own:
+            continue
+        if not hello.traits:
+            break
+        if trait in _WORDS:
+            raise WorkerError(
+                f"{hello} has {_WORDS[trait]} {theirs} and the controller {own}: "
+                "install the same on all machines."
+            )
+        raise WorkerError(
+            f"{hello} has other sources of NetSplit {hello.traits['netsplit']} than the controller "
+            f"({theirs}, not {own}): bring all machines to the same commit."
+        )
+    mark = mark_of(spec)
+    if hello.traits.get("cluster") != mark:
+        raise WorkerError(
+            f"{hello} was started for another cluster than '{spec.name}' as it is configured now "
+            f"(--cluster {hello.traits.get('cluster', 'is missing')}, not {mark}): "
+            "run the command that the controller printed on all machines."
+        )
+
+
+def greet(connection: Connection, key: bytes) -> Hello | None:
+    """The Hello of who just connected; None for who is no worker.
+
+    Raises:
+        WorkerError: it knows another key.
+    """
+    limit_waits(connection, _HANDSHAKE_S)
+    try:
+        deliver_challenge(connection, key)
+        answer_challenge(connection, key)
+        return Hello.unpacked(connection.recv_bytes())
+    except AuthenticationError as error:
+        raise WorkerError(
+            f"a worker at {_address(connection)} has another {KEY_VARIABLE} than the controller: "
+            "set the same on all machines."
+        ) from error
+    except (EOFError, OSError, ValueError, TypeError, KeyError, AssertionError):
+        return None
+
+
+def check_free(host: str, port: int, key: str = "cluster.port") -> None:
+    """Raises WorkerError: nobody can listen at `host` and `port`; says why."""
+    try:
+        probe = socket.create_server((host, port))
+    except OSError as error:
+        raise WorkerError(_refused(host, port, error, key)) from error
+    probe.close()
+
+
+def _refused(host: str, port: int, error: OSError, key: str) -> str:
+    reason = (error.strerror or str(error)).lower()
+    if isinstance(error, PermissionError) or "in use" in reason:
+        why = "is in use" if "in use" in reason else "is refused by the system"
+        return f"port {port} on {host} {why}: choose another with {key}=..., or 0 for a free one."
+    return f"cluster.host is {host}, where this process cannot listen ({reason}): give an address it has."
+
+
+def limit_waits(connection: Connection, seconds: float) -> None:
+    """Let sends and receives that make no progress raise BlockingIOError; 0: they wait for ever."""
+    value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with _socket(connection) as opened:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            opened.setsockopt(socket.SOL_SOCKET, option, value)
+
+
+def keep_alive(connection: Connection) -> None:
+    """Notice within half a minute that the machine at the other end is gone, though nothing is sent."""
+    with _socket(connection) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+            if hasattr(socket, name):
+                opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _socket(connection: Connection) -> socket.socket:
+    return socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+
+
+def _address(connection: Connection) -> str:
+    with suppress(OSError), _socket(connection) as opened:
+        return str(opened.getpeername()[0])
+    return "an unknown address"
