@@ -3,6 +3,7 @@
 from netsplit.partition.auto import Auto
 from netsplit.partition.balanced import Balanced
 from netsplit.partition.base import Objective, Partitioner, Placement, Problem, SolverReport, Stage
+from netsplit.partition.ddp import Ddp
 from netsplit.partition.dpos import Dpos
 from netsplit.partition.heft import Heft
 from netsplit.partition.layerwise import Layerwise
@@ -36,6 +37,7 @@ METHODS: dict[str, type[Partitioner]] = {
         Layerwise,
         RoundRobin,
         Random,
+        Ddp,
         Single,
     )
 }
@@ -44,6 +46,7 @@ __all__ = [
     "METHODS",
     "Auto",
     "Balanced",
+    "Ddp",
     "Dpos",
     "Heft",
     "Layerwise",
