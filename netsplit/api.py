@@ -65,8 +65,8 @@ def parallelize(
         batch: one example `(inputs, targets)` of the size to train with, each a tensor or a tuple.
         cluster: devices, or a number of CPU worker processes on this machine.
         partitioner: a method or its name: "auto" plans for 30 s; others see docs/methods.md.
-        schedule: a schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, "single_batch";
-            see docs/schedules.md.
+        schedule: a schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, or
+            "single_batch"; see docs/schedules.md.
         optimizer: called on each device with that device's parameters, e.g.
             ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         clip_norm: the gradients' norm over all devices is cut to this before each step.

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from netsplit.checkpoints import Checkpoints, newest, stable_folder
 from netsplit.cluster.cluster import Link
+from netsplit.config import CheckpointSettings
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
-from netsplit.errors import NetSplitError
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
 from netsplit.partition.base import Partitioner
 from netsplit.program.schedules import Schedule
-from netsplit.runtime.executor import OptimizerFactory
+from netsplit.runtime.share import OptimizerFactory
 from netsplit.session import Plan, Session, Study
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker, markdown, outline
@@ -52,6 +56,12 @@ class Experiment:
     batch_size: int
     seed: int = 0
     config: Any = None  # resolved, for the record
+    accumulate: int = 1
+    drop_last: bool = False
+    clip_norm: float | None = None
+    autocast: str | None = None
+    resume: str = "never"
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
 
 
 class Progress(Observer, Protocol):
@@ -84,6 +94,8 @@ def compare(
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
     found = Comparison(folder)
+    if experiment.resume not in ("never", "auto"):
+        _origin(experiment.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
     with tracker.comparison(experiment.name, experiment.config, tags=_tags(experiment, session)) as parent:
         study = _study(experiment, session)
@@ -102,7 +114,15 @@ def compare(
 
 def _study(experiment: Experiment, session: Session) -> Study:
     first = next(batches(experiment.data.train, experiment.batch_size, seed=experiment.seed))
-    return session.study(experiment.model, experiment.loss, first, experiment.schedule, experiment.optimizer)
+    return session.study(
+        experiment.model,
+        experiment.loss,
+        first,
+        experiment.schedule,
+        experiment.optimizer,
+        experiment.clip_norm,
+        experiment.autocast,
+    )
 
 
 def _method(
@@ -121,10 +141,20 @@ def _method(
     _write_plan(plan, folder)
     run.describe(f"```\n{plan.summary()}\n```")
     model = session.deploy(plan)
-    per_epoch = len(experiment.data.train) // experiment.batch_size
-    progress.method(run.name, experiment.epochs * per_epoch)
+    progress.method(run.name, experiment.epochs * _steps_per_epoch(experiment))
     observer = _Recording(run, progress, experiment.batch_size)
-    history = fit(model, experiment.data, epochs=experiment.epochs, seed=experiment.seed, observer=observer)
+    with _checkpoints(experiment, found.folder, run.name) as checkpoints:
+        history = fit(
+            model,
+            experiment.data,
+            epochs=experiment.epochs,
+            seed=experiment.seed,
+            observer=observer,
+            accumulate=experiment.accumulate,
+            drop_last=experiment.drop_last,
+            checkpoints=checkpoints,
+            restart=(lambda: session.deploy(plan).runtime) if experiment.resume == "auto" else None,
+        )
     found.histories[run.name] = history
     model.save(folder / "checkpoint.pt")
     write_trace(folder / "trace.json", plan.predicted, history.measured)
@@ -133,6 +163,48 @@ def _method(
     run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
     run.artifact(folder)
     return _row(plan, history, run.name)
+
+
+def _steps_per_epoch(experiment: Experiment) -> int:
+    count, step = len(experiment.data.train), experiment.accumulate * experiment.batch_size
+    if experiment.drop_last:
+        count -= count % experiment.batch_size
+    return math.ceil(count / step)
+
+
+def _checkpoints(
+    experiment: Experiment, folder: Path, method: str
+) -> AbstractContextManager[Checkpoints | None]:
+    """The method's own folder of checkpoints, opened; nothing where none is to be saved or read."""
+    settings, resume = experiment.checkpoint, experiment.resume
+    every_epochs = 1 if settings.never and resume == "auto" else settings.every_epochs
+    if settings.never and resume == "never":
+        return nullcontext()
+    if settings.folder is not None:
+        place = Path(settings.folder)
+    elif resume == "auto":
+        name = f"{type(experiment.model).__name__}-{experiment.data.name}"
+        place = stable_folder(experiment.config, name)
+    else:
+        place = folder / "checkpoints"
+    return Checkpoints(
+        place / method,
+        every_epochs=every_epochs,
+        every_iterations=settings.every_iterations,
+        keep=settings.keep,
+        resume=resume == "auto",
+        origin=None if resume in ("never", "auto") else _origin(resume),
+    )
+
+
+def _origin(folder: str) -> Path:
+    found = newest(folder)
+    if found is None:
+        raise ConfigError(
+            f"resume is '{folder}', where there is no whole checkpoint: give never, auto, a checkpoint or a "
+            "folder of checkpoints."
+        )
+    return found
 
 
 class _Recording:
@@ -145,7 +217,8 @@ class _Recording:
 
     def iteration(self, done: Iteration) -> None:
         if done.timed:
-            self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, self.batch_size))
+            samples = done.samples or self.batch_size
+            self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, samples))
         else:
             self.run.metrics([("loss", done.loss, done.step)])
         self.progress.iteration(done)

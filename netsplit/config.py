@@ -14,12 +14,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -27,10 +28,30 @@ from omegaconf.errors import OmegaConfBaseException
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import Parameter, signature_of
 
-__all__ = ["Settings", "build", "check", "locate", "suggest"]
+__all__ = ["CheckpointSettings", "Settings", "build", "check", "locate", "suggest"]
 
 TARGET = "_target_"
 PARTIAL = "_partial_"
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """When checkpoints are saved, and where."""
+
+    folder: str | None = None
+    every_epochs: int | None = None
+    every_iterations: int | None = None
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        for key in ("every_epochs", "every_iterations", "keep"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ConfigError(f"checkpoint.{key} is {value}: give at least 1.")
+
+    @property
+    def never(self) -> bool:
+        return self.every_epochs is None and self.every_iterations is None
 
 
 @dataclass(frozen=True)
@@ -40,11 +61,19 @@ class Settings:
     epochs: int
     batch_size: int
     seed: int
+    accumulate: int = 1
+    drop_last: bool = False
+    clip_norm: float | None = None
+    autocast: Literal["bfloat16", "float16"] | None = None
+    resume: str = "never"
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
 
     def __post_init__(self) -> None:
-        for key, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
+        for key, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("accumulate", 1)):
             if getattr(self, key) < least:
                 raise ConfigError(f"{key} is {getattr(self, key)}: give at least {least}.")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise ConfigError(f"clip_norm is {self.clip_norm}: give a number above 0, or null.")
 
 
 def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:

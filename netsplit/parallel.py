@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,10 +15,14 @@ from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
 from netsplit.graph.ir import Graph
 from netsplit.graph.step import as_tuple
+from netsplit.runtime.checkpoint import load_own
+from netsplit.runtime.checkpoint_files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["Metric", "ParallelModel", "correct"]
+
+log = logging.getLogger(__name__)
 
 Metric = Callable[[Any, Any], tuple[float, int]]
 Batch = tuple[Any, Any]
@@ -128,6 +133,41 @@ class ParallelModel:
             reason = str(error).splitlines()[0]
             raise NetSplitError(f"checkpoint '{path}' could not be written whole: {reason}.") from error
 
+    def save_checkpoint(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write all that training needs to go on, whole or not at all: docs/checkpoints.md.
+
+        Args:
+            folder: of this one checkpoint; what is there is replaced.
+            extra: values that JSON takes, given back by `load_checkpoint`.
+
+        Raises:
+            NetSplitError: it cannot be written.
+            WorkerError: a worker died.
+        """
+        self._open().save_checkpoint(Path(folder).absolute(), extra or {}, self._own_state())
+
+    def load_checkpoint(self, folder: str | Path) -> dict[str, Any]:
+        """Go on where a checkpoint stands, whatever placement or number of devices it was saved under.
+
+        Sets the state of torch's random number generators too. Hyperparameters are the checkpoint's.
+
+        Returns:
+            What was given as `extra`.
+
+        Raises:
+            NetSplitError: there is no whole checkpoint, it is of another model or another optimiser.
+        """
+        place = Path(folder).absolute()
+        extra = read_extra(place)
+        check_fits(place, self._needed())
+        changed = self._open().load_checkpoint(place)
+        if changed:
+            log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
+        own = self._own_state()
+        load_own(place, own)
+        torch.set_rng_state(own["rng.controller"])
+        return extra
+
     def summary(self) -> str:
         """What was decided, predicted and where the operators are."""
         return self._summary
@@ -148,6 +188,26 @@ class ParallelModel:
         if not self.runtime.pool.connections:
             raise WorkerError("the workers of this model are gone: it was closed, or one of them failed.")
         return self.runtime
+
+    def _needed(self) -> dict[str, Kind]:
+        """Every name that a checkpoint of this model has."""
+        found = {name: kind_of(tensor) for name, tensor in self.model.state_dict().items()}
+        for graph in (self._inference(), self.graph):
+            for k, init in graph.initializers.items():
+                if k not in graph.constants:
+                    found |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
+        return found
+
+    def _own_state(self) -> State:
+        """What no device holds: tensors that nothing depends on, and this process's random numbers."""
+        placed = {
+            name
+            for graph in (self._inference(), self.graph)
+            for k, init in graph.initializers.items()
+            for name in (k, *init.aliases)
+        }
+        rest = {f"model.{k}": t.detach() for k, t in self.model.state_dict().items() if k not in placed}
+        return {**rest, "rng.controller": torch.get_rng_state()}
 
     def _inference(self) -> Graph:
         assert self.runtime.inference is not None

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
+from netsplit.calibration import Calibration, calibrate
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
@@ -27,11 +28,9 @@ from netsplit.graph.module import initial_values
 from netsplit.graph.step import as_tuple, capture, capture_inference
 from netsplit.parallel import ParallelModel
 from netsplit.partition.base import Partitioner, Placement, Problem
-from netsplit.profile.compute import profile_compute
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs
+from netsplit.profile.measured import ProfileCache
 from netsplit.profile.memory import static_bytes
-from netsplit.profile.optimizer import optimizer_alpha, step_seconds_per_byte
-from netsplit.profile.overhead import instruction_seconds, with_messages
 from netsplit.program.compile import compile_program
 from netsplit.program.inference import inference_placement
 from netsplit.program.instructions import Program
@@ -119,7 +118,7 @@ class Study:
             return program
         log.info("capturing the model for a micro-batch of %d samples", rest)
         example = tuple(t[:rest].clone() for t in inputs), tuple(t[:rest].clone() for t in targets)
-        tail = capture(self.model, self.loss, example)
+        tail = capture(self.model, self.loss, example, autocast=self.graph.autocast)
         return with_tail(program, self.graph, tail)
 
 
@@ -174,11 +173,15 @@ class Session:
     Args:
         spec: the cluster; its links are probed unless it states them.
         folder: for logs of the workers.
+        profile_cache: where measured costs are kept and looked for; None: nowhere.
+        refresh: measure although costs are kept, and keep the new ones.
     """
 
     spec: ClusterSpec
     folder: Path
     temporary: bool = False  # remove the folder at the end, unless workers failed
+    profile_cache: Path | None = None
+    refresh: bool = False
     link_samples: LinkSamples = field(default_factory=dict)
     _pool: WorkerPool | None = None
     _cluster: Cluster | None = None
@@ -233,11 +236,12 @@ class Session:
         size = schedule.microbatch_size(len(inputs[0]))
         inputs, targets = (tuple(t[:size].clone() for t in part) for part in (inputs, targets))
         log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
-        graph = capture(model, loss, (inputs, targets))
-        inference = capture_inference(model, inputs)
+        graph = capture(model, loss, (inputs, targets), autocast=autocast)
+        inference = capture_inference(model, inputs, autocast=autocast)
         values = initial_values(model, inference) | initial_values(model, graph, loss)
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
-        costs = self._costs(graph, inputs + targets, values, optimizer)
+        in_flight = schedule.in_flight(len(self.spec.devices))
+        costs = self._costs(graph, inputs + targets, values, optimizer, in_flight)
         rule = UpdateRule(clip_norm, loss_scaling=autocast == "float16")
         return Study(model, graph, inference, values, costs, self.cluster, schedule, optimizer, loss, rule)
 
@@ -274,23 +278,18 @@ class Session:
         self.close()
 
     def _costs(
-        self, graph: Graph, batch: tuple[Tensor, ...], values: dict[str, Tensor], optimizer: OptimizerFactory
+        self,
+        graph: Graph,
+        batch: tuple[Tensor, ...],
+        values: dict[str, Tensor],
+        optimizer: OptimizerFactory,
+        in_flight: int = 1,
     ) -> Costs:
-        """Measured on the first worker of every kind; one after another, so that none disturbs the next."""
-        found: dict[str, _Measured] = {}
+        """As kept in `profile_cache` where nothing has changed, else measured on the workers."""
         copies = {k: values[k].detach() for k in graph.initializers}
-        for rank, device in enumerate(self.spec.devices):
-            if device.kind not in found:
-                log.info("measuring %d operators on %s", len(graph), device.name)
-                found[device.kind] = self.pool.call_one(rank, _measure, graph, batch, copies, optimizer)
-        return Costs(
-            {kind: each.seconds for kind, each in found.items()},
-            optimizer_alpha(optimizer),
-            step_seconds_per_byte={kind: each.step_seconds_per_byte for kind, each in found.items()},
-            instruction_s=with_messages(
-                {kind: each.instruction_s for kind, each in found.items()}, self.cluster
-            ),
-        )
+        task = Calibration(graph, batch, copies, optimizer, in_flight)
+        cache = ProfileCache(self.profile_cache, self.refresh)
+        return calibrate(task, self.pool, self.spec.devices, cache)
 
 
 def _warn_of_overflow(method: str, predicted: Timeline, cluster: Cluster) -> None:
@@ -305,24 +304,3 @@ def _warn_of_overflow(method: str, predicted: Timeline, cluster: Cluster) -> Non
 
 def _probe(worker: Worker) -> LinkSamples:
     return probe_links(worker.rank, [device.name for device in worker.devices], worker.torch_device)
-
-
-@dataclass(frozen=True)
-class _Measured:
-    seconds: dict[str, NodeSeconds]
-    step_seconds_per_byte: float
-    instruction_s: float
-
-
-def _measure(
-    worker: Worker,
-    graph: Graph,
-    batch: tuple[Tensor, ...],
-    values: dict[str, Tensor],
-    optimizer: OptimizerFactory,
-) -> _Measured:
-    device = str(worker.torch_device)
-    seconds = profile_compute(graph, batch, values, device)
-    shapes = [init.shape for init in graph.initializers.values() if init.is_parameter and init.requires_grad]
-    step = step_seconds_per_byte(optimizer, shapes, device)
-    return _Measured(seconds, step, instruction_seconds(device))

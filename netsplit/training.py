@@ -1,86 +1,41 @@
-"""Epochs over a dataset, with what is worth recording of them."""
+"""Epochs over a dataset, with what is worth recording of them, and with going on after an interruption.
+
+┌─► batches of the epoch, those seen already skipped ─► step ─► checkpoint, if due ─┐
+│   evaluate ─► epoch recorded ─► checkpoint, if due                               │
+└─ workers restarted, newest checkpoint loaded ◄────────────── a worker fails ◄────┘
+"""
 
 from __future__ import annotations
 
-import statistics
+import logging
 import time
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+import torch
+
+from netsplit.checkpoints import Checkpoints
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
+from netsplit.errors import ConfigError, NetSplitError, WorkerError
+from netsplit.history import Epoch, History, Iteration, Observer, Position
 from netsplit.parallel import Metric, ParallelModel, correct
-from netsplit.simulate.timeline import Timeline
+from netsplit.runtime.distributed import DistributedRuntime
 
-__all__ = ["Epoch", "History", "Iteration", "Observer", "fit"]
+__all__ = ["RESTARTS", "Epoch", "History", "Iteration", "Observer", "fit"]
+
+log = logging.getLogger(__name__)
+
+RESTARTS = 3
+"""How often in a row workers are restarted without a checkpoint between."""
 
 # The first iteration warms up, the next is metered for bytes (which slows it), and some after it are
 # recorded event by event, of which the most typical one is kept.
 _METERED, _RECORDED = 1, range(2, 22)
 
-
-@dataclass(frozen=True)
-class Iteration:
-    """One optimiser step; `timed` is False where metering made its seconds meaningless."""
-
-    step: int  # over all epochs
-    epoch: int
-    loss: float
-    seconds: float
-    timed: bool = True
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One pass over the training half; seconds without the evaluation."""
-
-    index: int
-    train_loss: float
-    test_accuracy: float
-    seconds: float
-
-
-@dataclass
-class History:
-    """A finished training."""
-
-    batch_size: int
-    iterations: list[Iteration] = field(default_factory=list)
-    epochs: list[Epoch] = field(default_factory=list)
-    recorded: list[Timeline] = field(default_factory=list)
-    peak_bytes: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def iteration_s(self) -> float:
-        """Median seconds of an iteration, warm-up and metered iterations left out where others exist."""
-        timed = [it.seconds for it in self.iterations if it.timed]
-        return statistics.median(timed[1:] or timed or [it.seconds for it in self.iterations])
-
-    @property
-    def throughput(self) -> float:
-        """Samples per second at the median iteration."""
-        return self.batch_size / self.iteration_s
-
-    @property
-    def measured(self) -> Timeline | None:
-        """The recorded iteration nearest to the median, with its own seconds and the metered bytes."""
-        if not self.recorded:
-            return None
-        typical = min(self.recorded, key=lambda timeline: abs(timeline.iteration_s - self.iteration_s))
-        return replace(typical, peak_bytes=self.peak_bytes)
-
-    @property
-    def typical(self) -> Timeline:
-        """What a run is measured by: the median seconds and the metered bytes."""
-        return Timeline((), self.iteration_s, self.peak_bytes)
-
-
-class Observer(Protocol):
-    """Told what happens while it happens."""
-
-    def iteration(self, done: Iteration) -> None: ...
-
-    def epoch(self, done: Epoch) -> None: ...
+Restart = Callable[[], DistributedRuntime]
 
 
 def fit(
@@ -91,45 +46,234 @@ def fit(
     seed: int = 0,
     observer: Observer | None = None,
     metric: Metric = correct,
+    accumulate: int = 1,
+    drop_last: bool = False,
+    checkpoints: Checkpoints | None = None,
+    restart: Restart | None = None,
 ) -> History:
     """Train, and evaluate after every epoch.
 
-    Batches are the model's own size, in an order that depends on `seed` and the epoch alone; the
-    samples left over by whole batches sit out that epoch.
+    Batches are the model's own size, in an order that depends on `seed` and the epoch alone; the last
+    of an epoch may be smaller. With `checkpoints`, training begins at the newest of them.
+
+    Args:
+        accumulate: batches that one optimiser step sees, every sample with the same weight; at an epoch's
+            end fewer.
+        drop_last: the samples that do not fill a batch sit out their epoch.
+        checkpoints: where training is saved, and where it goes on from.
+        restart: puts the model's plan on new workers; called when a worker failed, after which training
+            goes on from the newest checkpoint, or from the beginning where there is none.
 
     Raises:
-        ConfigError: the training half is smaller than one batch.
-        WorkerError: a worker died, raised or hung.
+        ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, or the
+            checkpoint is of another model or data order.
+        NetSplitError: a checkpoint cannot be written.
+        WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row
+            without a checkpoint between.
     """
-    history = History(model.batch_size)
-    for index in range(epochs):
-        start = time.perf_counter()
-        for inputs, targets in batches(data.train, model.batch_size, epoch=index, seed=seed):
-            done = _iterate(model, history, index, inputs, targets)
-            history.iterations.append(done)
-            if observer is not None:
-                observer.iteration(done)
-        seconds = time.perf_counter() - start
-        losses = [it.loss for it in history.iterations if it.epoch == index]
-        tests = batches(data.test, model.batch_size, shuffle=False, drop_last=False)
-        done_epoch = Epoch(index, statistics.fmean(losses), model.evaluate(tests, metric), seconds)
-        history.epochs.append(done_epoch)
-        if observer is not None:
-            observer.epoch(done_epoch)
-    return history
+    if accumulate < 1:
+        raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
+    training = _Training(model, data, epochs, seed, observer, metric, accumulate, drop_last, checkpoints)
+    training.begin()
+    while True:
+        try:
+            training.run()
+            return training.history
+        except WorkerError as error:
+            if restart is None:
+                raise
+            training.recover(error, restart)
 
 
-def _iterate(
-    model: ParallelModel, history: History, epoch: int, inputs: object, targets: object
-) -> Iteration:
-    step = len(history.iterations)
-    start = time.perf_counter()
-    if step == _METERED:
-        loss, timeline = model.measure_batch(inputs, targets, bytes_too=True)
-        history.peak_bytes = timeline.peak_bytes
-    elif step in _RECORDED:
-        loss, timeline = model.measure_batch(inputs, targets)
-        history.recorded.append(timeline)
-    else:
-        loss = model.train_batch(inputs, targets)
-    return Iteration(step, epoch, loss, time.perf_counter() - start, timed=step != _METERED)
+class _Training:
+    def __init__(
+        self,
+        model: ParallelModel,
+        data: Data,
+        epochs: int,
+        seed: int,
+        observer: Observer | None,
+        metric: Metric,
+        accumulate: int,
+        drop_last: bool,
+        checkpoints: Checkpoints | None,
+    ) -> None:
+        self.model = model
+        self.data = data
+        self.epochs = epochs
+        self.seed = seed
+        self.observer = observer
+        self.metric = metric
+        self.accumulate = accumulate
+        self.drop_last = drop_last
+        self.checkpoints = checkpoints
+        self.history = History(model.batch_size)
+        self.position = Position()
+        self.random = torch.get_rng_state()
+        self.told = Position(epoch=0, step=0)  # what the observer knows already
+        self.since_start = 0  # iterations on these workers
+        self.failures = 0  # since the last checkpoint
+
+    def begin(self) -> None:
+        newest = self.checkpoints.newest if self.checkpoints is not None else None
+        if newest is None:
+            return
+        self._load(newest)
+        log.info("going on from %s: %s", newest, self.position)
+        if self.observer is not None:
+            for done in self.history.epochs:
+                self.observer.epoch(done)
+        self.told = self.position
+
+    def run(self) -> None:
+        while self.position.epoch < self.epochs:
+            for done in self._steps():
+                self.history.iterations.append(done)
+                self._tell_iteration(done)
+                if self.position.samples < self._samples and self._due_after_step():
+                    self._save()
+            self._end_epoch()
+
+    def recover(self, error: WorkerError, restart: Restart) -> None:
+        """New workers, and the state of the newest checkpoint on them.
+
+        Raises:
+            WorkerError: too many failures in a row.
+        """
+        while True:
+            self.failures += 1
+            if self.failures > RESTARTS:
+                raise error
+            try:
+                reason = str(error).rstrip(".")
+                log.warning("%s: restarting the workers (%d of %d).", reason, self.failures, RESTARTS)
+                self.model.runtime = restart()
+                self.since_start = 0
+                newest = self.checkpoints.newest if self.checkpoints is not None else None
+                if newest is None:
+                    self._start_over()
+                else:
+                    self._load(newest)
+                log.info("going on from %s: %s", newest or "the beginning", self.position)
+            except WorkerError as again:
+                error = again
+            else:
+                return
+
+    @property
+    def _samples(self) -> int:
+        """In one epoch."""
+        count = len(self.data.train)
+        return count - count % self.model.batch_size if self.drop_last else count
+
+    def _due_after_step(self) -> bool:
+        return self.checkpoints is not None and self.checkpoints.due_after_step(self.position.step)
+
+    def _steps(self) -> Iterator[Iteration]:
+        """The rest of the present epoch, one optimiser step after another."""
+        count, size = self._samples, self.model.batch_size
+        epoch, seen = self.position.epoch, self.position.samples
+        loader = batches(
+            self.data.train, size, epoch=epoch, seed=self.seed, drop_last=self.drop_last, skip=seen
+        )
+        while seen < count:
+            total = min(self.accumulate * size, count - seen)
+            start = time.perf_counter()
+            loss, timed = self._step(loader, total)
+            seconds = time.perf_counter() - start
+            seen += total
+            done = Iteration(self.position.step, epoch, loss, seconds, timed, total)
+            self.position = self.position.after(total, loss, seconds)
+            self.since_start += 1
+            yield done
+
+    def _step(self, loader: Iterator[tuple[Any, Any]], total: int) -> tuple[float, bool]:
+        """One optimiser step on so many samples; their mean loss, and whether its seconds count."""
+        left, loss, timed = total, 0.0, True
+        while left:
+            inputs, targets = next(loader)
+            share = len(targets) / total
+            left -= len(targets)
+            found, metered = self._batch(inputs, targets, share, last=left == 0)
+            loss += share * found
+            timed = timed and not metered
+        return loss, timed
+
+    def _batch(self, inputs: Any, targets: Any, share: float, last: bool) -> tuple[float, bool]:
+        """The batch's loss, and whether it was metered for bytes."""
+        number = self.since_start
+        if len(targets) < self.model.batch_size:
+            return self._uneven(inputs, targets, share), False
+        if not last or number not in (_METERED, *_RECORDED):
+            return self.model.train_batch(inputs, targets, share=share, step=last), False
+        metered = number == _METERED
+        loss, timeline = self.model.measure_batch(inputs, targets, metered, share=share, step=last)
+        if metered:
+            self.history.peak_bytes = timeline.peak_bytes
+        else:
+            self.history.recorded.append(timeline)
+        return loss, metered
+
+    def _uneven(self, inputs: Any, targets: Any, share: float) -> float:
+        try:
+            return self.model.train_batch(inputs, targets, share=share, step=True)
+        except WorkerError:
+            raise
+        except NetSplitError as error:
+            reason = str(error).rstrip(".")
+            raise NetSplitError(
+                f"an epoch's last batch has {len(targets)} samples: {reason}; drop_last=true leaves it out."
+            ) from error
+
+    def _end_epoch(self) -> None:
+        position = self.position
+        tests = batches(self.data.test, self.model.batch_size, shuffle=False, drop_last=False)
+        accuracy = self.model.evaluate(tests, self.metric)
+        done = Epoch(position.epoch, position.loss_sum / position.samples, accuracy, position.seconds)
+        self.history.epochs.append(done)
+        self.position = position.next_epoch()
+        if done.index >= self.told.epoch:
+            self.told = Position(epoch=done.index + 1, step=self.told.step)
+            if self.observer is not None:
+                self.observer.epoch(done)
+        last = self.position.epoch >= self.epochs
+        due = self.checkpoints is not None and self.checkpoints.due_after_epoch(self.position.epoch, last)
+        if due or self._due_after_step():
+            self._save()
+
+    def _tell_iteration(self, done: Iteration) -> None:
+        """Once, however often the iteration had to be done."""
+        if done.step < self.told.step:
+            return
+        self.told = Position(epoch=self.told.epoch, step=done.step + 1)
+        if self.observer is not None:
+            self.observer.iteration(done)
+
+    def _save(self) -> None:
+        assert self.checkpoints is not None
+        order = {"seed": self.seed, "train_samples": len(self.data.train)}
+        extra = {**asdict(self.position), "order": order, "history": self.history.stored()}
+        self.checkpoints.save(self.model, self.position.step, extra)
+        self.failures = 0
+
+    def _load(self, folder: Path) -> None:
+        extra = self.model.load_checkpoint(folder)
+        order, stored = extra.pop("order", {}), extra.pop("history", None)
+        if stored is None:
+            raise ConfigError(
+                f"checkpoint '{folder}' was not saved by a training: it says not where it stands."
+            )
+        self.position = Position(**extra)
+        self.history.restore(stored)
+        here = {"seed": self.seed, "train_samples": len(self.data.train)}
+        wrong = [key for key, value in here.items() if order.get(key) != value]
+        if self.position.samples and wrong:
+            raise ConfigError(
+                f"checkpoint '{folder}' stands within an epoch, whose order came from {wrong[0]} "
+                f"{order.get(wrong[0])}, but it is {here[wrong[0]]} here: give the same."
+            )
+
+    def _start_over(self) -> None:
+        self.position = Position()
+        self.history.restore(History(self.model.batch_size).stored())
+        torch.set_rng_state(self.random)

@@ -64,6 +64,12 @@ def job(cfg: DictConfig) -> None:
         batch_size=settings.batch_size,
         seed=settings.seed,
         config=OmegaConf.to_container(cfg, resolve=True),
+        accumulate=settings.accumulate,
+        drop_last=settings.drop_last,
+        clip_norm=settings.clip_norm,
+        autocast=settings.autocast,
+        resume=settings.resume,
+        checkpoint=settings.checkpoint,
     )
     log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)

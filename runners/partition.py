@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from netsplit.partition.base import Partitioner, Placement, Problem
     from netsplit.workload import Workload
 
-__all__ = ["Settings", "job", "main"]
+__all__ = ["Settings", "described", "job", "main", "one_partitioner"]
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +74,9 @@ def job(cfg: DictConfig) -> None:
     """Everything from the composed config to the table and `result.json`."""
     settings = _settings(cfg)
     _check_own_result(cfg)
-    partitioner = _partitioner(cfg, settings)
+    partitioner = one_partitioner(cfg, settings.time_limit)
     schedule = build(cfg.schedule)
-    cluster = _cluster(cfg)
+    cluster = described(cfg, "runners.partition")
     folder = Path(HydraConfig.get().runtime.output_dir)
     result = Path(settings.result) if settings.result is not None else folder / "result.json"
 
@@ -140,7 +140,8 @@ def _settings(cfg: DictConfig) -> Settings:
     return found
 
 
-def _partitioner(cfg: DictConfig, settings: Settings) -> Partitioner:
+def one_partitioner(cfg: DictConfig, time_limit: float | None) -> Partitioner:
+    """The method that the command line chooses, with `time_limit` for its own where that is not given."""
     chosen = cfg.get("partitioner") or {}
     if len(chosen) != 1:
         names = ", ".join(map(str, chosen)) or "none"
@@ -149,19 +150,20 @@ def _partitioner(cfg: DictConfig, settings: Settings) -> Partitioner:
             "with --multirun partitioner=m_topo,single."
         )
     ((name, node),) = chosen.items()
-    return _with_limit(build(node), str(name), settings)
+    return _with_limit(build(node), str(name), time_limit)
 
 
-def _with_limit(partitioner: Any, name: str, settings: Settings) -> Partitioner:
+def _with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partitioner:
     """The method's own time limit follows `time_limit`, unless the command line sets it."""
     own = f"partitioner.{name}.{TIME_LIMIT}="
     given = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
-    if settings.time_limit is not None and hasattr(partitioner, TIME_LIMIT) and not given:
-        partitioner = replace(partitioner, **{TIME_LIMIT: settings.time_limit})
+    if time_limit is not None and hasattr(partitioner, TIME_LIMIT) and not given:
+        partitioner = replace(partitioner, **{TIME_LIMIT: time_limit})
     return partitioner
 
 
-def _cluster(cfg: DictConfig) -> Any:
+def described(cfg: DictConfig, command: str) -> Any:
+    """The cluster that is described, or None for the file's own; `command` names who asks."""
     node = cfg.get("cluster")
     if node is None:
         return None
@@ -169,7 +171,7 @@ def _cluster(cfg: DictConfig) -> Any:
     if target.startswith("netsplit.cluster.") and not target.startswith(DESCRIBED):
         raise ConfigError(
             f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
-            "which runners.partition does not start: choose cluster=uniform, mixed3 or mixed4."
+            f"which {command} does not start: choose cluster=uniform, mixed3 or mixed4."
         )
     return build(node)
 
@@ -181,7 +183,7 @@ def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | No
         return None
     option = CONF / "partitioner" / f"{name}.yaml"
     if option.parent == CONF / "partitioner" and option.is_file():
-        return _with_limit(build(_loaded(option)), name, settings)
+        return _with_limit(build(_loaded(option)), name, settings.time_limit)
     file = Path(name)
     if not file.is_file():
         known = [path.stem for path in (CONF / "partitioner").glob("*.yaml")]

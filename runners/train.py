@@ -1,4 +1,8 @@
-"""Train with one method, `partitioner=...`, and record it. `python -m runners.train --help`."""
+"""Train with one method, `partitioner=...`, and record it. `python -m runners.train --help`.
+
+python -m runners.train partitioner=m_topo resume=auto                       goes on by itself
+python -m runners.train resume=outputs/train/runs/<run>/checkpoints/m_topo   from that training's newest
+"""
 
 from __future__ import annotations
 

@@ -342,6 +342,38 @@ def test_one_method_is_trained_by_the_train_command(command: Command) -> None:
     assert (outcome.artifacts("m_topo") / "checkpoint.pt").exists()
 
 
+@pytest.mark.slow
+def test_a_training_goes_on_by_itself_and_again_when_it_is_started_again(command: Command) -> None:
+    folder = command.folder / "checkpoints"
+    asked = [
+        "partitioner=m_topo",
+        "resume=auto",
+        "checkpoint.every_iterations=1",
+        f"checkpoint.folder={folder}",
+    ]
+    process = command.start("resumed", *asked, "epochs=2", runner="train")
+    wait_until(lambda: any(folder.glob("m_topo/*-step-2")), process)
+    os.kill(worker_processes(process.pid)[1].pid, signal.SIGKILL)
+    outcome = command.end("resumed", process)
+    assert outcome.code == 0, outcome.stderr
+    assert "restarting the workers (1 of 3)" in outcome.stdout + outcome.stderr
+    assert {run.info.status for run in outcome.runs.values()} == {"FINISHED"}
+    assert len(outcome.series("m_topo", "loss")) == 2 * LIMIT // BATCH  # each once
+    longer = command.run("longer", *asked, "epochs=3", runner="train")
+    assert longer.code == 0, longer.stderr
+    assert len(longer.series("m_topo", "loss")) == LIMIT // BATCH
+    assert longer.series("m_topo", "train_loss")[:2] == outcome.series("m_topo", "train_loss")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_not_there_is_one_sentence_before_anything_starts(command: Command) -> None:
+    outcome = command.run("nowhere", "partitioner=m_topo", "resume=/no/such/folder", runner="train")
+    assert outcome.code == 2
+    (error,) = errors(outcome)
+    assert "resume is '/no/such/folder', where there is no whole checkpoint" in error
+    assert "starting" not in outcome.stdout
+
+
 @pytest.fixture(scope="module")
 def broken(command: Command) -> tuple[Outcome, int]:
     """A method without room, one whose worker is killed, one that goes well; and the killed process."""

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import shutil
 import statistics
+import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from netsplit.checkpoints import Checkpoints, newest, stable_folder
+from netsplit.config import CheckpointSettings, check
 from netsplit.data import Data
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.parallel import ParallelModel
 from netsplit.simulate.timeline import Timeline
-from netsplit.training import Epoch, History, Iteration, fit
+from netsplit.training import RESTARTS, Epoch, History, Iteration, fit
 
-BATCH, SAMPLES, TEST = 4, 30, 9  # seven whole batches an epoch, two samples left over
+BATCH, SAMPLES, TEST = 4, 30, 9  # seven whole batches an epoch, and one of two samples
 
 
 class Pretender:
@@ -27,24 +38,32 @@ class Pretender:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.shares: list[tuple[float, bool]] = []
         self.seen: list[list[int]] = []
         self.evaluated: list[list[int]] = []
 
-    def train_batch(self, inputs: Tensor, targets: Tensor) -> float:
-        return self._step("plain", inputs)
+    def train_batch(self, inputs: Tensor, targets: Tensor, *, share: float = 1.0, step: bool = True) -> float:
+        return self._step("plain", inputs, share, step)
 
     def measure_batch(
-        self, inputs: Tensor, targets: Tensor, bytes_too: bool = False
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        bytes_too: bool = False,
+        *,
+        share: float = 1.0,
+        step: bool = True,
     ) -> tuple[float, Timeline]:
-        loss = self._step("bytes" if bytes_too else "events", inputs)
+        loss = self._step("bytes" if bytes_too else "events", inputs, share, step)
         return loss, Timeline((), loss, {"cpu:0": 7} if bytes_too else {})
 
     def evaluate(self, batches: Iterable[tuple[Tensor, Tensor]], metric: Any) -> float:
         self.evaluated.append([int(i) for inputs, _ in batches for i in inputs])
         return 0.25 * len(self.evaluated)
 
-    def _step(self, kind: str, inputs: Tensor) -> float:
+    def _step(self, kind: str, inputs: Tensor, share: float, step: bool) -> float:
         self.calls.append(kind)
+        self.shares.append((share, step))
         self.seen.append(inputs.tolist())
         return float(len(self.calls) - 1)
 
@@ -67,10 +86,9 @@ def data(train: int = SAMPLES) -> Data:
     return Data("numbers", half(train), half(TEST), num_classes=1, classes=("0",))
 
 
-def fitted(epochs: int = 2, seed: int = 0, observer: Listener | None = None) -> tuple[Pretender, History]:
+def fitted(epochs: int = 2, **options: Any) -> tuple[Pretender, History]:
     model = Pretender()
-    history = fit(cast(ParallelModel, model), data(), epochs=epochs, seed=seed, observer=observer)
-    return model, history
+    return model, fit(cast(ParallelModel, model), data(), epochs=epochs, **options)
 
 
 def history_of(seconds: list[float], timed: list[bool]) -> History:
@@ -78,44 +96,76 @@ def history_of(seconds: list[float], timed: list[bool]) -> History:
     return History(BATCH, [Iteration(step, 0, 1.0, s, timed=t) for step, (s, t) in pairs])
 
 
-def test_an_epoch_is_every_whole_batch_once_and_then_the_test_half() -> None:
+def test_an_epoch_is_every_sample_once_and_then_the_test_half() -> None:
     model, history = fitted()
-    assert len(history.iterations) == 2 * (SAMPLES // BATCH)
+    assert [it.samples for it in history.iterations] == 2 * [*7 * [4], 2]
     for epoch in range(2):
-        drawn = [i for batch in model.seen[7 * epoch : 7 * epoch + 7] for i in batch]
-        assert len(set(drawn)) == len(drawn) == 28
+        drawn = [i for batch in model.seen[8 * epoch : 8 * epoch + 8] for i in batch]
+        assert sorted(drawn) == list(range(SAMPLES))
     assert model.evaluated == [list(range(TEST))] * 2
     assert [epoch.test_accuracy for epoch in history.epochs] == [0.25, 0.5]
 
 
-def test_the_loss_of_an_epoch_is_the_mean_of_its_iterations() -> None:
+def test_samples_that_fill_no_batch_can_sit_out() -> None:
+    model, history = fitted(drop_last=True)
+    assert [it.samples for it in history.iterations] == 14 * [4]
+    assert model.seen == [batch for batch in fitted()[0].seen if len(batch) == 4]
+
+
+def test_the_loss_of_an_epoch_is_the_mean_of_its_samples() -> None:
     _, history = fitted()
-    assert [epoch.train_loss for epoch in history.epochs] == [3.0, 10.0]
-    assert [it.loss for it in history.iterations] == list(range(14))
+    first = (4 * sum(range(7)) + 2 * 7) / 30
+    assert [epoch.train_loss for epoch in history.epochs] == pytest.approx([first, first + 8])
+    assert [it.loss for it in history.iterations] == list(range(16))
+
+
+def test_a_step_on_several_batches_weights_every_sample_alike() -> None:
+    """Eight batches of an epoch, the last with two samples: steps on three, three, and two."""
+    model, history = fitted(epochs=1, accumulate=3)
+    third = pytest.approx(1 / 3)
+    assert model.shares == [
+        *2 * [(third, False), (third, False), (third, True)], (pytest.approx(4 / 6), False),
+        (pytest.approx(2 / 6), True),
+    ]  # fmt: skip
+    assert [it.samples for it in history.iterations] == [12, 12, 6]
+    assert [it.loss for it in history.iterations] == pytest.approx([1.0, 4.0, (4 * 6 + 2 * 7) / 6])
+    assert model.calls[5] == "bytes"  # the last batch of the second step
+
+
+def test_without_accumulation_every_batch_counts_in_full() -> None:
+    assert fitted(epochs=1)[0].shares == 8 * [(1.0, True)]
+
+
+def test_accumulating_less_than_one_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="accumulate is 0: give at least 1"):
+        fitted(accumulate=0)
 
 
 def test_batches_depend_on_seed_and_epoch_alone() -> None:
     assert fitted()[0].seen == fitted()[0].seen
     assert fitted(seed=1)[0].seen != fitted()[0].seen
     seen = fitted()[0].seen
-    assert seen[:7] != seen[7:]
+    assert seen[:8] != seen[8:]
 
 
 def test_an_observer_is_told_everything_in_the_order_it_happens() -> None:
     listener = Listener()
     _, history = fitted(observer=listener)
-    first, second = history.iterations[:7], history.iterations[7:]
+    first, second = history.iterations[:8], history.iterations[8:]
     assert listener.told == [*first, history.epochs[0], *second, history.epochs[1]]
-    assert [it.step for it in history.iterations] == list(range(14))
-    assert [it.epoch for it in history.iterations] == [0] * 7 + [1] * 7
+    assert [it.step for it in history.iterations] == list(range(16))
+    assert [it.epoch for it in history.iterations] == [0] * 8 + [1] * 8
 
 
-def test_the_second_iteration_is_metered_and_the_next_twenty_are_recorded() -> None:
+def test_the_second_iteration_is_metered_and_whole_ones_of_the_next_twenty_recorded() -> None:
     model, history = fitted(epochs=4)
-    assert model.calls == ["plain", "bytes", *["events"] * 20, *["plain"] * 6]
-    assert [it.timed for it in history.iterations] == [True, False] + [True] * 26
+    kinds = ["plain", "bytes", *["events"] * 20, *["plain"] * 10]
+    for uneven in (7, 15, 23, 31):  # never measured
+        kinds[uneven] = "plain"
+    assert model.calls == kinds
+    assert [it.timed for it in history.iterations] == [True, False] + [True] * 30
     assert history.peak_bytes == {"cpu:0": 7}
-    assert len(history.recorded) == 20
+    assert len(history.recorded) == 18
 
 
 def test_the_median_leaves_out_warm_up_and_metered_iterations() -> None:
@@ -147,6 +197,281 @@ def test_a_training_of_two_iterations_has_no_measured_timeline() -> None:
     assert history_of([1.0, 1.0], [True, False]).measured is None
 
 
-def test_a_training_half_smaller_than_a_batch_is_refused() -> None:
+def test_a_training_half_smaller_than_a_batch_is_one_uneven_batch_or_refused() -> None:
+    model = Pretender()
+    fit(cast(ParallelModel, model), data(train=3), epochs=1)
+    assert [len(batch) for batch in model.seen] == [3]
     with pytest.raises(ConfigError, match="batch_size is 4, but the dataset has 3 samples"):
-        fit(cast(ParallelModel, Pretender()), data(train=3), epochs=1)
+        fit(cast(ParallelModel, Pretender()), data(train=3), epochs=1, drop_last=True)
+
+
+def test_uneven_and_accumulated_iterations_count_by_their_samples() -> None:
+    history = history_of([9.0, 1.0, 4.0, 0.1], [True] * 4)
+    samples = (4, 4, 8, 2)
+    history.iterations = [
+        replace(it, samples=count) for it, count in zip(history.iterations, samples, strict=True)
+    ]
+    assert history.iteration_s == statistics.median([1.0, 2.0])
+
+
+# --- interrupted and resumed --------------------------------------------------------------------------
+
+
+class Mortal(Pretender):
+    """Its one weight is moved by every sample, in order; dies at the given calls of a step."""
+
+    def __init__(self, dies_at: Iterable[int] = ()) -> None:
+        super().__init__()
+        self.weight = 1.0
+        self.dies_at = set(dies_at)
+        self.runtime: Any = None
+
+    def _step(self, kind: str, inputs: Tensor, share: float, step: bool) -> float:
+        super()._step(kind, inputs, share, step)
+        if len(self.calls) in self.dies_at:
+            raise WorkerError("worker cpu:1 died at its forward.")
+        for sample in inputs.tolist():
+            self.weight = (1.1 * self.weight + share * sample) % 7.0
+        return self.weight
+
+    def save_checkpoint(self, folder: Path, extra: dict[str, Any]) -> None:
+        folder.mkdir()
+        (folder / ".metadata").write_text(repr(self.weight))
+        (folder / "netsplit.json").write_text(json.dumps(extra))
+
+    def load_checkpoint(self, folder: Path) -> dict[str, Any]:
+        self.weight = float((folder / ".metadata").read_text())
+        return dict(json.loads((folder / "netsplit.json").read_text()))
+
+    def restart(self) -> Any:
+        """New workers have the first weights."""
+        self.weight = 1.0
+        return "restarted"
+
+
+def train_on(model: Mortal, folder: Path | None, **options: Any) -> History:
+    """Three epochs of eight batches."""
+    chosen: dict[str, Any] = {"epochs": 3} | options
+    saving = {key: chosen.pop(key) for key in ("every_epochs", "every_iterations") if key in chosen}
+    if folder is None:
+        return fit(cast(ParallelModel, model), data(), **chosen)
+    with Checkpoints(folder, resume=True, **saving) as checkpoints:
+        return fit(cast(ParallelModel, model), data(), checkpoints=checkpoints, **chosen)
+
+
+def told_alike(history: History, other: History) -> bool:
+    """All but the seconds."""
+
+    def plain(found: History) -> list[Any]:
+        steps = [(it.step, it.epoch, it.loss, it.samples) for it in found.iterations]
+        return [steps, [(epoch.index, epoch.train_loss, epoch.test_accuracy) for epoch in found.epochs]]
+
+    return plain(history) == plain(other)
+
+
+class Even(Mortal):
+    """Its accuracy depends on the weight alone."""
+
+    def evaluate(self, batches: Iterable[tuple[Tensor, Tensor]], metric: Any) -> float:
+        return self.weight
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dies_at=st.sets(st.integers(1, 30), max_size=3),
+    accumulate=st.integers(1, 3),
+    every_epochs=st.sampled_from([None, 1, 2]),
+    every_iterations=st.sampled_from([None, 1, 3]),
+    drop_last=st.booleans(),
+)
+def test_a_training_whose_workers_die_ends_as_one_whose_workers_live(
+    dies_at: set[int], accumulate: int, drop_last: bool, **saving: int | None
+) -> None:
+    """And its observer is told everything once, in order."""
+    options = {"accumulate": accumulate, "drop_last": drop_last}
+    quiet, whole = Even(), Listener()
+    history = train_on(quiet, None, observer=whole, **options)
+    model, listener = Even(dies_at), Listener()
+    with tempfile.TemporaryDirectory() as folder:
+        found = train_on(model, Path(folder), restart=model.restart, observer=listener, **options, **saving)
+    assert model.weight == quiet.weight
+    assert told_alike(found, history)
+    assert [(type(each), getattr(each, "step", None)) for each in listener.told] == [
+        (type(each), getattr(each, "step", None)) for each in whole.told
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(stops_at=st.integers(2, 24), every_iterations=st.sampled_from([1, 2, 5]), accumulate=st.integers(1, 3))
+def test_a_command_started_again_ends_as_one_that_was_never_stopped(
+    stops_at: int, every_iterations: int, accumulate: int
+) -> None:
+    quiet = Even()
+    history = train_on(quiet, None, accumulate=accumulate)
+    with tempfile.TemporaryDirectory() as name:
+        options = {"every_iterations": every_iterations, "accumulate": accumulate}
+        first, again, listener = Even({stops_at}), Even(), Listener()
+        with pytest.raises(WorkerError):
+            train_on(first, Path(name), **options)
+        found = train_on(again, Path(name), observer=listener, **options)
+    assert again.weight == quiet.weight
+    assert len(again.seen) < len(quiet.seen) or stops_at <= every_iterations * accumulate
+    assert told_alike(found, history)
+    assert [each.index for each in listener.told if isinstance(each, Epoch)] == [0, 1, 2]
+
+
+def test_a_finished_training_is_not_done_again_but_can_be_made_longer(tmp_path: Path) -> None:
+    history = train_on(Even(), tmp_path)
+    again = Even()
+    assert told_alike(train_on(again, tmp_path), history)
+    assert again.calls == []
+    longer, quiet = Even(), Even()
+    assert len(train_on(longer, tmp_path, epochs=5).epochs) == 5
+    assert len(longer.seen) == 2 * 8
+    train_on(quiet, None, epochs=5)
+    assert longer.weight == quiet.weight
+
+
+def test_workers_that_die_again_and_again_end_the_training_with_their_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Even(range(5, 100))
+    with caplog.at_level(logging.INFO), pytest.raises(WorkerError, match="died at its forward"):
+        train_on(model, tmp_path, restart=model.restart, every_iterations=2)
+    assert len(model.calls) == 5 + RESTARTS
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said[0] == "worker cpu:1 died at its forward: restarting the workers (1 of 3)."
+    assert len(said) == RESTARTS
+    assert "going on from" in caplog.text
+    assert "4 iterations done, 16 samples of epoch 1" in caplog.text
+
+
+def test_a_checkpoint_between_failures_counts_as_progress(tmp_path: Path) -> None:
+    model = Even(range(3, 20, 3))
+    assert len(train_on(model, tmp_path, restart=model.restart, every_iterations=1).epochs) == 3
+    assert len(model.dies_at) > RESTARTS
+
+
+def test_without_being_asked_to_nothing_is_restarted(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError):
+        train_on(Even({3}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"), [("seed", "from seed 0, but it is 1"), ("data", "train_samples")]
+)
+def test_another_order_within_an_epoch_is_refused(tmp_path: Path, changed: str, words: str) -> None:
+    with pytest.raises(WorkerError):
+        train_on(Even({4}), tmp_path, every_iterations=1)
+    with Checkpoints(tmp_path, resume=True) as checkpoints, pytest.raises(ConfigError, match=words):
+        fit(
+            cast(ParallelModel, Even()),
+            data(SAMPLES - 2 * (changed == "data")),
+            epochs=3,
+            seed=int(changed == "seed"),
+            checkpoints=checkpoints,
+        )
+
+
+# --- the folder ---------------------------------------------------------------------------------------
+
+
+def folders(folder: Path) -> list[str]:
+    return sorted(place.name for place in folder.iterdir() if place.is_dir())
+
+
+def test_the_newest_are_kept_in_the_order_they_were_saved(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step in (5, 10, 7):  # a training that began again from an earlier one
+            checkpoints.save(cast(Any, Even()), step, {})
+        assert folders(tmp_path) == ["000002-step-10", "000003-step-7"]
+        assert checkpoints.newest == tmp_path / "000003-step-7"
+
+
+def test_a_save_that_fails_removes_nothing(tmp_path: Path) -> None:
+    class Full(Even):
+        def save_checkpoint(self, folder: Path, extra: dict[str, Any]) -> None:
+            raise NetSplitError("no room")
+
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(cast(Any, Even()), 5, {})
+        with pytest.raises(NetSplitError):
+            checkpoints.save(cast(Any, Full()), 6, {})
+        assert folders(tmp_path) == ["000001-step-5"]
+
+
+def test_what_a_killed_training_left_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(cast(Any, Even()), 5, {})
+    for name in (".000002-step-9.x8fk2", ".000001-step-2.removed"):
+        shutil.copytree(tmp_path / "000001-step-5", tmp_path / name)
+    (tmp_path / "000003-step-9").mkdir()  # not whole
+    (tmp_path / "mine").mkdir()
+    with Checkpoints(tmp_path, resume=True) as checkpoints:
+        assert checkpoints.newest == tmp_path / "000001-step-5"
+        assert folders(tmp_path) == ["000001-step-5", "000003-step-9", "mine"]
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path), pytest.raises(NetSplitError, match="is in use by another training"):
+        Checkpoints(tmp_path, resume=True)
+    Checkpoints(tmp_path, resume=True).close()
+
+
+def test_checkpoints_of_an_earlier_training_are_not_mixed_with_a_new_one_s(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(cast(Any, Even()), 5, {})
+    for origin in (None, tmp_path / "another"):
+        with pytest.raises(
+            ConfigError, match="has checkpoints of an earlier training: go on with resume=auto"
+        ):
+            Checkpoints(tmp_path, origin=origin)
+
+
+def test_an_origin_is_begun_with_until_there_is_a_checkpoint_of_one_s_own(tmp_path: Path) -> None:
+    quiet, first, second = Even(), Even(), Even()
+    train_on(quiet, None)
+    train_on(first, tmp_path / "first", epochs=1)
+    origin = newest(tmp_path / "first")
+    with Checkpoints(tmp_path / "second", origin=origin) as checkpoints:
+        fit(cast(ParallelModel, second), data(), epochs=3, checkpoints=checkpoints)
+        assert checkpoints.newest == tmp_path / "second" / "000002-step-24"
+    assert second.weight == quiet.weight
+    assert len(second.seen) == 16
+
+
+def test_a_folder_that_is_only_read_from_gets_nothing(tmp_path: Path) -> None:
+    train_on(Even(), tmp_path, every_epochs=None)
+    assert folders(tmp_path) == []
+
+
+def test_the_default_folder_is_the_training_s_whatever_the_time_and_the_epochs() -> None:
+    config = {"model": {"layers": 3}, "seed": 0, "epochs": 3, "partitioner": {"auto": {}}}
+    place = stable_folder(config, "small, digits")
+    assert place == stable_folder(config | {"epochs": 9, "partitioner": {}}, "small, digits")
+    assert place.parent == Path("outputs/checkpoints")
+    assert place != stable_folder(config | {"seed": 1}, "small, digits")
+    assert place != stable_folder(config | {"model": {"layers": 6}}, "small, digits")
+
+
+@pytest.mark.parametrize(
+    ("given_", "words"),
+    [
+        ({"accumulate": 0}, "accumulate is 0: give at least 1"),
+        ({"clip_norm": 0.0}, "clip_norm is 0.0: give a number above 0, or null"),
+        ({"clip_norm": float("inf")}, "clip_norm is inf"),
+        ({"autocast": "float8"}, "autocast is 'float8': give one of bfloat16, float16"),
+        ({"checkpoint": {"keep": 0}}, "checkpoint.keep is 0: give at least 1"),
+        ({"checkpoint": {"every_epoch": 1}}, "every_epoch is not a parameter"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(given_: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))
+
+
+def test_settings_are_read() -> None:
+    given_ = {"clip_norm": 1, "autocast": "bfloat16", "resume": "auto", "checkpoint": {"every_iterations": 5}}
+    found = check(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))
+    assert (found.clip_norm, found.autocast, found.resume) == (1.0, "bfloat16", "auto")
+    assert found.checkpoint == CheckpointSettings(every_iterations=5)

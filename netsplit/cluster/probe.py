@@ -25,6 +25,8 @@ __all__ = ["DEFAULT_SIZES", "Samples", "fit_link", "fit_links", "probe_links", "
 Samples = list[tuple[int, float]]  # (bytes, seconds one way)
 
 DEFAULT_SIZES = (64, *(2**power for power in range(10, 24)))  # 64 bytes, then 1 KiB to 8 MiB
+ROUNDS = 3  # over all pairs, so that a slow minute does not fall on one of them
+PAUSE_S = 1e-3  # before a packet: in a program most receivers have waited so long that they sleep
 SMALLEST_S = 1e-7  # no transfer between processes is faster; keeps a weight finite
 
 
@@ -60,6 +62,9 @@ def probe_links(
 ) -> dict[tuple[str, str], Samples]:
     """Samples of every ordered pair of devices, one pair at a time while all others wait.
 
+    Pairs take turns, several times: both directions of a link are measured under the same conditions. Of
+    what a size took in all rounds the least counts.
+
     To be called by all workers of an initialised process group at once; each gets the whole result.
 
     Args:
@@ -69,13 +74,16 @@ def probe_links(
     """
     device = torch.device(torch_device)
     mine: dict[tuple[str, str], Samples] = {}
-    for p, source in enumerate(device_names):
-        for q, target in enumerate(device_names):
-            if p != q:
-                dist.barrier()
-                points = probe_pair(rank, p, q, sizes, repeats, device)
-                if rank == p:
-                    mine[source, target] = points
+    rounds = min(ROUNDS, repeats)
+    for turn in range(rounds):
+        times = repeats // rounds + (turn < repeats % rounds)
+        for p, source in enumerate(device_names):
+            for q, target in enumerate(device_names):
+                if p != q:
+                    dist.barrier()
+                    points = probe_pair(rank, p, q, sizes, times, device)
+                    if rank == p:
+                        mine[source, target] = _least(points, mine.get((source, target), points))
     gathered: list[dict[tuple[str, str], Samples] | None] = [None] * len(device_names)
     dist.all_gather_object(gathered, mine)
     return {pair: points for part in gathered if part is not None for pair, points in part.items()}
@@ -119,9 +127,15 @@ def probe_pair(
     return [(n, max(s, ack_s) - ack_s / 2) for n, s in zip(sizes, seconds_of, strict=True)]
 
 
+def _least(points: Samples, others: Samples) -> Samples:
+    return [(nbytes, min(mine, other)) for (nbytes, mine), (_, other) in zip(points, others, strict=True)]
+
+
 def _round_trip(packet: Tensor, ack: Tensor, target: int) -> float:
     _finish(packet)
-    start = time.perf_counter()
+    start = time.perf_counter() + PAUSE_S
+    while time.perf_counter() < start:
+        pass
     dist.send(packet, target)
     dist.recv(ack, target)
     _finish(packet)

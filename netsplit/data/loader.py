@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from netsplit.data.dataset import Samples
 from netsplit.errors import ConfigError
@@ -25,8 +25,13 @@ def batches(
     seed: int = 0,
     shuffle: bool = True,
     drop_last: bool = True,
+    skip: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """One epoch of (inputs (batch_size, ...), targets (batch_size,)); each epoch has its own order.
+
+    Args:
+        drop_last: leave out the samples that do not fill a batch.
+        skip: begin after so many samples of the order, none of which is loaded.
 
     Raises:
         ConfigError: no batch at all would come out; raised by the call, not by the first `next`.
@@ -39,7 +44,9 @@ def batches(
             "give a smaller batch_size or a larger dataset.limit."
         )
     generator = torch.Generator().manual_seed(seed * EPOCHS_PER_SEED + epoch)
-    loader: DataLoader[Any] = DataLoader(
-        cast(Any, dataset), batch_size, shuffle=shuffle, drop_last=drop_last, generator=generator
-    )
+    torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a shuffling DataLoader draws first
+    count = len(dataset)
+    order = torch.randperm(count, generator=generator).tolist() if shuffle else list(range(count))
+    rest: Subset[Any] = Subset(cast(Any, dataset), order[skip:])
+    loader: DataLoader[Any] = DataLoader(rest, batch_size, drop_last=drop_last, generator=generator)
     return ((inputs, targets) for inputs, targets in loader)

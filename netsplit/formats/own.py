@@ -2,11 +2,12 @@
 
 Beside the graph's keys, all optional unless a plan is asked for::
 
-    "costs":    {"seconds": {kind: {node: [forward_s, backward_s]}}, "alpha": 4, ...}
+    "costs":    {"seconds": {kind: {node: [forward_s, backward_s, weight_s]}}, "alpha": 4, ...}
     "cluster":  {"name": ..., "devices": [{"name", "kind", "capacity_bytes", ...}], "links": [...]}
     "workload": {"name", "unit", "unit_s", "stage_time", "backward_nodes", "unsupported", "remarks"}
 
-All times are seconds; `unit` and `unit_s` say in which unit to show them.
+`weight_s` may be left out where it is 0. All times are seconds; `unit` and `unit_s` say in which unit to
+show them.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["dumps_workload", "read_own"]
 
 
+_RATES = ("step_seconds_per_byte", "instruction_s", "message_s", "contention", "copy_s_per_byte")
+"""Fields of `Costs` that hold a number for each device kind."""
+
+
 def dumps_workload(work: Workload) -> str:
     """A workload as JSON text."""
     data = json.loads(files.dumps(work.graph))
     costs = asdict(work.costs)
     costs["seconds"] = {
-        kind: {node: [each.forward_s, each.backward_s] for node, each in found.items()}
+        kind: {node: _seconds_out(each) for node, each in found.items()}
         for kind, found in work.costs.seconds.items()
     }
     data["costs"] = costs
@@ -162,11 +167,17 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             place = f"{where}, costs.seconds.{kind}"
             if node not in graph.nodes:
                 raise NetSplitError(f"{place}: '{node}' is no node of the graph.")
-            if not isinstance(pair, list) or len(pair) != 2:
-                raise NetSplitError(f"{place}: '{node}' has {pair!r}: give [forward_s, backward_s].")
-            seconds[kind][node] = NodeSeconds(
-                *(checked_number(each, f"a time of '{node}'", place) for each in pair)
-            )
+            if not isinstance(pair, list) or len(pair) not in (2, 3):
+                raise NetSplitError(
+                    f"{place}: '{node}' has {pair!r}: give [forward_s, backward_s], and weight_s if any."
+                )
+            each = NodeSeconds(*(checked_number(value, f"a time of '{node}'", place) for value in pair))
+            if each.weight_s > each.backward_s:
+                raise NetSplitError(
+                    f"{place}: '{node}' has a weight_s of {each.weight_s}, which is part of its backward_s, "
+                    f"{each.backward_s}: give no more than that."
+                )
+            seconds[kind][node] = each
     if not seconds:
         raise NetSplitError(f"{where}: costs.seconds names no device kind.")
     rates = {
@@ -174,8 +185,11 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             kind: checked_number(each, f"costs.{key}.{kind}", where)
             for kind, each in item.get(key, {}).items()
         }
-        for key in ("step_seconds_per_byte", "instruction_s")
+        for key in _RATES
     }
+    for kind, factor in rates["contention"].items():
+        if factor < 1:
+            raise NetSplitError(f"{where}: costs.contention.{kind} is {factor}: give at least 1.")
     alpha, copies = item["alpha"], item.get("variable_copies")
     if (
         not isinstance(alpha, int)
@@ -186,6 +200,10 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."
         )
     return Costs(seconds, alpha, **rates, variable_copies=copies)
+
+
+def _seconds_out(each: NodeSeconds) -> list[float]:
+    return [each.forward_s, each.backward_s, *([each.weight_s] if each.weight_s else [])]
 
 
 def _cluster_out(cluster: Cluster) -> dict[str, Any]:

@@ -6,10 +6,12 @@ What needs torch is imported when first used, so that rooms which only read grap
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from netsplit.graph.deferrable import deferrable_nodes
 from netsplit.graph.files import dumps, load, loads, save
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
 if TYPE_CHECKING:
+    from netsplit.graph.deferred import WeightGradients
     from netsplit.graph.module import initial_values, rebuild
     from netsplit.graph.step import capture, capture_inference
 
@@ -18,8 +20,10 @@ __all__ = [
     "Initializer",
     "Node",
     "Variable",
+    "WeightGradients",
     "capture",
     "capture_inference",
+    "deferrable_nodes",
     "dumps",
     "initial_values",
     "load",
@@ -29,6 +33,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "WeightGradients": "deferred",
     "capture": "step",
     "capture_inference": "step",
     "initial_values": "module",

@@ -13,22 +13,36 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from netsplit.errors import ConfigError
+from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import INITIALIZER, Graph, Initializer, Node
 from netsplit.graph.operators import call_node, resolve
 
 __all__ = ["analyse", "written_references"]
 
 
-def analyse(graph: Graph, batch: tuple[torch.Tensor, ...]) -> Graph:
-    """`graph` with gradients, saved tensors, in-place units and colocated sets filled in."""
-    run = _FakeRun(graph, batch)
-    nodes = {node.name: run.node(node) for node in graph}
+def analyse(graph: Graph, batch: tuple[torch.Tensor, ...], device_type: str = "cpu") -> Graph:
+    """`graph` with dtypes under autocast, gradients, saved tensors, in-place units and colocated sets.
+
+    Raises:
+        ConfigError: the graph asks for autocast on a kind of device that this process cannot use.
+    """
+    if device_type != "cpu" and not getattr(torch, device_type).is_available():
+        raise ConfigError(f"autocast as {device_type} devices do it cannot be found out without one here.")
+    run = _FakeRun(graph, batch, device_type)
+    with autocast_of(graph, device_type):
+        nodes = {node.name: run.node(node) for node in graph}
     owner = {storage_id(tensor): INITIALIZER + name for name, tensor in run.initializers.items()}
     variables = {}
     for k, variable in graph.variables.items():
         first = owner.setdefault(storage_id(run.tensors[k]), k)
         alias = None if first == k else first
-        variables[k] = replace(variable, requires_grad=run.tensors[k].requires_grad, alias_of=alias)
+        variables[k] = replace(
+            variable,
+            dtype=str(run.tensors[k].dtype).removeprefix("torch."),
+            requires_grad=run.tensors[k].requires_grad,
+            alias_of=alias,
+        )
     units = _in_place_units(graph, run)
     return replace(
         graph,
@@ -41,16 +55,17 @@ def analyse(graph: Graph, batch: tuple[torch.Tensor, ...]) -> Graph:
 
 
 class _FakeRun:
-    def __init__(self, graph: Graph, batch: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, graph: Graph, batch: tuple[torch.Tensor, ...], device_type: str) -> None:
+        self.device_type = device_type
         self.mode = FakeTensorMode()
         self.tensors: dict[str, torch.Tensor] = {}  # of variables
         self.initializers: dict[str, torch.Tensor] = {}
         self.written: dict[int, list[str]] = {}  # storage -> nodes that write it in place
         with self.mode:
             for name, init in graph.initializers.items():
-                self.initializers[name] = _empty(init)
+                self.initializers[name] = _empty(init, device_type)
             for name, example in zip(graph.input_variables, batch, strict=True):
-                self.tensors[name] = torch.empty(example.shape, dtype=example.dtype)
+                self.tensors[name] = torch.empty(example.shape, dtype=example.dtype, device=device_type)
         # Held so that no storage id is used twice.
         self.keep: list[Any] = []
 
@@ -62,7 +77,7 @@ class _FakeRun:
             return tensor
 
         with self.mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            result = call_node(node, self._tensor, device="cpu")
+            result = call_node(node, self._tensor, device=self.device_type)
         outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result or ())
         self.keep += [*outputs, *saved]
         for name, tensor in zip(node.outputs, outputs, strict=False):
@@ -93,8 +108,8 @@ def storage_id(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _empty(init: Initializer) -> torch.Tensor:
-    tensor = torch.empty(init.shape, dtype=getattr(torch, init.dtype))
+def _empty(init: Initializer, device_type: str) -> torch.Tensor:
+    tensor = torch.empty(init.shape, dtype=getattr(torch, init.dtype), device=device_type)
     return tensor.requires_grad_(init.requires_grad)
 
 

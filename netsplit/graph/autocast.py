@@ -1,20 +1,40 @@
-"""The precision that a graph's operators run in."""
+"""Autocast, as a graph names it.
+
+A graph's nodes hold no casts: whoever runs them enters ``autocast_of(graph, device)`` around a forward, and
+leaves it before the backward. The graph's variables have the dtypes that they then get.
+"""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from netsplit.graph.ir import Graph
+from netsplit.errors import ConfigError
 
-__all__ = ["autocast_of"]
+if TYPE_CHECKING:
+    from netsplit.graph.ir import Graph
+
+__all__ = ["autocast_context", "autocast_of"]
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def autocast_of(graph: Graph, device: torch.device) -> AbstractContextManager[Any]:
-    """What to enter around a run of the graph's nodes: autocast to `graph.autocast`, if it has one."""
-    name = getattr(graph, "autocast", None)
-    if name is None:
+def autocast_of(graph: Graph, device: torch.device | str) -> AbstractContextManager[Any]:
+    """What to run nodes of `graph` in, on `device`; to be entered any number of times, one after another."""
+    return autocast_context(graph.autocast, device)
+
+
+def autocast_context(autocast: str | None, device: torch.device | str) -> AbstractContextManager[Any]:
+    """`torch.autocast` to a dtype given by its name; None: a context that does nothing.
+
+    Raises:
+        ConfigError: another dtype than bfloat16 and float16.
+    """
+    if autocast is None:
         return nullcontext()
-    return torch.autocast(device.type, dtype=getattr(torch, name))
+    if autocast not in _DTYPES:
+        raise ConfigError(f"autocast is '{autocast}': give {' or '.join(_DTYPES)}, or null for none.")
+    context: AbstractContextManager[Any] = torch.autocast(torch.device(device).type, _DTYPES[autocast])
+    return context

@@ -54,6 +54,8 @@ def weight_operand(graph: Graph, node: Node, nodes: Container[str] | None = None
     `nodes`: those that a view of the weight may come from; all by default.
     """
     inside = graph.nodes if nodes is None else nodes
+    if node.op == "aten.convolution.default" and graph.autocast is not None:
+        return None  # some devices' autocast casts for it, some devices' does not
     if node.op in _CONVOLUTIONS or node.op == "aten.linear.default":
         return 1 if _trainable(graph, _argument(node, 1), inside) else None
     first = _PRODUCTS.get(node.op)

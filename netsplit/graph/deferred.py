@@ -25,7 +25,7 @@ from torch.autograd.graph import GradientEdge
 
 from netsplit.graph.deferrable import deferrable_nodes
 
-__all__ = ["WeightGradients", "collecting", "deferrable_nodes"]
+__all__ = ["WeightGradients", "deferrable_nodes", "queue_for"]
 
 Edge: TypeAlias = tuple[Any, int]  # an autograd node, and which of its inputs
 
@@ -33,9 +33,13 @@ _current: WeightGradients | None = None
 """Not one for each thread: autograd runs a CUDA backward on a thread of its own."""
 
 
-def collecting() -> WeightGradients | None:
-    """The queue that takes weight gradients now, if any."""
-    return _current
+def queue_for(edge: Edge) -> WeightGradients | None:
+    """The queue that takes the gradient of this edge now, if any. A parameter's hooks get theirs at once."""
+    if _current is None:
+        return None
+    leaf = getattr(edge[0], "variable", None)
+    hooked = leaf is not None and (leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
+    return None if hooked else _current
 
 
 @dataclass
@@ -50,7 +54,8 @@ class WeightGradients:
     """Weight gradients put off by backwards, to be computed by `run`.
 
     Neither what a backward read (inputs of the calls) nor the gradients it passed on may be written
-    before `run`. `run` is to be called on the CUDA stream that the backward ran on.
+    before `run`. `run` is to be called on the CUDA stream that the backward ran on. The gradient of a
+    parameter that has hooks is not put off.
     """
 
     def __init__(self) -> None:
@@ -93,8 +98,12 @@ class WeightGradients:
         compute: Callable[..., Tensor | Sequence[Tensor | None]],
         held: tuple[Tensor, ...],
     ) -> None:
-        """Put off ``compute(*held)``, whose results are the gradients of `edges`."""
-        self._entries.append(_Deferred(tuple(edges), compute, held, self._batch))
+        """Put off ``compute(*held)``, whose results are the gradients of `edges`.
+
+        Tensors are held without their autograd graph, which would keep leaves and their gradients alive.
+        """
+        alone = tuple(tensor.detach() for tensor in held)
+        self._entries.append(_Deferred(tuple(edges), compute, alone, self._batch))
 
     def run(self) -> None:
         """Compute what was put off and add it to the parameters' ``grad``; the queue is empty then.
@@ -130,7 +139,7 @@ class WeightGradients:
 def _accumulate(edge: Edge, grad: Tensor) -> None:
     """Send a gradient along an edge of the autograd graph; straight into the leaf where there is one."""
     leaf = getattr(edge[0], "variable", None)
-    if leaf is None or leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
+    if leaf is None or leaf._post_accumulate_grad_hooks:
         torch.autograd.backward((GradientEdge(*edge),), (grad,))
     elif leaf.grad is not None:
         leaf.grad += grad

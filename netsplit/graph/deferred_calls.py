@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from netsplit.graph import deferred
+from netsplit.graph.deferred import queue_for
 
 __all__ = ["CALLS", "PRODUCTS", "lowered"]
 
@@ -66,8 +66,9 @@ class _Convolution(Function):
         if grad is None:
             return None, None, None, None
         x, weight = ctx.saved_tensors
-        needs, rest, queue = ctx.needs_input_grad[:3], (ctx.bias_sizes, *ctx.settings), deferred.collecting()
-        if queue is None or not needs[1]:
+        needs, rest = ctx.needs_input_grad[:3], (ctx.bias_sizes, *ctx.settings)
+        queue = queue_for(ctx.next_functions[1]) if needs[1] else None
+        if queue is None:
             return *_convolution_backward(grad, x, weight, *rest, needs), None
         later = (False, True, needs[2])
         put_off = partial(_weight_gradients, _stand_in(weight), (*rest, later))
@@ -131,7 +132,8 @@ class _Product(Function):
         if grad is None:
             return tuple(made)
         rule, weight, (beta, alpha) = ctx.call
-        needs, queue = ctx.needs_input_grad, deferred.collecting()
+        needs = ctx.needs_input_grad
+        queue = queue_for(ctx.next_functions[weight]) if needs[weight] else None
         left, right = ctx.saved_tensors
         for i, factor, gradient in ((0, right, rule.left), (1, left, rule.right)):
             if not needs[i]:

@@ -32,6 +32,7 @@ def dumps(graph: Graph) -> str:
             "units": graph.units,
             "colocated": graph.colocated,
             "batch_size": graph.batch_size,
+            "autocast": graph.autocast,
         },
         indent=1,
     )
@@ -62,6 +63,7 @@ def loads(text: str, where: str = "graph") -> Graph:
             units=tuple(map(tuple, data["units"])),
             colocated=tuple(map(tuple, data["colocated"])),
             batch_size=data["batch_size"],
+            autocast=data.get("autocast"),
         )
     except (KeyError, TypeError) as error:
         raise NetSplitError(f"{where}: a field is missing or unknown: {error}.") from error

@@ -102,6 +102,9 @@ class Graph:
     """Sets of nodes that must share a device: units, views of one tensor, users of one initializer.
     Disjoint; only sets of two nodes or more."""
     batch_size: int = 1  # samples in one call (the micro-batch)
+    autocast: str | None = None
+    """The dtype to which `torch.autocast` takes operators, e.g. "bfloat16"; variables' dtypes are those
+    under it, and whoever runs nodes enters it (see `graph.autocast`)."""
     constants: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Tensors that are neither parameter nor buffer (literals, plain attributes), by initializer name.
     Not part of a graph file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.deferrable import deferrable_nodes, weight_operand
-from netsplit.graph.deferred_calls import CALLS, PRODUCTS
+from netsplit.graph.deferred_calls import CALLS, PRODUCTS, lowered
 from netsplit.graph.ir import TRANSFER, Graph, Node
 from netsplit.graph.operators import resolve
 from netsplit.graph.template import decode
@@ -68,8 +68,11 @@ def rebuild(
     root = _Root(values)
     fx_graph = fx.Graph()
     known: dict[tuple[str, str], fx.Node] = {}
-    for name in graph.input_variables if inputs is None else inputs:
+    read = graph.input_variables if inputs is None else tuple(inputs)
+    for name in read:
         known["var", name] = fx_graph.placeholder(re.sub(r"\W", "_", name))
+    if graph.autocast is not None:
+        _keep_from_the_cache(graph, fx_graph, known, (k for k in read if _readers(graph, k, chosen) > 1))
     for node in graph:
         if node.name in chosen:
             for name in node.initializers:
@@ -82,10 +85,36 @@ def rebuild(
                 known["var", node.outputs[0]] = copy
             else:
                 weight = weight_operand(graph, node, chosen) if node.name in put_off else None
+                if weight is not None and graph.autocast is not None:
+                    _share_casts(fx_graph, node, known)
                 _emit(fx_graph, node, known, device, weight)
     results = tuple(known["var", name] for name in wanted)
     fx_graph.output(results[0] if outputs is None and len(results) == 1 else results)
     return fx.GraphModule(root, fx_graph)
+
+
+def _readers(graph: Graph, k: str, nodes: Container[str]) -> int:
+    return sum(v in nodes for v in graph.variables[k].consumers)
+
+
+def _keep_from_the_cache(
+    graph: Graph, fx_graph: fx.Graph, known: dict[tuple[str, str], fx.Node], names: Iterable[str]
+) -> None:
+    """Autocast casts a leaf once for all its readers, and sums their gradients as cast ones.
+
+    That is meant for weights. What is a leaf of this part alone is none in the whole model.
+    """
+    for name in names:
+        variable = graph.variables[name]
+        if variable.requires_grad and variable.dtype == "float32":
+            known["var", name] = fx_graph.call_function(torch.ops.aten.alias.default, (known["var", name],))
+
+
+def _share_casts(fx_graph: fx.Graph, node: Node, known: dict[tuple[str, str], fx.Node]) -> None:
+    """One cast of an initializer for all calls that can put its gradient off, as in autocast's cache."""
+    for name in node.initializers:
+        if ("lowered", name) not in known:
+            known["lowered", name] = fx_graph.call_function(lowered, (known["init", name],))
 
 
 def _emit(
@@ -98,7 +127,8 @@ def _emit(
     """Append a node's call; one that can leave the gradient of argument `weight` to a queue, if not None."""
 
     def tensor(tag: str, name: str) -> fx.Node:
-        return known[tag, name]
+        found = known[tag, name]
+        return known.get(("lowered", name), found) if tag == "init" and weight is not None else found
 
     args = tuple(decode(template, tensor, device) for template in node.args)
     kwargs = {key: decode(template, tensor, device) for key, template in node.kwargs.items()}

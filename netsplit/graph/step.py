@@ -11,6 +11,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import analyse
+from netsplit.graph.autocast import autocast_context
 from netsplit.graph.ir import Graph
 from netsplit.graph.read import read
 
@@ -70,6 +72,9 @@ def capture(
     model: nn.Module,
     loss: Callable[..., Tensor],
     batch: tuple[Tensor | Iterable[Tensor], Tensor | Iterable[Tensor]],
+    *,
+    autocast: str | None = None,
+    device_type: str = "cpu",
 ) -> Graph:
     """Graph of one training step in training mode.
 
@@ -77,16 +82,19 @@ def capture(
         model: any module that ``torch.export`` accepts; left as it was.
         loss: called with the model's output and the targets; returns a scalar.
         batch: example ``(inputs, targets)``, each a tensor or several; their shapes become the graph's.
+        autocast: "bfloat16" or "float16" where the step is to run under `torch.autocast`.
+        device_type: whose autocast; each kind of device has lists of its own of what to cast.
 
     Raises:
         CaptureError: the model cannot be exported; names the line of the model that stops it.
+        ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
     """
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
     step = TrainingStep(model, loss, len(inputs))
     was_training = model.training
     model.train()
     try:
-        graph = _captured(step, model, inputs + targets)
+        graph = _captured(step, model, inputs + targets, autocast, device_type)
     finally:
         model.train(was_training)
     (output,) = graph.output_variables if len(graph.output_variables) == 1 else (None,)
@@ -98,12 +106,18 @@ def capture(
     return graph
 
 
-def capture_inference(model: nn.Module, inputs: Tensor | Iterable[Tensor]) -> Graph:
-    """Graph of the model alone in evaluation mode; raises as `capture` does."""
+def capture_inference(
+    model: nn.Module,
+    inputs: Tensor | Iterable[Tensor],
+    *,
+    autocast: str | None = None,
+    device_type: str = "cpu",
+) -> Graph:
+    """Graph of the model alone in evaluation mode; arguments and errors as `capture` has them."""
     was_training = model.training
     model.eval()
     try:
-        return _captured(_Inference(model), model, as_tuple(inputs), constants="inference.")
+        return _captured(_Inference(model), model, as_tuple(inputs), autocast, device_type, "inference.")
     finally:
         model.train(was_training)
 
@@ -113,14 +127,23 @@ def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     return (value,) if isinstance(value, Tensor) else tuple(value)
 
 
-def _captured(step: nn.Module, model: nn.Module, batch: tuple[Tensor, ...], constants: str = "") -> Graph:
+def _captured(
+    step: nn.Module,
+    model: nn.Module,
+    batch: tuple[Tensor, ...],
+    autocast: str | None,
+    device_type: str,
+    constants: str = "",
+) -> Graph:
+    """Exported under autocast: export records no cast, but the dtypes that the model's code asks for."""
+    context = autocast_context(autocast, batch[0].device if batch else "cpu")
     try:
-        with _quiet():
+        with _quiet(), context:
             program = torch.export.export(step, batch, strict=False)
     except Exception as error:
         raise CaptureError(_why_not_exported(model, error)) from error
-    graph = read(program, step, constants)
-    return analyse(graph, batch)
+    graph = replace(read(program, step, constants), autocast=autocast)
+    return analyse(graph, batch, device_type if autocast is not None else "cpu")
 
 
 def _why_not_exported(model: nn.Module, error: Exception) -> str:

@@ -20,7 +20,7 @@ from netsplit.partition.explanation.binding import (
     try_moves,
 )
 from netsplit.partition.explanation.inputs import ProgramLike, TimelineLike, score_of
-from netsplit.partition.explanation.path import Span, critical_path, merged, totals
+from netsplit.partition.explanation.path import Span, critical_path, merged, overheads, totals
 from netsplit.partition.explanation.uses import CutEdge, DeviceUse, cut_edges, device_uses, with_replicas
 from netsplit.partition.instance import Instance
 
@@ -115,8 +115,7 @@ def explain(
         if timeline is None:
             raise ValueError("a timeline is needed to explain a latency")
         objective_s = timeline.iteration_s
-        overheads = zip(instance.devices, instance.instruction_s.tolist(), strict=True)
-        path = critical_path(timeline, program, dict(overheads))
+        path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
         binding = path_binding(instance, path, objective_s)
         hot = [name for span in path for name in span.nodes] or list(placement.device_of)
     score = None if replicated else score_of(problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from netsplit.partition.explanation.path import Span, merged
+from netsplit.partition.explanation.path import Span, merged, totals
 from netsplit.partition.explanation.uses import CutEdge, DeviceUse, Holding
 from netsplit.partition.explanation.words import nbytes, node_run, percent, seconds, short, wrapped
 
@@ -51,7 +51,7 @@ def explanation_lines(explanation: Explanation, top: int = 8) -> list[str]:
         lines += _device(use, explanation.objective_s)
     lines += _cuts(explanation.cuts, top)
     if explanation.path:
-        lines += _path(explanation, top)
+        lines += path_lines(explanation.path, explanation.objective_s, 2 * top)
     return lines
 
 
@@ -110,12 +110,11 @@ def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
         yield f"  and {len(rest)} more: {nbytes(size)}, {seconds(spent)}"
 
 
-def _path(explanation: Explanation, top: int) -> Iterator[str]:
-    whole = explanation.objective_s
-    shares = [f"{percent(s, whole)} on {where}" for where, s in explanation.path_totals.items() if s > 0]
+def path_lines(path: Sequence[Span], whole: float, limit: int) -> Iterator[str]:
+    """A critical path of `whole` seconds: where it is spent, then its `limit` longest spans in order."""
+    shares = [f"{percent(s, whole)} on {where}" for where, s in totals(path).items() if s > 0]
     yield from wrapped(f"critical path: {', '.join(shares[:8])}", "", "  ")
-    spans = [span for span in merged(explanation.path) if span.seconds > 0]
-    limit = 2 * top
+    spans = [span for span in merged(path) if span.seconds > 0]
     longest = sorted(range(len(spans)), key=lambda i: (-spans[i].seconds, i))[:limit]
     shown = sorted(longest)
     for before, i in zip([-1, *shown], [*shown, len(spans)], strict=False):
@@ -133,6 +132,6 @@ def _span(span: Span) -> str:
     if span.what == "transfer":
         why = {"link": " (the link was busy)", "receiver": " (the receiver came late)"}.get(span.after, "")
         return f"{when}  {span.where}: {what}{i}{why}"
-    if span.what in ("step", "overhead"):
+    if span.what in ("step", "overhead", "reduce"):
         return f"{when}  {span.where}: {span.name}"
     return f"{when}  {span.where}: {span.what} of {what}{i}"

@@ -12,7 +12,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.partition.atoms import DisjointSets
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.explanation.inputs import ProgramLike, TimelineLike
-from netsplit.partition.explanation.path import critical_path, totals
+from netsplit.partition.explanation.path import critical_path, overheads, totals
 from netsplit.partition.explanation.uses import CutEdge, cut_edges, load_parts
 from netsplit.partition.explanation.words import (
     counted,
@@ -133,7 +133,7 @@ def moved(
             t if t is not None or problem.evaluate is None else problem.evaluate(placement)
             for t, placement in ((before_timeline, before), (after_timeline, after))
         ]
-        objectives, parts = _path_parts(instance, timelines, (before_program, after_program), renamed)
+        objectives, parts = _path_parts(problem, timelines, (before_program, after_program), renamed)
     return Moved(
         before=before.method,
         after=after.method,
@@ -276,18 +276,18 @@ def _load_parts(
 
 
 def _path_parts(
-    instance: Instance,
+    problem: Problem,
     timelines: Iterable[TimelineLike | None],
     programs: Iterable[ProgramLike | None],
     renamed: Mapping[str, str],
 ) -> tuple[tuple[float | None, float | None], list[Part]]:
     """The iterations, and what their critical paths are made of, by device and link of the first."""
-    overheads = dict(zip(instance.devices, instance.instruction_s.tolist(), strict=True))
+    own = overheads(problem.cluster, problem.costs)
     spent: list[dict[str, float]] = []
     iterations: list[float | None] = []
     for timeline, program, names in zip(timelines, programs, ({}, renamed), strict=True):
         iterations.append(None if timeline is None else timeline.iteration_s)
-        path = () if timeline is None else critical_path(timeline, program, overheads)
+        path = () if timeline is None else critical_path(timeline, program, *own)
         found: dict[str, float] = {}
         for where, s in totals(path).items():
             ends = [names.get(device, device) for device in where.split(" -> ")]

@@ -3,8 +3,9 @@
     forward of segment s ──ends──► send of k, p→q ──ends──► every forward on q that reads k
     backward on p        ◄──ends── gradient of k, q→p ◄──ends── every backward on q that read k
 
-From the placement follows what must be sent; from the program only which nodes form a segment. Neither
-the simulator's nor the compiler's code is used, and the timeline is taken as a list of spans.
+From the placement follows what must be sent; from the program only which nodes form a segment, which devices
+are replicas and which Step takes which gradients. A backward may come in two parts, or after its forward once
+more. Neither the simulator's nor the compiler's code is used, and the timeline is taken as a list of spans.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # this room does not import what lies further along
 __all__ = ["verify_timeline"]
 
 TOLERANCE = 1e-9  # of the iteration: sums of floats in another order differ by less
+_COMPUTING = ("forward", "recompute", "backward", "weight")
 _Span = tuple[str, int, int]  # kind, segment, micro-batch
 _Message = tuple[str, str, int, bool]  # variable, device that has the copy, micro-batch, gradient?
 
@@ -45,7 +47,7 @@ def verify_timeline(
     found = list(check.segments())
     if not found:
         found = [*check.events(), *check.index(), *check.exclusive(), *check.counts()]
-        found += [*check.messages(), *check.order()]
+        found += [*check.messages(), *check.order(), *check.sums()]
         if predicted:
             found += [*check.seconds(), *check.end()]
     return Verdict(f"the timeline of '{placement.method}'", tuple(found))
@@ -71,6 +73,18 @@ class _Check:
             name for name, node in graph.nodes.items() if any(k in carrying for k in node.outputs)
         }
         self.microbatches = range(self.program.microbatches)
+        self.replicas = {s.device: s.replicas for s in self.program.segments if s.replicas}
+        self.update = {
+            (ins.segment, ins.microbatch): ins.update  # type: ignore[union-attr]
+            for each in self.program.instructions.values()
+            for ins in each
+            if hasattr(ins, "update")
+        }
+
+    def on(self, device: str, i: int) -> str:
+        """Who computes micro-batch i of what was placed on a device."""
+        replicas = self.replicas.get(device, (device,))
+        return replicas[i % len(replicas)]
 
     def segments(self) -> Iterator[str]:
         """Every node in one segment, on the node's own device."""
@@ -102,13 +116,13 @@ class _Check:
         graph = self.problem.graph
         names = {f"segment {s}": s for s in range(len(self.program.segments))}
         for e in self.timeline.events:
-            if e.kind in ("forward", "backward"):
+            if e.kind in _COMPUTING:
                 s = names.get(e.name)
                 if s is None or e.microbatch not in self.microbatches:
                     yield f"The {_read(e)} belongs to no segment and micro-batch of the program."
                     continue
-                if e.device != self.program.segments[s].device:
-                    yield f"The {_read(e)} is on '{e.device}', not on '{self.program.segments[s].device}'."
+                if e.device != (home := self.on(self.program.segments[s].device, e.microbatch)):
+                    yield f"The {_read(e)} is on '{e.device}', not on '{home}'."
                 self.spans.setdefault((e.kind, s, e.microbatch), []).append(e)
             elif e.kind == "send":
                 gradient = e.name not in graph.variables and e.name.startswith("gradient of ")
@@ -119,7 +133,7 @@ class _Check:
                 copy = e.device if gradient else e.peer
                 home = e.peer if gradient else e.device
                 producer = graph.variables[k].producer
-                if producer is None or self.placement.device_of[producer] != home:
+                if producer is None or self.on(self.placement.device_of[producer], e.microbatch) != home:
                     yield f"The {_read(e)} is from '{e.device}' to '{e.peer}', but '{k}' is not made there."
                 if e.nbytes != graph.variables[k].nbytes:
                     yield f"The {_read(e)} has {e.nbytes} bytes of the {graph.variables[k].nbytes} of '{k}'."
@@ -130,7 +144,7 @@ class _Check:
         device: dict[str, list[Event]] = {}
         link: dict[tuple[str, str], list[Event]] = {}
         for e in self.timeline.events:
-            if e.kind in ("forward", "backward", "step"):
+            if e.kind in (*_COMPUTING, "step"):
                 device.setdefault(e.device, []).append(e)
             elif e.kind == "send":
                 link.setdefault((e.device, e.peer), []).append(e)
@@ -150,28 +164,34 @@ class _Check:
                 last = e
 
     def counts(self) -> Iterator[str]:
-        """Every segment once per micro-batch and direction; every step once."""
+        """Every segment once per micro-batch and direction; as many steps as the program says."""
         training = self.program.training
-        stepping = set()
+        stepping: set[str] = set()
         for s, segment in enumerate(self.program.segments):
             trained = training and any(name in self.trained for name in segment.nodes)
             if trained:
-                stepping.add(segment.device)
+                stepping.update(segment.replicas or (segment.device,))
             for i in self.microbatches:
-                for kind, times in (("forward", 1), ("backward", int(trained))):
+                for kind, most in (
+                    ("forward", 1),
+                    ("backward", trained),
+                    ("weight", trained),
+                    ("recompute", trained),
+                ):
                     found = len(self.spans.get((kind, s, i), []))
-                    if found != times:
+                    if found > most or (found < most and kind in ("forward", "backward")):
                         yield (
                             f"The {kind} of segment {s} of micro-batch {i} happens {found} times"
-                            f" instead of {times}."
+                            f" instead of {int(most)}."
                         )
         steps = [e.device for e in self.timeline.events if e.kind == "step"]
         for device in self.kind_of:
-            if steps.count(device) != (device in stepping):
-                yield (
-                    f"Device '{device}' does {steps.count(device)} optimiser steps instead of"
-                    f" {int(device in stepping)}."
-                )
+            asked = sum(
+                str(ins).startswith("optimiser step") for ins in self.program.instructions.get(device, ())
+            )
+            expected = max(asked, 1) if device in stepping else 0
+            if steps.count(device) != expected:
+                yield f"Device '{device}' does {steps.count(device)} optimiser steps instead of {expected}."
 
     def messages(self) -> Iterator[str]:
         """Each variable once to each device that reads it elsewhere, its gradient once back."""
@@ -180,16 +200,17 @@ class _Check:
         for k, variable in graph.variables.items():
             if variable.producer is None:
                 continue
-            home = where[variable.producer]
-            for q in dict.fromkeys(where[name] for name in variable.consumers):
-                if q == home:
+            first = where[variable.producer]
+            for other in dict.fromkeys(where[name] for name in variable.consumers):
+                if other == first:
                     continue
+                needed = any(where[v] == other and v in self.trained for v in variable.consumers)
                 for i in self.microbatches:
+                    home, q = self.on(first, i), self.on(other, i)
                     expected.add((k, q, i, False))
                     yield from self._times(k, home, q, i, gradient=False, needed=True)
                     if self.program.training and k in graph.carrying:
                         expected.add((k, q, i, True))
-                        needed = any(where[v] == q and v in self.trained for v in variable.consumers)
                         yield from self._times(k, q, home, i, gradient=True, needed=needed)
         for key, events in self.sends.items():
             if key not in expected:
@@ -207,26 +228,72 @@ class _Check:
         for i in self.microbatches:
             for s in range(len(self.program.segments)):
                 yield from self._after(("backward", s, i), ("forward", s, i))
+                yield from self._after(("recompute", s, i), ("forward", s, i))
+                yield from self._after(("backward", s, i), ("recompute", s, i))
+                yield from self._after(("weight", s, i), ("backward", s, i))
             yield from self._dependencies(i)
-        last: dict[str, Event] = {}
-        for events in self.spans.values():
-            for e in events:
-                if e.device not in last or e.end_s > last[e.device].end_s:
-                    last[e.device] = e
         for e in self.timeline.events:
-            if e.kind == "step" and e.device in last:
-                yield from self._precedes(last[e.device], e)
+            if e.kind == "step" and (last := self._last_before(e.device, _step_number(e))) is not None:
+                yield from self._precedes(last, e)
+
+    def _last_before(self, device: str, number: int) -> Event | None:
+        """The last backward whose gradients a Step takes, or of a device's only Step the last computation
+        that uses what it changes."""
+        several = any(self.update.values())
+        last: Event | None = None
+        for (kind, s, i), events in self.spans.items():
+            back = kind in ("backward", "weight")
+            counts = self.update.get((s, i)) == number if several else back or self._steps(s)
+            if not counts or (several and not back):
+                continue
+            for e in events:
+                if e.device == device and (last is None or e.end_s > last.end_s):
+                    last = e
+        return last
+
+    def _steps(self, s: int) -> bool:
+        graph = self.problem.graph
+        own = (k for name in self.program.segments[s].nodes for k in graph.nodes[name].initializers)
+        return any(graph.initializers[k].requires_grad for k in own)
+
+    def sums(self) -> Iterator[str]:
+        """Replicas sum their gradients, all at the same time, after the backwards and before the step."""
+        if not self.program.training:
+            return
+        for replicas in self.replicas.values():
+            steps = {
+                p: [e for e in self.timeline.events if e.kind == "step" and e.device == p] for p in replicas
+            }
+            found = {
+                p: [
+                    e
+                    for e in self.timeline.events
+                    if e.kind == "reduce" and e.device == p and e.name.startswith("sum of gradients")
+                ]
+                for p in replicas
+            }
+            for p in replicas:
+                if len(found[p]) != len(steps[p]):
+                    yield f"Replica '{p}' sums gradients {len(found[p])} times for {len(steps[p])} steps."
+                    return
+                for mine, theirs, step in zip(found[p], found[replicas[0]], steps[p], strict=True):
+                    last = self._last_before(p, _step_number(step))
+                    if self.predicted and (mine.start_s, mine.end_s) != (theirs.start_s, theirs.end_s):
+                        yield f"The {_read(mine)} on '{p}' is not at the time of '{replicas[0]}'."
+                    if last is not None:
+                        yield from self._precedes(last, mine)
+                    yield from self._precedes(mine, step)
 
     def _dependencies(self, i: int) -> Iterator[str]:
         graph, where = self.problem.graph, self.placement.device_of
         for k, variable in graph.variables.items():
             if variable.producer is None:
                 continue
-            home, s = where[variable.producer], self.segment_of[variable.producer]
+            home, s = self.on(where[variable.producer], i), self.segment_of[variable.producer]
             for t in dict.fromkeys(self.segment_of[name] for name in variable.consumers):
                 if t == s:
                     continue
-                q = self.program.segments[t].device
+                q = self.on(self.program.segments[t].device, i)
                 back = k in graph.carrying
                 if q == home:
                     yield from self._after(("forward", t, i), ("forward", s, i))
@@ -256,15 +323,22 @@ class _Check:
     def seconds(self) -> Iterator[str]:
         """Computations last what their nodes cost on that kind of device, transfers what their link costs."""
         costs, links = self.problem.costs, self.problem.cluster.links
-        for (kind, s, _), events in self.spans.items():
+        for (kind, s, i), events in self.spans.items():
             segment = self.program.segments[s]
-            table = costs.seconds[self.kind_of[segment.device]]
-            if kind == "forward":
+            table = costs.seconds[self.kind_of[self.on(segment.device, i)]]
+            trained = [
+                table[name] for name in segment.nodes if name in self.trained
+            ]  # others have no backward
+            if kind in ("forward", "recompute"):
                 expected = sum(table[name].forward_s for name in segment.nodes)
-            else:  # a gradient passes through no other node
-                expected = sum(table[name].backward_s for name in segment.nodes if name in self.trained)
+            elif kind == "weight":
+                expected = sum(each.weight_s for each in trained)
+            else:
+                split = ("weight", s, i) in self.spans
+                expected = sum(each.backward_s - (each.weight_s if split else 0.0) for each in trained)
             for e in events:
-                if abs(e.end_s - e.start_s - expected) > self.slack_s:
+                most = self._slowed(e, expected)
+                if not expected - self.slack_s <= e.end_s - e.start_s <= most + self.slack_s:
                     yield f"The {_read(e)} lasts {e.end_s - e.start_s:.9g} s instead of {expected:.9g} s."
         for events in self.sends.values():
             for e in events:
@@ -280,6 +354,19 @@ class _Check:
                     )
         yield from self._step_seconds()
 
+    def _slowed(self, e: Event, seconds: float) -> float:
+        """The most that a computation of so many seconds may last: contended all the time, and standing
+        still while anything is copied."""
+        costs, kind = self.problem.costs, self.kind_of[e.device]
+        most = seconds * costs.contention.get(kind, 1.0)
+        if costs.copy_s_per_byte.get(kind, 0.0) > 0:
+            most += sum(
+                max(min(other.end_s, e.end_s) - max(other.start_s, e.start_s), 0.0)
+                for other in self.timeline.events
+                if other.kind in ("send", "reduce") and e.device in (other.device, other.peer)
+            )
+        return most
+
     def _step_seconds(self) -> Iterator[str]:
         graph, costs = self.problem.graph, self.problem.costs
         trainable: dict[str, int] = {}
@@ -287,14 +374,16 @@ class _Check:
         for name, node in graph.nodes.items():
             for k in node.initializers:
                 if k not in seen and graph.initializers[k].requires_grad:
-                    home = self.placement.device_of[name]
-                    trainable[home] = trainable.get(home, 0) + graph.initializers[k].nbytes
+                    first = self.placement.device_of[name]
+                    for home in self.replicas.get(first, (first,)):
+                        trainable[home] = trainable.get(home, 0) + graph.initializers[k].nbytes
                 seen.add(k)
         for e in self.timeline.events:
             if e.kind == "step" and e.device in self.kind_of:
                 pace = costs.step_seconds_per_byte.get(self.kind_of[e.device], 0.0)
                 expected = trainable.get(e.device, 0) * pace
-                if abs(e.end_s - e.start_s - expected) > self.slack_s:
+                most = self._slowed(e, expected)
+                if not expected - self.slack_s <= e.end_s - e.start_s <= most + self.slack_s:
                     yield (
                         f"The optimiser step on '{e.device}' lasts {e.end_s - e.start_s:.9g} s"
                         f" instead of {expected:.9g} s."
@@ -303,20 +392,26 @@ class _Check:
     def end(self) -> Iterator[str]:
         """The iteration ends with its last event, or with instructions that are no events themselves."""
         last = max((e.end_s for e in self.timeline.events), default=0.0)
+        costs = self.problem.costs
+        own = {
+            device: max(costs.instruction_s.get(kind, 0.0), costs.message_s.get(kind, 0.0))
+            for device, kind in self.kind_of.items()
+        }
         overhead = max(
-            (
-                len(each) * self.problem.costs.instruction_s.get(self.kind_of[device], 0.0)
-                for device, each in self.program.instructions.items()
-            ),
-            default=0.0,
+            (len(each) * own[device] for device, each in self.program.instructions.items()), default=0.0
         )
         seconds = self.timeline.iteration_s
         if not last - self.slack_s <= seconds <= last + overhead + self.slack_s:
             yield f"The iteration is said to take {seconds:.9g} s, but its last event ends at {last:.9g} s."
 
 
+def _step_number(e: Event) -> int:
+    number = e.name.rpartition(" ")[2]
+    return int(number) if number.isdigit() else 0
+
+
 def _read(e: Event) -> str:
     part = "" if e.microbatch < 0 else f" of micro-batch {e.microbatch}"
     if e.kind == "step":
         return f"optimiser step on '{e.device}'"
-    return f"{e.kind} of {e.name}{part}"
+    return e.name if e.kind == "reduce" else f"{e.kind} of {e.name}{part}"

@@ -279,18 +279,21 @@ def _faster(kind: str, factor: float) -> str:
 def _with_faster_kinds(costs: Costs, kinds: set[str], factor: float) -> Costs:
     """Further kinds whose operators and optimiser steps are faster; the overhead of instructions stays."""
     seconds_of, step = dict(costs.seconds), dict(costs.step_seconds_per_byte)
-    overhead = dict(costs.instruction_s)
+    overhead, messages = dict(costs.instruction_s), dict(costs.message_s)
     for kind in kinds:
         new = _faster(kind, factor)
         seconds_of[new] = {
-            name: NodeSeconds(each.forward_s / factor, each.backward_s / factor)
+            name: NodeSeconds(each.forward_s / factor, each.backward_s / factor, each.weight_s / factor)
             for name, each in costs.seconds[kind].items()
         }
         if kind in step:
             step[new] = step[kind] / factor
-        if kind in overhead:
-            overhead[new] = overhead[kind]
-    return replace(costs, seconds=seconds_of, step_seconds_per_byte=step, instruction_s=overhead)
+        for table in (overhead, messages):
+            if kind in table:
+                table[new] = table[kind]
+    return replace(
+        costs, seconds=seconds_of, step_seconds_per_byte=step, instruction_s=overhead, message_s=messages
+    )
 
 
 def _link_changes(cluster: Cluster, factor: float) -> list[Change]:

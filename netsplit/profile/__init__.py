@@ -11,23 +11,30 @@ from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.memory import memory_of, node_weight_bytes, static_bytes
 
 if TYPE_CHECKING:
-    from netsplit.profile.compute import profile_compute
+    from netsplit.profile.compute import Profiler, profile_compute
     from netsplit.profile.optimizer import optimizer_alpha, step_seconds_per_byte
+    from netsplit.profile.speed import reference_seconds, scaled
 
 __all__ = [
     "Costs",
     "NodeSeconds",
+    "Profiler",
     "memory_of",
     "node_weight_bytes",
     "optimizer_alpha",
     "profile_compute",
+    "reference_seconds",
+    "scaled",
     "static_bytes",
     "step_seconds_per_byte",
 ]
 
 _HOME = {
+    "Profiler": "compute",
     "optimizer_alpha": "optimizer",
     "profile_compute": "compute",
+    "reference_seconds": "speed",
+    "scaled": "speed",
     "step_seconds_per_byte": "optimizer",
 }
 

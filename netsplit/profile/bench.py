@@ -8,6 +8,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor, nn
 
+from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Node
 from netsplit.profile.clock import Clock, Lap
 from netsplit.profile.frontier import Frontier, Reference, arguments, as_tuple, read_by, written_by
@@ -45,7 +46,7 @@ class NodeBench:
         leaves = {reference: frontier.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
         args, kwargs = arguments(self.node, given.__getitem__, self.clock.device)
-        with torch.enable_grad():
+        with torch.enable_grad(), autocast_of(frontier.graph, self.clock.device):
             start = self.clock.now()
             for look_up in self.look_up:
                 look_up(self.module)

@@ -11,13 +11,18 @@ microseconds in backward; the nodes' seconds are fitted to the window's. A walk 
 that a model too big for a device can be profiled on it: alive are the values that later nodes read, and
 one window's autograd contexts.
 
+Walks come in rounds, which may lie apart in time. A machine whose speed changes shows in the seconds of a
+round's walks; a profile whose rounds differ too much goes on for some more.
+
 Source: NetSplit thesis, section 4.4, which hooks a model that runs as a whole, and so needs a bootstrap
 placement for a big one; windows do not.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -30,7 +35,114 @@ from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.frontier import Frontier
 from netsplit.profile.window import Window, windows
 
-__all__ = ["profile_compute"]
+__all__ = ["Profiler", "profile_compute", "settle"]
+
+log = logging.getLogger(__name__)
+
+DRIFT = 0.08  # of a round's seconds against another's, above which further rounds are measured
+MORE_ROUNDS = 2
+MOST_IN_FLIGHT = 4  # with these many micro-batches alive the caches hold none of the first
+
+
+class Profiler:
+    """Measures a graph's nodes on one device, round by round.
+
+    Args:
+        graph: a training step, at the (micro-)batch size that the seconds are for.
+        batch: the graph's input variables, in order.
+        values: the initializers; read only.
+        torch_device: where to run, as for `torch.device`.
+        repeats: timed walks over the graph in one round.
+        warmup: untimed walks before them.
+        threads: CPU threads of an operator, as the worker has.
+        window_bytes: what nodes that run forward before they run backward may keep alive, beside
+            gradients: more than the caches hold, less than the device has free.
+        in_flight: micro-batches that a device computes forward before the first backward.
+        progress: called with the runs of nodes done since the last call.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        batch: tuple[Tensor, ...],
+        values: Mapping[str, Tensor],
+        torch_device: torch.device | str,
+        *,
+        repeats: int = 5,
+        warmup: int = 1,
+        threads: int = 1,
+        window_bytes: int = 2**28,
+        in_flight: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        if repeats < 1 or warmup < 0 or in_flight < 1:
+            raise ValueError(
+                f"repeats={repeats}, warmup={warmup}, in_flight={in_flight}: give at least 1, 0 and 1."
+            )
+        self.graph, self.batch, self.values = graph, batch, values
+        self.device = torch.device(torch_device)
+        self.repeats, self.warmup, self.threads = repeats, warmup, threads
+        self.clock = Clock(self.device, threads)
+        in_flight = min(in_flight, MOST_IN_FLIGHT)
+        self.windows = self._windows(window_bytes // in_flight, in_flight)
+        self.progress = progress
+        self.walks = 0
+        self.timed: list[int] = []
+        self.rounds: list[float] = []  # median seconds of the walks of each
+        self.engine_call_s: list[float] = []
+
+    def round(self) -> None:
+        """Walk over the graph `warmup` and then `repeats` times."""
+        with worker_conditions(self.device, self.threads):
+            self.engine_call_s.append(engine_call_seconds(self.clock))
+            took = []
+            for walk in range(self.warmup + self.repeats):
+                self._walk()
+                if walk >= self.warmup:
+                    self.timed.append(self.walks)
+                    took.append(sum(window.together_s for window in self.windows))
+                self.walks += 1
+            self.rounds.append(median(took))
+
+    def seconds(self) -> dict[str, NodeSeconds]:
+        """Of every node: medians over the timed walks of all rounds so far."""
+        found: dict[str, NodeSeconds] = {}
+        for window in self.windows:
+            found |= window.seconds(self.timed, min(self.engine_call_s))
+        return found
+
+    def walk_seconds(self) -> float:
+        """One more walk, the nodes of a window together only; it does not count in `seconds`."""
+        with worker_conditions(self.device, self.threads):
+            frontier = Frontier(self.graph, self.batch, self.values, self.device)
+            total = 0.0
+            for window in self.windows:
+                total += window.pass_by(frontier)
+            return total
+
+    @property
+    def drift(self) -> float:
+        """By what part the slowest round took longer than the fastest."""
+        return max(self.rounds) / min(self.rounds) - 1 if self.rounds else 0.0
+
+    def _walk(self) -> None:
+        frontier = Frontier(self.graph, self.batch, self.values, self.device)
+        for window in self.windows:
+            window.run(frontier)
+            if self.progress is not None:
+                self.progress(len(window.benches))
+
+    def _windows(self, window_bytes: int, in_flight: int) -> list[Window]:
+        graph, carrying = self.graph, self.graph.carrying
+        module = rebuild(graph, self.values)
+        benches = {
+            node.name: NodeBench(node, self.clock, any(k in carrying for k in node.outputs), module)
+            for node in graph
+        }
+        return [
+            Window(graph, [benches[name] for name in names], self.values, carrying, self.clock, in_flight)
+            for names in windows(graph, window_bytes)
+        ]
 
 
 def profile_compute(
@@ -44,55 +156,51 @@ def profile_compute(
     rounds: int = 2,
     threads: int = 1,
     window_bytes: int = 2**28,
+    in_flight: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, NodeSeconds]:
     """Seconds of every node's forward and backward, the median over `repeats` and `rounds`.
 
     Forward includes what generated code does around the call: it looks up the operator and the node's
-    initializers. Backward leaves out the fixed cost of a call of the autograd engine, which a segment
-    pays once for all its nodes. A node that passes no gradient back has 0 backward.
+    initializers. Backward includes letting go of what the forward kept, and leaves out the fixed cost of a
+    call of the autograd engine, which a segment pays once for all its nodes. A node that passes no gradient
+    back has 0 backward. Where the rounds differ by more than 8 %, two more are measured; where they then
+    still do, a warning says so.
 
     Args:
-        graph: a training step, at the (micro-)batch size that the seconds are for.
-        batch: the graph's input variables, in order.
-        values: the initializers; read only.
-        torch_device: where to run, as for `torch.device`.
-        repeats: timed walks over the graph in one round.
-        warmup: untimed walks before them.
-        rounds: how often that is done.
-        threads: CPU threads of an operator, as the worker has.
-        window_bytes: what nodes that run forward before they run backward may keep alive, beside
-            gradients: more than the caches hold, less than the device has free.
+        rounds: how often all that `Profiler` says about `repeats` and `warmup` is done.
         progress: called with (runs of nodes done, runs in all).
     """
-    if repeats < 1 or warmup < 0 or rounds < 1:
-        raise ValueError(f"repeats={repeats}, warmup={warmup}, rounds={rounds}: give at least 1, 0 and 1.")
-    device = torch.device(torch_device)
-    clock = Clock(device, threads)
-    parts = _windows(graph, values, clock, window_bytes)
-    walks, done = rounds * (warmup + repeats), 0
-    with worker_conditions(device, threads):
-        engine_call_s = engine_call_seconds(clock)
-        for _ in range(walks):
-            frontier = Frontier(graph, batch, values, device)
-            for window in parts:
-                window.run(frontier)
-                done += len(window.benches)
-                if progress is not None:
-                    progress(done, walks * len(graph))
-    timed = [walk for walk in range(walks) if walk % (warmup + repeats) >= warmup]
-    seconds: dict[str, NodeSeconds] = {}
-    for window in parts:
-        seconds |= window.seconds(timed, engine_call_s)
-    return seconds
+    if rounds < 1:
+        raise ValueError(f"rounds={rounds}: give at least 1.")
+    done, total = 0, rounds * (warmup + repeats) * len(graph)
+
+    def advance(runs: int) -> None:
+        nonlocal done
+        done += runs
+        if progress is not None and done <= total:
+            progress(done, total)
+
+    profiler = Profiler(
+        graph, batch, values, torch_device,
+        repeats=repeats, warmup=warmup, threads=threads, window_bytes=window_bytes, in_flight=in_flight,
+        progress=advance,
+    )  # fmt: skip
+    for _ in range(rounds):
+        profiler.round()
+    settle(profiler)
+    return profiler.seconds()
 
 
-def _windows(graph: Graph, values: Mapping[str, Tensor], clock: Clock, window_bytes: int) -> list[Window]:
-    carrying, module = graph.carrying, rebuild(graph, values)
-    benches = {
-        node.name: NodeBench(node, clock, any(k in carrying for k in node.outputs), module) for node in graph
-    }
-    return [
-        Window(graph, [benches[name] for name in names], values, carrying, clock)
-        for names in windows(graph, window_bytes)
-    ]
+def settle(profiler: Profiler) -> None:
+    """Measure a little more where the machine's speed has changed; say so where it goes on."""
+    for _ in range(MORE_ROUNDS if len(profiler.rounds) > 1 else 0):
+        if profiler.drift <= DRIFT:
+            return
+        profiler.round()
+    if profiler.drift > DRIFT:
+        log.warning(
+            "the seconds of operators on %s moved by %.0f %% while they were measured: predictions are no "
+            "more certain than that; measure again on a quieter machine.",
+            profiler.device, 100 * profiler.drift,
+        )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import resolve
 from netsplit.graph.template import decode, references
@@ -55,7 +56,7 @@ class Frontier:
         """
         if outputs is None:
             args, kwargs = arguments(node, self.__getitem__, self.device)
-            with torch.no_grad():
+            with torch.no_grad(), autocast_of(self.graph, self.device):
                 outputs = dict(zip(node.outputs, as_tuple(resolve(node.op)(*args, **kwargs)), strict=False))
         for k, output in outputs.items():
             if ("var", k) in self.last_reader:
@@ -63,6 +64,16 @@ class Frontier:
         for reference in read_by(node):
             if self.last_reader[reference] == node.name:
                 self.tensors.pop(reference, None)
+
+    def leave(self, nodes: list[Node], results: Mapping[str, Tensor]) -> None:
+        """Take what nodes that ran as one piece have made, and forget what no later node reads."""
+        for k, output in results.items():
+            if ("var", k) in self.last_reader:
+                self.tensors["var", k] = output
+        for node in nodes:
+            for reference in read_by(node):
+                if self.last_reader[reference] == node.name:
+                    self.tensors.pop(reference, None)
 
 
 def read_by(node: Node) -> tuple[Reference, ...]:

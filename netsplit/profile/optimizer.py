@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.profile.clock import Clock, Lap, worker_conditions
 
-__all__ = ["check_optimizer", "optimizer_alpha", "step_seconds_per_byte"]
+__all__ = ["check_optimizer", "describe_optimizer", "optimizer_alpha", "step_seconds_per_byte"]
 
 OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
@@ -40,6 +40,13 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
         if tensor.shape == parameter.shape
     )
     return 2 + ceil(kept / (parameter.numel() * parameter.element_size()))
+
+
+def describe_optimizer(factory: OptimizerFactory) -> str:
+    """The optimiser's class and settings, the same in every process."""
+    optimizer = factory([nn.Parameter(torch.ones(DUMMY_SHAPE))])
+    settings = sorted((key, repr(value)) for key, value in optimizer.defaults.items())
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {settings}"
 
 
 def check_optimizer(factory: OptimizerFactory) -> None:

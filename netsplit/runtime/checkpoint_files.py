@@ -224,7 +224,7 @@ class Saved:
         if flat:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that no process group is used
-                planner = DefaultLoadPlanner(flatten_state_dict=False)
+                planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
                 load(flat, checkpoint_id=self.folder, planner=planner, no_dist=True)
         return flat
 
@@ -235,7 +235,7 @@ def kind_of(tensor: Tensor) -> Kind:
 
 def _save_planner() -> DefaultSavePlanner:
     """A value that is a list or a mapping is one value; of equal keys the first device's is written."""
-    return DefaultSavePlanner(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
+    return DefaultSavePlanner(False, False, dedup_save_to_lowest_rank=True)
 
 
 def _check_shared(temporary: Path, folder: Path, results: Iterable[list[WriteResult]]) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.errors import NetSplitError
 from netsplit.program.instructions import Program
+from netsplit.runtime.checkpoint import Holder
+from netsplit.runtime.checkpoint_files import Part, Refusal, State, refuse, write
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import loss_shares, mean_loss, split_batch
 from netsplit.runtime.memory_meter import MemoryMeter
@@ -132,6 +137,38 @@ class DistributedRuntime:
         parts = self.pool.call(_state)
         return {k: t for _, part in sorted(parts, key=lambda found: found[0]) for k, t in part.items()}
 
+    def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
+        """Write what all devices hold, and what the controller adds (see `checkpoint_files.write`)."""
+        rules = self._checkpoint_rules()
+        write(
+            folder,
+            extra,
+            own,
+            plan=lambda place: self.pool.call(_plan_part, rules, place),
+            write_parts=lambda parts: self.pool.call_each(_write_part, [(part,) for part in parts]),
+        )
+
+    def load_checkpoint(self, folder: Path) -> list[str]:
+        """Take from a checkpoint what each device holds; hyperparameters that changed by it, in words.
+
+        Raises:
+            NetSplitError: a device cannot read it, or has another kind of optimiser.
+        """
+        answers = self.pool.call(_load_part, self._checkpoint_rules(), folder)
+        refuse([answer for answer in answers if isinstance(answer, Refusal)])
+        return list(dict.fromkeys(change for answer in answers for change in answer))
+
+    def _checkpoint_rules(self) -> _CheckpointRules:
+        programs = [each for each in (self.inference, self.program) if each is not None]
+        homes: dict[str, str] = {}
+        for each in programs:
+            homes |= each.initializer_device
+        return _CheckpointRules(
+            {k: init.aliases for each in programs for k, init in each.graph.initializers.items()},
+            frozenset(k for each in programs for k in each.graph.constants),
+            homes,
+        )
+
     def _iterate(self, inputs: Any, targets: Any, mode: str, share: float, step: bool) -> list[_Iteration]:
         program = self._program_for(inputs, targets)
         if program.asynchronous and not step:
@@ -179,6 +216,20 @@ def _samples(program: Program) -> int:
 
 
 @dataclass(frozen=True)
+class _CheckpointRules:
+    """What a worker must know beside its share to write and read its part of a checkpoint."""
+
+    aliases: dict[str, tuple[str, ...]]
+    constants: frozenset[str]
+    homes: dict[str, str]  # initializer -> the first device that holds it
+
+    def holder(self, worker: Worker) -> Holder:
+        device = worker.device.name
+        copies = frozenset(k for k, home in self.homes.items() if home != device)
+        return Holder(worker.memory["share"], device, self.aliases, self.constants, copies)
+
+
+@dataclass(frozen=True)
 class _Iteration:
     device: str
     losses: dict[int, float]  # by micro-batch
@@ -214,7 +265,7 @@ def _load(
     torch.manual_seed(worker.rank)  # random operators draw alike in every run
     worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
     devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
-    worker.memory["transport"] = ProcessTransport(devices, worker.device.name)
+    worker.memory["transport"] = ProcessTransport(devices, worker.device.name, worker.timeout_s)
     worker.memory["train"] = {}
     _load_size(worker, _samples(program), program)
     if inference is not None:
@@ -266,6 +317,20 @@ def _predict(worker: Worker, feeds: list[dict[str, Tensor]]) -> dict[tuple[str, 
     outputs = executor.run(feeds)
     worker.board.at(-1)
     return {key: tensor.cpu() for key, tensor in outputs.items()}
+
+
+def _plan_part(worker: Worker, rules: _CheckpointRules, folder: Path) -> SavePlan:
+    part = worker.memory["part"] = Part(rules.holder(worker).state(), folder)
+    return part.plan()
+
+
+def _write_part(worker: Worker, plan: SavePlan) -> list[WriteResult] | Refusal:
+    part: Part = worker.memory.pop("part")
+    return part.write(plan)
+
+
+def _load_part(worker: Worker, rules: _CheckpointRules, folder: Path) -> list[str] | Refusal:
+    return rules.holder(worker).load(folder)
 
 
 def _state(worker: Worker) -> tuple[bool, dict[str, Tensor]]:

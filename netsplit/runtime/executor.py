@@ -11,8 +11,10 @@ its own; gradients are handed from segment to segment as the program says.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -41,6 +43,8 @@ from netsplit.runtime.versions import WeightVersions
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Executor"]
+
+T = TypeVar("T")
 
 
 class Executor:
@@ -266,11 +270,12 @@ class Executor:
         else:
             tensor = self.state.use(ins.source, i)
         self.recorder.sending(ins, tensor.numel() * tensor.element_size())
-        self.state.sending.append((ins, self.transport.send(tensor, ins.peer, ins.tag)))
+        handle = self._carried(ins, ins, lambda: self.transport.send(tensor, ins.peer, ins.tag))
+        self.state.sending.append((ins, handle))
 
     def _receive(self, ins: Recv) -> None:
         buffer = self._empty_like(ins.source, ins.microbatch)
-        handle = self.transport.receive(buffer, ins.peer, ins.tag)
+        handle = self._carried(ins, ins, lambda: self.transport.receive(buffer, ins.peer, ins.tag))
         self.state.arriving[ins.variable, ins.microbatch, ins.gradient] = (ins, handle)
 
     def _reduce(self, ins: Reduce) -> None:
@@ -278,7 +283,8 @@ class Executor:
             self._finish_sum(ins)
             self._prepare(ins.number)
             packed = self.share.packed_gradients() if ins.kind == "gradients" else self.share.norm_terms()
-            self.summing = (ins, self.transport.reduce(packed, ins.devices, ins.tag))
+            begin = partial(self.transport.reduce, packed, ins.devices, ins.tag)
+            self.summing = (ins, self._carried(ins, ins, begin))
 
     def _prepare(self, number: int) -> None:
         """Put the gradients of a step where they are summed and stepped on."""
@@ -311,17 +317,21 @@ class Executor:
         what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
         i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
         with self.recorder.wait(transfer.tag, what, i, peer):
-            try:
-                return handle.wait(self.timeout_s)
-            except TransportTimeout as error:
-                raise WorkerError(
-                    f"device {self.device} waited {self.timeout_s:g} s at the {ins} for "
-                    f"{_way(transfer, what)}"
-                ) from error
-            except TransportLost as error:
-                raise WorkerError(
-                    f"device {self.device} lost {peer} at the {ins}, waiting for {_way(transfer, what)}"
-                ) from error
+            return self._carried(ins, transfer, lambda: handle.wait(self.timeout_s))
+
+    def _carried(self, ins: Instruction, transfer: Send | Recv | Reduce, operation: Callable[[], T]) -> T:
+        """The operation's result; its failure in words."""
+        peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
+        try:
+            return operation()
+        except TransportTimeout as error:
+            raise WorkerError(
+                f"device {self.device} waited {self.timeout_s:g} s at the {ins} for {_way(transfer)}"
+            ) from error
+        except TransportLost as error:
+            raise WorkerError(
+                f"device {self.device} lost {peer} at the {ins}, waiting for {_way(transfer)}"
+            ) from error
 
     def _drop_sent(self) -> None:
         if not self.state.sending:
@@ -356,7 +366,7 @@ class Executor:
         return WeightVersions(self.share.parameters, needed)
 
 
-def _way(transfer: Send | Recv | Reduce, what: str) -> str:
+def _way(transfer: Send | Recv | Reduce) -> str:
     if isinstance(transfer, Reduce):
-        return f"the {what}"
-    return f"{what} {'to reach' if isinstance(transfer, Send) else 'from'} {transfer.peer}"
+        return f"the {transfer}"
+    return f"{transfer.what} {'to reach' if isinstance(transfer, Send) else 'from'} {transfer.peer}"

@@ -45,6 +45,7 @@ __all__ = ["WorkerPool"]
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 120.0
+_AT_ONCE_S = 0.3
 _GRACE_S = 1.0  # for the peers of a failed worker to say what they waited for
 
 
@@ -135,7 +136,7 @@ class WorkerPool:
             self._accept(listener, key.encode())
         setup = Setup(spec.devices, spec.timeout_s, str(self.folder), socket.gethostname())
         for rank, connection in enumerate(self.connections):
-            limit_waits(connection, spec.timeout_s + SIGN_OF_LIFE_S)
+            limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
             keep_alive(connection)
             self._send(rank, setup)
         self._gather(list(range(len(self.connections))), limit_s=_START_TIMEOUT_S)
@@ -193,7 +194,8 @@ class WorkerPool:
         watch = Watch(limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
         failed_at: float | None = None
         while waiting := [rank for rank in ranks if rank not in replies and rank not in dead]:
-            self._receive(waiting, replies, dead, watch)
+            late = failed_at is not None and time.monotonic() - failed_at > _AT_ONCE_S
+            self._receive(replies, dead, watch, "was then ended by torchrun" if late else "died")
             places = {rank: self._place(rank, watch) for rank in ranks}
             waiting = [rank for rank in waiting if rank not in replies and rank not in dead]
             failing = dead or any(reply.error for reply in replies.values())
@@ -209,18 +211,21 @@ class WorkerPool:
         self._pace.took(self._doing, time.monotonic() - watch.began)
         return [replies[rank].value for rank in ranks]
 
-    def _receive(
-        self, waiting: list[int], replies: dict[int, Reply], dead: dict[int, str], watch: Watch
-    ) -> None:
-        open_ = {self.connections[rank]: rank for rank in waiting}
+    def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watch, ended: str) -> None:
+        """Listens to those who were not asked too: when one of them dies, torchrun ends the others."""
+        open_ = {
+            connection: rank
+            for rank, connection in enumerate(self.connections)
+            if rank not in replies and rank not in dead
+        }
         for ready in wait(list(open_), timeout=0.2):
             rank = open_[ready]  # type: ignore[index]
             try:
                 message = cloudpickle.loads(self.connections[rank].recv_bytes())
             except OSError as error:  # EOFError is none
-                dead[rank] = "does not answer" if isinstance(error, BlockingIOError) else "died"
+                dead[rank] = "does not answer" if isinstance(error, BlockingIOError) else ended
             except EOFError:
-                dead[rank] = "died"
+                dead[rank] = ended
             else:
                 watch.lives(rank, message.place if isinstance(message, Sign) else None)
                 if isinstance(message, Reply):
@@ -249,9 +254,9 @@ class WorkerPool:
         return {rank: each for rank, each in found.items() if each is not None}
 
     def _failure(self, found: Findings) -> WorkerError:
-        for rank, how in found.dead.items():
-            if how == "died" and self._launcher is not None:
-                found.dead[rank] += self._launcher.exit_of(self.hellos[rank].pid)
+        first = next(iter(found.dead), None)
+        if first is not None and found.dead[first] == "died" and self._launcher is not None:
+            found.dead[first] += self._launcher.exit_of(self.hellos[first].pid)
         traces = [f"rank {rank}\n{reply.trace}" for rank, reply in found.replies.items() if reply.trace]
         with contextlib.suppress(OSError):
             if traces:

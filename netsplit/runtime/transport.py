@@ -10,10 +10,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -127,9 +127,11 @@ class ProcessTransport:
     Args:
         devices: device name -> its torch device, in rank order.
         name: of this process's device.
+        timeout_s: of groups made here; gloo's own would be half an hour.
     """
 
-    def __init__(self, devices: Mapping[str, torch.device], name: str) -> None:
+    def __init__(self, devices: Mapping[str, torch.device], name: str, timeout_s: float = 60.0) -> None:
+        self.timeout = timedelta(seconds=max(timeout_s, 1.0))
         self.rank_of = {each: rank for rank, each in enumerate(devices)}
         self.devices = dict(devices)
         self.name = name
@@ -154,9 +156,10 @@ class ProcessTransport:
     def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Handle:
         group = self.pairs.get((self.name, peer))
         if group is not None:
-            return _Work(self._asked(dist.isend(tensor.contiguous(), self.rank_of[peer], group)), tensor)
+            parcel = tensor.contiguous()
+            return _Work(_asked(dist.isend, parcel, self.rank_of[peer], group), parcel)
         parcel = tensor.contiguous().cpu()
-        work = _Work(self._asked(dist.isend(parcel, self.rank_of[peer], tag=tag)), parcel)
+        work = _Work(_asked(dist.isend, parcel, self.rank_of[peer], tag=tag), parcel)
         if peer not in self.watchers:
             self.watchers[peer] = _Watcher()
         return self.watchers[peer].watch(work)
@@ -164,30 +167,34 @@ class ProcessTransport:
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         group = self.pairs.get((peer, self.name))
         if group is not None:
-            return _Work(self._asked(dist.irecv(buffer, self.rank_of[peer], group)), buffer)
-        parcel = (
-            buffer if buffer.device.type == "cpu" else torch.empty_like(buffer, device="cpu", pin_memory=True)
-        )
-        return _Work(self._asked(dist.irecv(parcel, self.rank_of[peer], tag=tag)), parcel, self.device)
+            return _Work(_asked(dist.irecv, buffer, self.rank_of[peer], group), buffer)
+        on_cpu = buffer.device.type == "cpu"
+        parcel = buffer if on_cpu else torch.empty_like(buffer, device="cpu", pin_memory=True)
+        return _Work(_asked(dist.irecv, parcel, self.rank_of[peer], tag=tag), parcel, self.device)
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
             return _Sum([tensor], 1, tensor.device)
         nccl = all(self.devices[name].type == "cuda" for name in devices)
         term = tensor.to(self.device if nccl else "cpu").contiguous()
-        work = dist.all_reduce(term, group=self.groups[devices], async_op=True)
-        return _Work(self._asked(work), term, tensor.device)
+        work = _asked(dist.all_reduce, term, group=self.groups[devices], async_op=True)
+        return _Work(work, term, tensor.device)
 
     def _group(self, names: tuple[str, ...], backend: str) -> dist.ProcessGroup:
         ranks = sorted(self.rank_of[name] for name in names)
-        group = dist.new_group(ranks, backend=backend)
+        group = dist.new_group(ranks, self.timeout, backend)
         assert isinstance(group, dist.ProcessGroup) or self.name not in names
         return group
 
-    @staticmethod
-    def _asked(work: dist.Work | None) -> dist.Work:
-        assert work is not None
-        return work
+
+def _asked(operation: Callable[..., dist.Work | None], *args: Any, **kwargs: Any) -> dist.Work:
+    """Begin an operation of ``torch.distributed``; raises `TransportLost` where the other end is gone."""
+    try:
+        work = operation(*args, **kwargs)
+    except RuntimeError as error:
+        raise TransportLost(str(error)) from error
+    assert work is not None
+    return work
 
 
 def _links(program: Program) -> list[tuple[str, str]]:

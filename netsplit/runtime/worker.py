@@ -11,14 +11,19 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import re
+import select
+import signal
 import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from typing import Any, NoReturn
@@ -67,7 +72,7 @@ def main() -> None:
     traits = versions() | {"cluster": arguments.cluster} if arguments.cluster else {}
     start_guard(connection.fileno(), agent)
     connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
-    _serve(_Line(connection, agent), rank)
+    _serve(_Line(connection, rank, agent))
 
 
 def _connect(controller: str) -> Connection:
@@ -91,7 +96,7 @@ def _end(sentence: str) -> NoReturn:
     leave(1)
 
 
-def _serve(line: _Line, rank: int) -> None:
+def _serve(line: _Line) -> None:
     """The first message is the set-up, every other a call; each is answered."""
     worker: Worker | None = None
 
@@ -99,11 +104,14 @@ def _serve(line: _Line, rank: int) -> None:
         nonlocal worker
         task = cloudpickle.loads(message)
         if worker is None:
-            worker = _join(rank, task)
+            worker = _join(line.rank, task)
             line.board = worker.board
             return None
         return task.function(worker, *task.args)
 
+    line.answer(answer)
+    # Calls will need it; importing it takes a second, in which the controller has other things to do.
+    import_module("netsplit.runtime.distributed")
     while True:
         line.answer(answer)
 
@@ -112,17 +120,23 @@ class _Line:
     """The connection to the controller.
 
     One thread receives, and ends the process with the connection even when the main thread is stuck;
-    another shows that the process lives while a call is under way, and ends it with its agent.
+    another shows that the process lives while a call is under way; a third has the last word when torchrun
+    is gone or ends this process, as it does when another has failed.
     """
 
-    def __init__(self, connection: Connection, agent: int) -> None:
+    def __init__(self, connection: Connection, rank: int, agent: int) -> None:
         self.connection = connection
+        self.rank = rank
         self.agent = agent
         self.board: Board | None = None
         self.calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.busy = threading.Event()
-        for target in (self._listen, self._live):
+        self.terminated, wakeup = os.pipe()
+        os.set_blocking(wakeup, False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)  # told even while the main thread is stuck
+        for target in (self._listen, self._live, self._last_word):
             threading.Thread(target=target, daemon=True).start()
 
     def answer(self, function: Callable[[bytes], Any]) -> None:
@@ -135,7 +149,9 @@ class _Line:
         except NetSplitError as error:
             reply = Reply(error=str(error), known=True, trace=traceback.format_exc())
         except Exception as error:
-            reply = Reply(error=_one_line(error), trace=traceback.format_exc())
+            lost = _is_of_connection(error)
+            told = f"rank {self.rank} lost its peers ({_one_line(error)})" if lost else _one_line(error)
+            reply = Reply(error=told, known=lost, waited=lost, trace=traceback.format_exc())
         self.busy.clear()
         self._send(reply)
 
@@ -154,20 +170,39 @@ class _Line:
     def _live(self) -> None:
         while True:
             time.sleep(SIGN_OF_LIFE_S)
-            if os.getppid() != self.agent:
-                self._send(Reply(error=f"its torchrun agent (process {self.agent}) is gone", known=True))
-                _end(f"the torchrun agent (process {self.agent}) is gone.")
             if self.busy.is_set():
                 self._send(Sign(None if self.board is None else self.board.place))
+
+    def _last_word(self) -> None:
+        poll = select.poll()
+        poll.register(self.terminated, select.POLLIN)
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):  # it is gone already, or an old kernel
+                poll.register(os.pidfd_open(self.agent), select.POLLIN)
+        while os.getppid() == self.agent:
+            if any(fd == self.terminated for fd, _ in poll.poll(1000 * SIGN_OF_LIFE_S)):
+                me = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
+                self._send(Reply(error=f"{me} was ended by torchrun", known=True, waited=True))
+                _end("torchrun ends this worker.")
+        self._send(Reply(error=f"its torchrun agent (process {self.agent}) is gone", known=True))
+        _end(f"the torchrun agent (process {self.agent}) is gone.")
 
     def _send(self, message: Reply | Sign) -> None:
         with self.lock:
             self.connection.send_bytes(cloudpickle.dumps(message))
 
 
+def _is_of_connection(error: Exception) -> bool:
+    """Whether gloo, NCCL or a store says that another process is gone or late: not this one's fault."""
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and ("gloo/transport" in str(error) or "NCCL" in str(error))
+
+
 def _one_line(error: Exception) -> str:
-    """Type and text, without the stack of C++ frames that torch may append."""
+    """Type and text, without the stack of C++ frames that torch may append, nor gloo's advice."""
     text = " ".join(str(error).partition("Exception raised from")[0].split())
+    text = re.sub(r"^\[\S+\] ", "", text).partition(" This is typically caused")[0]
     shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 

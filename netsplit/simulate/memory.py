@@ -6,7 +6,9 @@ Mirrors what the executor holds, storage by storage:
     Forward          its inputs; inside, what operators return until its last use
     … to Backward    what autograd saved; the segment's inputs and outputs that carry a gradient
     Backward         gradients, from operator to operator; saved tensors go as they are used
-    … to Step        gradients of parameters
+    … its weight part  what convolutions and products read, and the gradients of their outputs
+    … to Step        gradients of parameters; weights of older versions while a micro-batch is on them
+    Reduce           the gradients once more, in one vector, until the Step
     Send             the tensor, until the device's next computation is over
     Recv             the buffer, from the instruction on
 
@@ -19,11 +21,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from netsplit.graph.deferrable import deferrable_nodes
 from netsplit.graph.storage import storage_bytes, storage_of
-from netsplit.program.instructions import Backward, Forward, Program, Recv, Send
+from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
 from netsplit.simulate.segment_memory import Key, SegmentMemory
+from netsplit.simulate.storages import MemoryProfile, Storages
+from netsplit.simulate.versions import Versions
 
 __all__ = ["MemoryProfile", "memory_profile", "predicted_peak_bytes"]
+
+_AGAIN = -1  # number of a value that was recomputed (see `Key`)
 
 
 def predicted_peak_bytes(program: Program, alpha: int) -> dict[str, int]:
@@ -42,84 +49,16 @@ def memory_profile(program: Program, alpha: int) -> dict[str, MemoryProfile]:
 
 
 @dataclass(frozen=True)
-class MemoryProfile:
-    """What fills a device when its bytes peak."""
-
-    device: str
-    index: int  # of the instruction during which they peak; -1: before the first
-    instruction: str
-    parameter_bytes: int  # buffers too
-    moment_bytes: int  # the optimiser's
-    gradient_bytes: int  # of parameters
-    activation_bytes: int  # the batch, values, saved tensors, gradients of variables
-    transfer_bytes: int  # received and not yet read, or being sent and not otherwise held
-
-    @property
-    def peak_bytes(self) -> int:
-        return sum(self._parts().values())
-
-    def summary(self) -> str:
-        """One line, in MiB."""
-        listed = ", ".join(f"{name} {nbytes / 2**20:.1f}" for name, nbytes in self._parts().items())
-        where = f"in the {self.instruction}" if self.index >= 0 else "at the start"
-        return f"{self.device}: at most {self.peak_bytes / 2**20:.1f} MiB, {where} ({listed})"
-
-    def _parts(self) -> dict[str, int]:
-        return {
-            "parameters": self.parameter_bytes,
-            "moments": self.moment_bytes,
-            "gradients": self.gradient_bytes,
-            "activations": self.activation_bytes,
-            "transfers": self.transfer_bytes,
-        }
-
-
-class _Storages:
-    """Storages alive, each counted once however many hold it; apart those that only transfers hold."""
-
-    def __init__(self) -> None:
-        self.size: dict[Key, int] = {}
-        self.users: Counter[Key] = Counter()
-        self.transfers: Counter[Key] = Counter()
-        self.activation_bytes = 0
-        self.transfer_bytes = 0
-
-    def hold(self, key: Key, nbytes: int, transfer: bool = False) -> None:
-        self.size[key] = nbytes
-        self._change(key, 1, transfer)
-
-    def release(self, key: Key, transfer: bool = False) -> None:
-        self._change(key, -1, transfer)
-        if not self.users[key] and not self.transfers[key]:
-            del self.size[key], self.users[key], self.transfers[key]
-
-    def move(self, key: Key, to_transfer: bool) -> None:
-        """From a user to a transfer, or back."""
-        self.hold(key, self.size[key], to_transfer)
-        self.release(key, not to_transfer)
-
-    def _change(self, key: Key, by: int, transfer: bool) -> None:
-        self._count(key, -1)
-        (self.transfers if transfer else self.users)[key] += by
-        self._count(key, 1)
-
-    def _count(self, key: Key, sign: int) -> None:
-        if self.users[key]:
-            self.activation_bytes += sign * self.size[key]
-        elif self.transfers[key]:
-            self.transfer_bytes += sign * self.size[key]
-
-
-@dataclass(frozen=True)
 class _Peak:
     index: int = -1
     gradients: int = 0
     activations: int = 0
     transfers: int = 0
+    versions: int = 0
 
     @property
     def total(self) -> int:
-        return self.gradients + self.activations + self.transfers
+        return self.gradients + self.activations + self.transfers + self.versions
 
 
 class _Device:
@@ -128,28 +67,42 @@ class _Device:
         self.graph = program.graph
         self.own = own
         self.instructions = program.instructions[device]
-        self.shapes = {
-            s.index: SegmentMemory(program, s, own) for s in program.segments if s.device == device
+        self.split = {
+            ins.segment for ins in self.instructions if isinstance(ins, Backward) and ins.part == "weight"
         }
-        held = [
-            program.graph.initializers[k] for k, home in program.initializer_device.items() if home == device
-        ]
+        self.shapes = {
+            s.index: SegmentMemory(program, s, own, self._deferred(s.index))
+            for s in program.segments
+            if device in (s.replicas or (s.device,))
+        }
+        held = [program.graph.initializers[k] for k in program.held[device]]
+        self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
         self.fixed = {
             "device": device,
             "parameter_bytes": sum(init.nbytes for init in held),
-            "moment_bytes": (alpha - 2) * sum(init.nbytes for init in held if init.requires_grad),
+            "moment_bytes": (alpha - 2) * self.trainable_bytes,
         }
         self.fed = frozenset(program.feeds[device])
+        self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
+        self.largest_bytes = max((init.nbytes for init in held if init.requires_grad), default=0)
         self.feed_bytes = sum(self.graph.variables[k].nbytes for k in self.fed) * program.microbatches
         self.received = {ins.variable for ins in self.instructions if isinstance(ins, Recv)}
+        self.again = {
+            (ins.segment, ins.microbatch)
+            for ins in self.instructions
+            if isinstance(ins, Forward) and ins.recompute
+        }
         self.readers = self._count_readers()
+        self.versions = Versions.of(self.instructions, self.shapes, self.graph, self.trainable_bytes)
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
-        self.storages = _Storages()
+        self.storages = Storages()
         self.parts: dict[tuple[str, int], list[Key]] = {}  # gradients waiting to be summed
         self.arriving: dict[tuple[str, int], Key] = {}  # gradients from other devices
         self.sending: list[Key] = []
-        self.with_gradient: set[str] = set()  # parameters
-        self.gradient_bytes = 0
+        self.put_off: dict[tuple[int, int], frozenset[str]] = {}  # nodes whose weight part is still to come
+        self.with_gradient: dict[int, set[str]] = {}  # step that takes them -> parameters
+        self.gradient_bytes = 0  # of parameters
+        self.sums: list[Key] = []
         self.number = 0
         self.at = -1
         self.peak = _Peak()
@@ -166,8 +119,10 @@ class _Device:
                 self._send(ins)
             elif isinstance(ins, Recv):
                 self._receive(ins)
+            elif isinstance(ins, Reduce):
+                self._reduce(ins)
             else:
-                self._step()
+                self._step(ins)
             self._see()
         at = self.peak.index
         return MemoryProfile(
@@ -176,29 +131,38 @@ class _Device:
             gradient_bytes=self.peak.gradients,
             activation_bytes=self.peak.activations,
             transfer_bytes=self.peak.transfers,
+            version_bytes=self.peak.versions,
             **self.fixed,  # type: ignore[arg-type]
         )
 
-    def _see(self, activations: int = 0, gradients: int = 0) -> None:
+    def _deferred(self, s: int) -> frozenset[str]:
+        if s not in self.split:
+            return frozenset()
+        return deferrable_nodes(self.graph, self.program.segments[s].nodes)
+
+    def _see(self, activations: int = 0, gradients: int = 0, versions: int = 0) -> None:
         """Note the bytes alive, with so many more inside the computation."""
         now = _Peak(
             self.at,
             self.gradient_bytes + gradients,
             self.feed_bytes + self.storages.activation_bytes + activations,
             self.storages.transfer_bytes,
+            self.versions.nbytes + versions,
         )
         if now.total > self.peak.total:
             self.peak = now
 
     def _forward(self, ins: Forward) -> None:
         shape, i = self.shapes[ins.segment], ins.microbatch
+        again = (ins.segment, i) in self.again
         for k in shape.segment.inputs:
             self._hold(k, i)
             self._use(k, i)
-        self._see(shape.forward_peak)
-        for k in shape.context:
+        self._see(shape.forward_peak_unsaved if again else shape.forward_peak)
+        for k in shape.segment.inputs if again else shape.context:
             self._hold(k, i)
-        self.storages.hold(shape.kept_key(i), shape.kept_bytes)
+        if not again:
+            self.storages.hold(shape.kept_key(i), shape.kept_bytes)
         for k in shape.segment.outputs:
             if k in self.graph.output_variables:
                 self._hold(k, i)
@@ -207,23 +171,75 @@ class _Device:
                 self._hold(k, i)
         for k in shape.segment.inputs:
             self._release(k, i)
+        self.versions.forward(ins, bool(shape.carrying))
         self._sent()
+
+    def _recompute(self, shape: SegmentMemory, i: int) -> None:
+        self._see(shape.forward_peak)
+        self.storages.hold(shape.kept_key(i), shape.kept_bytes)
+        for root in shape.made_again:
+            self.storages.hold((root, i, _AGAIN), self.own[root])
+        for k in shape.segment.inputs:
+            if k not in shape.context:
+                self._release(k, i)
 
     def _backward(self, ins: Backward) -> None:
         shape, i = self.shapes[ins.segment], ins.microbatch
+        if ins.part == "weight":
+            self._weights(ins, shape)
+            return
+        again = (ins.segment, i) in self.again
+        if again:
+            self.versions.recompute(ins)
+            self._recompute(shape, i)
         self._collect(shape, i)
         seeds = {k: key for k in shape.carrying if (key := self._seed(k, i)) is not None}
-        walk = shape.backward(frozenset(seeds), shape.parameters - self.with_gradient)
+        fresh = self._fresh(ins, shape)
+        walk = shape.backward(frozenset(seeds), fresh, ins.part == "input")
         self._see(*walk.peak)
-        self.with_gradient |= walk.parameters
-        self.gradient_bytes += walk.gradients
+        self._trained(ins, walk.parameters)
         for k in walk.leaves:
             self.parts.setdefault((k, i), []).append(self._new(k, i))
+        if ins.part == "input":
+            self.put_off[ins.segment, i] = frozenset(seeds)
+            self.storages.hold(shape.deferred_key(i), walk.deferred_bytes)
+            for root in walk.deferred_roots:
+                self._hold_root(root, i)
         for key in (*seeds.values(), shape.kept_key(i)):
             self.storages.release(key)
         for k in shape.context:
-            self._release(k, i)
+            if not again or k in shape.segment.inputs:
+                self._release(k, i)
+        for root in shape.made_again if again else ():
+            self.storages.release((root, i, _AGAIN))
+        if ins.part == "whole":
+            self.versions.backward(ins)
         self._sent()
+
+    def _weights(self, ins: Backward, shape: SegmentMemory) -> None:
+        """The weight part: gradients one by one, after each of which what it took is let go."""
+        i = ins.microbatch
+        seeds = self.put_off.pop((ins.segment, i))
+        before = shape.backward(seeds, frozenset(), True)
+        walk = shape.weights(seeds, self._fresh(ins, shape))
+        self._see(*walk.peak)
+        self._trained(ins, walk.parameters)
+        self.storages.release(shape.deferred_key(i))
+        for root in before.deferred_roots:
+            self._release_root(root, i)
+        self.versions.backward(ins)
+        self._sent()
+
+    def _fresh(self, ins: Backward, shape: SegmentMemory) -> frozenset[str]:
+        """Parameters whose gradient is new; of leaves of their own all are, and summed afterwards."""
+        if self.versions.several:
+            return shape.parameters
+        return shape.parameters - self.with_gradient.get(ins.update, set())
+
+    def _trained(self, ins: Backward, parameters: frozenset[str]) -> None:
+        sums = self.with_gradient.setdefault(ins.update, set())
+        self.gradient_bytes += sum(self.graph.initializers[k].nbytes for k in parameters - sums)
+        sums |= parameters
 
     def _collect(self, shape: SegmentMemory, i: int) -> None:
         for k in shape.segment.outputs:
@@ -267,9 +283,20 @@ class _Device:
         self.left[ins.variable, ins.microbatch] = self.readers[ins.variable]
         self._hold(ins.variable, ins.microbatch, transfer=True)
 
-    def _step(self) -> None:
-        self.with_gradient.clear()
-        self.gradient_bytes = 0
+    def _reduce(self, ins: Reduce) -> None:
+        if ins.kind == "gradients":
+            key = ("sum of gradients", -1, ins.tag)
+            self.storages.hold(key, self.trainable_bytes, transfer=True)
+            self.sums.append(key)
+
+    def _step(self, ins: Step) -> None:
+        for key in self.sums:  # in whose place the gradients were
+            self.storages.release(key, transfer=True)
+        self.sums = []
+        self._see(self.largest_bytes, versions=self.versions.stepping())
+        found = self.with_gradient.pop(ins.number, set())
+        self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in found)
+        self.versions.step()
         self._sent()
 
     def _sent(self) -> None:
@@ -278,12 +305,16 @@ class _Device:
         self.sending = []
 
     def _hold(self, k: str, i: int, transfer: bool = False) -> None:
-        root = storage_of(self.graph, k)
+        self._hold_root(storage_of(self.graph, k), i, transfer)
+
+    def _release(self, k: str, i: int, transfer: bool = False) -> None:
+        self._release_root(storage_of(self.graph, k), i, transfer)
+
+    def _hold_root(self, root: str, i: int, transfer: bool = False) -> None:
         if root not in self.fed:
             self.storages.hold((root, i, 0), self.own[root], transfer)
 
-    def _release(self, k: str, i: int, transfer: bool = False) -> None:
-        root = storage_of(self.graph, k)
+    def _release_root(self, root: str, i: int, transfer: bool = False) -> None:
         if root not in self.fed:
             self.storages.release((root, i, 0), transfer)
 
@@ -303,10 +334,12 @@ class _Device:
         return key
 
     def _count_readers(self) -> Counter[str]:
+        """How often a variable is read here in one micro-batch: by segments, and by sends of its value."""
         counts = Counter(k for shape in self.shapes.values() for k in shape.segment.inputs)
+        sample = min(self.batches, default=0)
         counts.update(
             ins.source
             for ins in self.instructions
-            if isinstance(ins, Send) and not ins.gradient and ins.microbatch == 0
+            if isinstance(ins, Send) and not ins.gradient and ins.microbatch == sample
         )
         return counts

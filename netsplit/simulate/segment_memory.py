@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from netsplit.graph.ir import Node
+from netsplit.graph.deferrable import weight_operand
+from netsplit.graph.ir import Graph, Node
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Program, Segment
 
@@ -29,14 +31,20 @@ class Walk:
 
     peak: tuple[int, int]  # of activations, of parameters' gradients
     parameters: frozenset[str]  # that have a gradient now and had none
-    gradients: int  # their bytes
-    leaves: tuple[str, ...]  # inputs that got a gradient
+    leaves: tuple[str, ...] = ()  # inputs that got a gradient
+    deferred_bytes: int = 0  # of the segment's own that stay for its weight part
+    deferred_roots: tuple[str, ...] = ()  # storages of its inputs and outputs that stay for it
 
 
 class SegmentMemory:
-    """A segment's own bytes in forward and backward, the same for every micro-batch."""
+    """A segment's own bytes in forward and backward, the same for every micro-batch.
 
-    def __init__(self, program: Program, segment: Segment, own: dict[str, int]) -> None:
+    `deferred`: nodes whose weight gradients a backward in two parts puts off.
+    """
+
+    def __init__(
+        self, program: Program, segment: Segment, own: dict[str, int], deferred: frozenset[str] = frozenset()
+    ) -> None:
         graph = self.graph = program.graph
         self.segment = segment
         self.own = own
@@ -56,17 +64,64 @@ class SegmentMemory:
             k for node in self.nodes for k in node.initializers if graph.initializers[k].requires_grad
         )
         self.parameters = frozenset(trainable)
-        self.forward_peak = self._forward_peak()
-        self._walks: dict[tuple[frozenset[str], frozenset[str]], Walk] = {}
+        self.made_again = {storage_of(graph, k) for k in self.carrying} & self.produced
+        self.forward_peak = self._forward_peak(self.kept, self.extra)
+        self.forward_peak_unsaved = self._forward_peak(frozenset(), dict.fromkeys(self.extra, 0))
+        self.deferred = {
+            node.name: parameters
+            for node in self.nodes
+            if node.name in deferred and (parameters := _put_off(graph, node, segment.nodes))
+        }
+        self._walks: dict[tuple[frozenset[str], frozenset[str], bool], Walk] = {}
+        self._queues: dict[frozenset[str], list[_PutOff]] = {}
 
     def kept_key(self, i: int) -> Key:
         return (f"kept by segment {self.segment.index}", i, 0)
 
-    def backward(self, seeds: frozenset[str], fresh: frozenset[str]) -> Walk:
-        """Backward from gradients of the outputs `seeds`, to parameters of which `fresh` have none yet."""
-        if (seeds, fresh) not in self._walks:
-            self._walks[seeds, fresh] = _BackwardWalk(self, seeds, fresh).run()
-        return self._walks[seeds, fresh]
+    def deferred_key(self, i: int) -> Key:
+        return (f"put off by segment {self.segment.index}", i, 0)
+
+    def backward(self, seeds: frozenset[str], fresh: frozenset[str], split: bool = False) -> Walk:
+        """Backward from gradients of the outputs `seeds`, to parameters of which `fresh` have none yet.
+
+        With `split` it is the input part alone.
+        """
+        key = (seeds, fresh, split)
+        if key not in self._walks:
+            walk = _BackwardWalk(self, seeds, fresh, frozenset(self.deferred if split else ()))
+            self._walks[key] = walk.run()
+            if split:
+                self._queues[seeds] = walk.put_off
+        return self._walks[key]
+
+    def weights(self, seeds: frozenset[str], fresh: frozenset[str]) -> Walk:
+        """The weight part after `backward(seeds, …, split=True)`; `peak` is beside all that was put off."""
+        initializers = self.graph.initializers
+        queue = self._queues[seeds]
+        savers = Counter(root for each in queue for root in each.roots & self.kept)
+        users = Counter(k for each in queue for k in each.parameters)
+        waiting = Counter(id(each.gradient) for each in queue)
+        found = fresh & users.keys()
+        apart: set[str] = set()
+        now = gradients = 0
+        peak = (0, 0)
+        for each in queue:
+            sizes = {k: initializers[k].nbytes for k in each.parameters}
+            again = sum(nbytes for k, nbytes in sizes.items() if k in apart)  # a new sum, of two
+            gradients += sum(sizes.values()) + again
+            peak = max(peak, (now, gradients), key=sum)
+            gradients -= 2 * again
+            for k, nbytes in sizes.items():
+                users[k] -= 1
+                apart.add(k)
+                if not users[k] and k not in fresh:  # added to what is there
+                    gradients -= nbytes
+            for root in each.roots & self.kept:
+                savers[root] -= 1
+                now -= 0 if savers[root] else self.own[root]
+            waiting[id(each.gradient)] -= 1
+            now -= 0 if waiting[id(each.gradient)] else each.gradient.nbytes
+        return Walk(peak, found)
 
     def _saved(self, node: Node) -> frozenset[str]:
         return frozenset(storage_of(self.graph, k) for k in node.saved) if self.carrying else frozenset()
@@ -80,21 +135,21 @@ class SegmentMemory:
         ]
         return (*self.carrying, *inputs)
 
-    def _forward_peak(self) -> int:
+    def _forward_peak(self, kept: Collection[str], extra: Mapping[str, int]) -> int:
         last = {
             storage_of(self.graph, k): node.name
             for node in self.nodes
             for k in (*node.inputs, *filter(None, node.outputs))
         }
         dying: dict[str, list[str]] = {}
-        for root in self.produced - self.outputs - self.kept:
+        for root in (self.produced - self.outputs).difference(kept):
             dying.setdefault(last[root], []).append(root)
         seen: set[str] = set()
         now = peak = 0
         for node in self.nodes:
             made = {storage_of(self.graph, k) for k in node.outputs if k} & self.produced - seen
             seen |= made
-            now += sum(self.own[root] for root in made) + self.extra[node.name]
+            now += sum(self.own[root] for root in made) + extra[node.name]
             peak = max(peak, now)
             now -= sum(self.own[root] for root in dying.get(node.name, ()))
         return peak
@@ -108,6 +163,15 @@ class _Gradient:
     holders: int = 1
 
 
+@dataclass(frozen=True, eq=False)
+class _PutOff:
+    """A node whose weight gradient is still to be computed, and what stays alive for it."""
+
+    parameters: tuple[str, ...]
+    roots: frozenset[str]  # storages it saved
+    gradient: _Gradient  # of its output
+
+
 @dataclass
 class _BackwardWalk:
     """Autograd's way back through a segment, bytes by bytes.
@@ -116,11 +180,13 @@ class _BackwardWalk:
     of a variable is added in place where nobody else sees the first, else into a new storage; an input
     of the segment gets a copy of its own where its gradient is shared (as AccumulateGrad does). A
     parameter with several users gets its gradient from the last of them; until then it is kept apart.
+    Nodes in `deferred` leave their weights' gradients, and what they need for them, to the weight part.
     """
 
     shape: SegmentMemory
     seeds: frozenset[str]
     fresh: frozenset[str]
+    deferred: frozenset[str] = frozenset()
     now: int = 0
     gradients: int = 0  # of parameters
     passing: int = 0  # of these, bytes that go once the operator's gradients are handed on
@@ -128,6 +194,7 @@ class _BackwardWalk:
     held: dict[str, tuple[_Gradient, bool]] = field(default_factory=dict)  # variable -> in what, all of it?
     apart: set[str] = field(default_factory=set)  # parameters
     leaves: list[str] = field(default_factory=list)
+    put_off: list[_PutOff] = field(default_factory=list)
 
     def run(self) -> Walk:
         shape = self.shape
@@ -135,13 +202,20 @@ class _BackwardWalk:
             self.held[k] = (_Gradient(shape.graph.variables[k].nbytes, holders=2), True)
         nodes = self._reached()
         self.savers = Counter(root for roots in shape.saving.values() for root in roots & shape.kept)
-        self.first_reader = {k: node.name for node in nodes for k in node.inputs}
-        self.users = Counter(k for node in nodes for k in node.initializers)
+        self.first_reader = {k: node.name for node in nodes for k in self._wanted(node)}
+        self.users = Counter(k for node in nodes for k in self._own(node))
         found = self.fresh & self.users.keys()
         for node in nodes:
             self._node(node, [self.held.pop(k) for k in node.outputs if k in self.held])
-        initializers = shape.graph.initializers
-        return Walk(self.peak, found, sum(initializers[k].nbytes for k in found), tuple(self.leaves))
+        roots = {root for each in self.put_off for root in each.roots}
+        gradients = {id(each.gradient): each.gradient.nbytes for each in self.put_off}
+        return Walk(
+            self.peak,
+            found,
+            tuple(self.leaves),
+            sum(gradients.values()) + sum(shape.own[root] for root in roots & shape.kept),
+            tuple(sorted(roots - shape.kept)),
+        )
 
     def _reached(self) -> list[Node]:
         """The nodes that a gradient gets to, last first."""
@@ -150,14 +224,31 @@ class _BackwardWalk:
         for node in reversed(self.shape.nodes):
             if not carrying.isdisjoint(node.outputs):
                 found.append(node)
-                carrying.update(k for k in node.inputs if self.shape.graph.variables[k].requires_grad)
+                carrying.update(self._wanted(node))
         return found
 
+    def _wanted(self, node: Node) -> list[str]:
+        """What the node makes a gradient of; not of the view of a weight whose gradient it puts off."""
+        wanted = [k for k in node.inputs if self.shape.graph.variables[k].requires_grad]
+        if node.name in self.deferred:
+            weight = _operand(self.shape.graph, node, self.shape.segment.nodes)
+            wanted = [k for k in wanted if weight != {"var": k}]
+        return wanted
+
+    def _own(self, node: Node) -> list[str]:
+        """The initializers that get a gradient from the node now."""
+        later = self.shape.deferred[node.name] if node.name in self.deferred else ()
+        return [k for k in node.initializers if k not in later]
+
     def _node(self, node: Node, arrived: list[tuple[_Gradient, bool]]) -> None:
-        variables = self.shape.graph.variables
-        wanted = [k for k in node.inputs if variables[k].requires_grad]
+        wanted = self._wanted(node)
         made = {k: self._made(node, k, arrived) for k in wanted}
         self._train(node)
+        if node.name in self.deferred:
+            arrived[0][0].holders += 1
+            self.put_off.append(
+                _PutOff(self.shape.deferred[node.name], self.shape.saving[node.name], arrived[0][0])
+            )
         for gradient, _ in arrived:
             self._drop(gradient)
         self._drop_saved(node)
@@ -171,7 +262,7 @@ class _BackwardWalk:
     def _train(self, node: Node) -> None:
         """Gradients of the operator's parameters: new ones, some of which are only added to others."""
         initializers = self.shape.graph.initializers
-        for k in node.initializers:
+        for k in self._own(node):
             if not initializers[k].requires_grad:
                 continue
             nbytes = initializers[k].nbytes
@@ -214,6 +305,8 @@ class _BackwardWalk:
 
     def _drop_saved(self, node: Node) -> None:
         self.now -= self.shape.extra[node.name]
+        if node.name in self.deferred:
+            return
         for root in self.shape.saving[node.name] & self.shape.kept:
             self.savers[root] -= 1
             if not self.savers[root]:
@@ -230,3 +323,24 @@ class _BackwardWalk:
 
     def _see(self) -> None:
         self.peak = max(self.peak, (self.now, self.gradients), key=sum)
+
+
+def _operand(graph: Graph, node: Node, nodes: Collection[str]) -> Any:
+    i = weight_operand(graph, node, nodes)
+    if i is None:
+        return None
+    return node.args[i] if len(node.args) > i else node.kwargs.get("weight")
+
+
+def _put_off(graph: Graph, node: Node, nodes: Collection[str]) -> tuple[str, ...]:
+    """Parameters whose gradients a node puts off: its weight, through views, and a convolution's bias."""
+    template = _operand(graph, node, nodes)
+    while isinstance(template, dict) and "var" in template:
+        producer = graph.variables[template["var"]].producer
+        template = graph.nodes[producer].args[0] if producer is not None else None
+    if not isinstance(template, dict) or "init" not in template:
+        return ()
+    found = [template["init"]]
+    if "conv" in node.kind:
+        found += [k for k in node.initializers if k not in found]
+    return tuple(k for k in found if graph.initializers[k].requires_grad)

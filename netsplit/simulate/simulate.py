@@ -6,7 +6,11 @@
 
 A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
 directed link alone. It is ready when both ends have come to it (rendezvous, as gloo and NCCL have it);
-a link takes transfers in the order in which they become ready, ties by tag.
+a link takes transfers in the order in which they become ready, ties by tag. A sum over devices is ready
+when all of them have come to it, and occupies the links of its ring.
+
+Where computations neither slow one another nor are slowed by transfers, an end is known as soon as its
+beginning is, and every device runs ahead until it waits. Otherwise see `contention`.
 """
 
 from __future__ import annotations
@@ -15,102 +19,115 @@ import heapq
 from dataclasses import dataclass, field
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs
-from netsplit.program.check import check_progress, needs
-from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Send, Step
+from netsplit.program.check import check_progress
+from netsplit.program.instructions import Program, Recv, Reduce, Send
 from netsplit.simulate.memory import predicted_peak_bytes
-from netsplit.simulate.timeline import Event, EventKind, Timeline
+from netsplit.simulate.tasks import (
+    Key,
+    Message,
+    Task,
+    Tasks,
+    missing_link,
+    reduce_bytes,
+    reduce_links,
+    reduce_seconds,
+)  # fmt: skip
+from netsplit.simulate.timeline import Event, Timeline
 
-__all__ = ["simulate"]
-
-_Key = tuple[str, int, bool]  # variable, micro-batch, gradient?
+__all__ = ["DeviceClock", "Run", "simulate"]
 
 
 def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
     """Predicted timeline of one iteration in seconds, with the peak bytes of every device.
 
-    An instruction first costs its device `costs.instruction_s`; a computation then waits for what it
-    reads and lasts the sum of its operators' seconds. The iteration ends when all devices have
+    An instruction first costs its device `costs.instruction_s` (a Send or Recv `costs.message_s`); a
+    computation then waits for what it reads and lasts the sum of its operators' seconds, longer where
+    `costs.contention` or `costs.copy_s_per_byte` say so. The iteration ends when all devices have
     finished and all their sends are over.
 
     Raises:
         DeadlockError: the program cannot complete (never so for what `compile_program` returns).
         NetSplitError: an operator without a measured cost, or a transfer without a link.
     """
-    run = _Run(program, cluster, costs)
-    for device in run.devices.values():
-        run.advance(device)
-    while run.ready:
-        run.transfer()
-    run.finish()
+    from netsplit.simulate.contention import Contended, contends
+
+    run = (Contended if contends(cluster, costs) else Run)(program, cluster, costs)
+    run.run()
     events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.end_s, event.device)))
     seconds = max((device.clock for device in run.devices.values()), default=0.0)
     return Timeline(events, seconds, predicted_peak_bytes(program, costs.alpha))
 
 
-@dataclass
-class _Device:
+@dataclass(eq=False)
+class DeviceClock:
+    """How far a device has come."""
+
     name: str
-    instructions: tuple[Instruction, ...]
-    overhead_s: float  # of every instruction
-    step_s: float
+    tasks: list[Task]
     at: int = 0
     clock: float = 0.0
-    missing: int = 0  # transfers that the instruction it stands at still waits for
+    missing: int = 0  # of what the task it stands at waits for
     sends: list[Send] = field(default_factory=list)
+    sums: list[Reduce] = field(default_factory=list)
 
 
-class _Run:
+class Run:
+    """One simulated iteration; `events` and the devices' clocks are its result."""
+
     def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
         self.program = program
+        self.cluster = cluster
         self.links = cluster.links
-        kinds = {device.name: device.kind for device in cluster.devices}
-        bytes_on = _trainable_bytes(program)
-        self.devices = {
-            name: _Device(
-                name,
-                program.instructions[name],
-                costs.instruction_s.get(kinds[name], 0.0),
-                bytes_on.get(name, 0) * costs.step_seconds_per_byte.get(kinds[name], 0.0),
-            )
-            for name in program.devices
-        }
-        self.seconds = _segment_seconds(program, costs, kinds)
-        self.needed = _needed(program)
+        tasks = Tasks(program, cluster, costs)
+        self.devices = {name: DeviceClock(name, tasks.of[name]) for name in program.devices}
         self.events: list[Event] = []
-        self.met: dict[int, tuple[float, Send | Recv]] = {}  # tag -> the end that came first, and when
-        self.ready: list[tuple[float, int, Send, Recv]] = []
+        self.met: dict[int, list[tuple[float, Message]]] = {}  # tag -> who came so far, and when
+        self.ready: list[tuple[float, int, Send | Reduce, Recv | None]] = []
         self.link_free: dict[tuple[str, str], float] = {}
-        self.arrived: dict[_Key, tuple[float, Recv]] = {}
+        self.arrived: dict[Key, tuple[float, Message]] = {}
         self.ended: dict[int, float] = {}  # tag -> when the transfer ended
-        self.waiting: dict[_Key, _Device] = {}
+        self.waiting: dict[Key, DeviceClock] = {}
 
-    def advance(self, device: _Device) -> None:
-        """Execute until the device waits for a transfer whose end is not known yet."""
-        while device.at < len(device.instructions):
-            ins = device.instructions[device.at]
-            if isinstance(ins, Forward | Backward):
-                keys = self._keys(ins)
-                absent = [key for key in keys if key not in self.arrived]
+    def run(self) -> None:
+        for device in self.devices.values():
+            self.advance(device)
+        self.proceed()
+        self.finish()
+
+    def proceed(self) -> None:
+        """Until nothing happens any more."""
+        while self.ready:
+            self.transfer()
+
+    def advance(self, device: DeviceClock) -> None:
+        """Go on until the device waits for a transfer whose end is not known yet."""
+        tasks = device.tasks
+        while device.at < len(tasks):
+            task = tasks[device.at]
+            if task.keys:
+                absent = [key for key in task.keys if key not in self.arrived]
                 if absent:
                     device.missing = len(absent)
                     self.waiting.update(dict.fromkeys(absent, device))
                     return
-                device.clock += device.overhead_s
-                for key in keys:
-                    end, recv = self.arrived[key]
-                    self._wait(device, end, recv)
-                kind: EventKind = "forward" if isinstance(ins, Forward) else "backward"
-                seconds = self.seconds[kind][ins.segment]
-                self._compute(device, kind, f"segment {ins.segment}", ins.microbatch, seconds)
-            elif isinstance(ins, Step):
-                device.clock += device.overhead_s
-                self._compute(device, "step", str(ins), -1, device.step_s)
-            else:
-                device.clock += device.overhead_s
-                self._meet(device, ins)
+            device.clock += task.overhead_s
+            for key in task.keys:
+                self._wait(device, *self.arrived[key])
             device.at += 1
+            if task.message is not None:
+                self._meet(device, task.message)
+            elif not self.compute(device, task):
+                return
+
+    def compute(self, device: DeviceClock, task: Task) -> bool:
+        """Whether the device may go on at once."""
+        start = device.clock
+        device.clock = start + task.seconds
+        assert task.kind is not None
+        self.events.append(Event(device.name, task.kind, task.name, task.microbatch, start, device.clock))
+        return True
 
     def transfer(self) -> None:
         """Let the transfer that became ready first have its link.
@@ -118,105 +135,80 @@ class _Run:
         Whatever becomes ready later in this loop does so through a transfer that ended later: no
         transfer is overtaken by one that the heap does not know yet.
         """
-        ready, tag, send, recv = heapq.heappop(self.ready)
-        link = (recv.peer, send.peer)
+        ready, tag, first, recv = heapq.heappop(self.ready)
+        if isinstance(first, Reduce):
+            self._sum(ready, first)
+            return
+        assert recv is not None
+        link = (recv.peer, first.peer)
         if link not in self.links:
-            raise ConfigError(
-                f"the cluster has no link from {link[0]} to {link[1]}, which the program uses: "
-                "give it in the cluster file, or probe the links."
-            )
-        nbytes = self.program.graph.variables[send.source].nbytes
+            raise ConfigError(missing_link(*link))
+        nbytes = self.program.graph.variables[first.source].nbytes
         start = max(ready, self.link_free.get(link, 0.0))
         end = start + self.links[link].seconds(nbytes)
         self.link_free[link] = self.ended[tag] = end
-        name = f"gradient of {send.source}" if send.gradient else send.source
-        self.events.append(Event(link[0], "send", name, send.microbatch, start, end, link[1], nbytes))
-        key = (recv.variable, recv.microbatch, recv.gradient)
-        self.arrived[key] = (end, recv)
+        name = f"gradient of {first.source}" if first.gradient else first.source
+        self.events.append(Event(link[0], "send", name, first.microbatch, start, end, link[1], nbytes))
+        self.moving(link, start, end, nbytes)
+        self._arrive((recv.variable, recv.microbatch, recv.gradient), end, recv)
+
+    def moving(self, ends: tuple[str, ...], start: float, end: float, nbytes: float) -> None:
+        """Called when bytes are known to move, for what they do to computations of the devices `ends`."""
+
+    def finish(self) -> None:
+        """Every device waits for the last of its sends, as the executor does."""
+        if self.met or any(device.at < len(device.tasks) for device in self.devices.values()):
+            check_progress(self.program)
+            raise AssertionError("the simulator stands still in a program that was proved to complete")
+        for device in self.devices.values():
+            begun: list[Message] = [*device.sends, *device.sums]
+            for message in begun:
+                self._wait(device, self.ended[message.tag], message)
+
+    def _sum(self, ready: float, reduce: Reduce) -> None:
+        ring = reduce_links(reduce)
+        seconds = reduce_seconds(self.program, self.cluster, reduce)
+        start = max([ready, *(self.link_free.get(link, 0.0) for link in ring)])
+        end = self.ended[reduce.tag] = start + seconds
+        self.link_free.update(dict.fromkeys(ring, end))
+        nbytes = reduce_bytes(self.program, reduce)
+        moved = 2 * (len(ring) - 1) / len(ring) * nbytes if ring else 0.0
+        for name in reduce.devices:
+            self.events.append(Event(name, "reduce", str(reduce), -1, start, end, nbytes=nbytes))
+        self.moving(reduce.devices, start, end, 2 * moved)
+        for name in reduce.devices:
+            self._arrive((reduce.tag, name), end, reduce)
+
+    def _arrive(self, key: Key, end: float, message: Message) -> None:
+        self.arrived[key] = (end, message)
         device = self.waiting.pop(key, None)
         if device is not None:
             device.missing -= 1
             if device.missing == 0:
                 self.advance(device)
 
-    def finish(self) -> None:
-        """Every device waits for the last of its sends, as the executor does."""
-        if self.met or any(device.at < len(device.instructions) for device in self.devices.values()):
-            check_progress(self.program)
-            raise AssertionError("the simulator stands still in a program that was proved to complete")
-        for device in self.devices.values():
-            for send in device.sends:
-                self._wait(device, self.ended[send.tag], send)
-
-    def _keys(self, ins: Forward | Backward) -> list[_Key]:
-        backward = isinstance(ins, Backward)
-        return [(k, ins.microbatch, backward) for k in self.needed[backward][ins.segment]]
-
-    def _meet(self, device: _Device, ins: Send | Recv) -> None:
+    def _meet(self, device: DeviceClock, ins: Message) -> None:
         if isinstance(ins, Send):
             device.sends.append(ins)
-        if ins.tag not in self.met:
-            self.met[ins.tag] = (device.clock, ins)
+        elif isinstance(ins, Reduce):
+            device.sums.append(ins)
+        came = self.met.setdefault(ins.tag, [])
+        came.append((device.clock, ins))
+        if len(came) < (len(ins.devices) if isinstance(ins, Reduce) else 2):
             return
-        came, other = self.met.pop(ins.tag)
-        send, recv = (ins, other) if isinstance(ins, Send) else (other, ins)
-        assert isinstance(send, Send)
-        assert isinstance(recv, Recv)
-        heapq.heappush(self.ready, (max(came, device.clock), ins.tag, send, recv))
+        del self.met[ins.tag]
+        ready = max(clock for clock, _ in came)
+        first, recv = came[0][1], came[-1][1]
+        if isinstance(first, Recv):
+            first, recv = recv, first
+        assert not isinstance(first, Recv)
+        heapq.heappush(self.ready, (ready, ins.tag, first, recv if isinstance(recv, Recv) else None))
 
-    def _wait(self, device: _Device, end: float, transfer: Send | Recv) -> None:
+    def _wait(self, device: DeviceClock, end: float, message: Message) -> None:
         if end > device.clock:
-            what, i, start = transfer.what, transfer.microbatch, device.clock
-            self.events.append(Event(device.name, "wait", what, i, start, end, transfer.peer))
+            if isinstance(message, Reduce):
+                name, i, peer = str(message), -1, ", ".join(message.devices)
+            else:
+                name, i, peer = message.what, message.microbatch, message.peer
+            self.events.append(Event(device.name, "wait", name, i, device.clock, end, peer))
             device.clock = end
-
-    def _compute(self, device: _Device, kind: EventKind, name: str, i: int, seconds: float) -> None:
-        start = device.clock
-        device.clock = start + seconds
-        self.events.append(Event(device.name, kind, name, i, start, device.clock))
-
-
-def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> dict[str, list[float]]:
-    """Forward and backward seconds of every segment, on its own device's kind.
-
-    A node through which no gradient passes has no backward, whatever its costs say; nor has a transfer.
-    """
-    carrying = program.graph.carrying
-    trained = {node.name for node in program.graph if not carrying.isdisjoint(node.outputs)}
-    found: dict[str, list[float]] = {"forward": [], "backward": []}
-    for segment in program.segments:
-        measured = costs.seconds.get(kinds[segment.device], {})
-        for name in segment.nodes:
-            if name not in measured:
-                raise NetSplitError(
-                    f"operator '{name}' has no measured seconds on device kind '{kinds[segment.device]}': "
-                    "profile this graph on a device of that kind first."
-                )
-        found["forward"].append(sum(measured[name].forward_s for name in segment.nodes))
-        found["backward"].append(sum(measured[v].backward_s for v in segment.nodes if v in trained))
-    return found
-
-
-def _needed(program: Program) -> tuple[list[list[str]], list[list[str]]]:
-    """Per segment the transfers that its Forward, and that its Backward, waits for."""
-    planned = {
-        ins.variable
-        for each in program.instructions.values()
-        for ins in each
-        if isinstance(ins, Recv) and ins.gradient
-    }
-    forward = [[k for k, _, _ in needs(program, Forward(s.index, 0))] for s in program.segments]
-    backward = [
-        [k for k, _, _ in needs(program, Backward(s.index, 0)) if k in planned] for s in program.segments
-    ]
-    return forward, backward
-
-
-def _trainable_bytes(program: Program) -> dict[str, int]:
-    """Device -> bytes of the parameters that its Step changes."""
-    found: dict[str, int] = {}
-    for k, home in program.initializer_device.items():
-        init = program.graph.initializers[k]
-        if init.requires_grad:
-            found[home] = found.get(home, 0) + init.nbytes
-    return found

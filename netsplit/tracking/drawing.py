@@ -21,10 +21,13 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 
 KIND_COLOURS = {
     "forward": "#0072B2",
+    "recompute": "#56B4E9",
     "backward": "#E69F00",
+    "weight": "#D55E00",
     "step": "#CC79A7",
     "send": "#009E73",
     "recv": "#56B4E9",
+    "reduce": "#777777",
     "wait": "#DDDDDD",
 }
 

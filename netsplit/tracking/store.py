@@ -7,6 +7,7 @@ The MLflow client is used rather than MLflow's "active run", so that no environm
 from __future__ import annotations
 
 import getpass
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,15 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from netsplit.errors import NetSplitError
+from netsplit.tracking.owner import is_gone
 from netsplit.tracking.values import chunks, plain_key, shortened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["MlflowStore", "NullStore", "Point", "RunStatus", "Store", "StoreError"]
+__all__ = ["OWNER", "MlflowStore", "NullStore", "Point", "RunStatus", "Store", "StoreError"]
+
+logger = logging.getLogger(__name__)
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
+OWNER = "controller"  # tag: the process that writes the run
 MAX_METRICS = 1000  # MLflow's limits for one call of log_batch
 MAX_PARAMS = 100
 MAX_VALUE = 6000  # characters of a parameter
@@ -139,6 +144,20 @@ class MlflowStore:
     def log_text(self, run_id: str, text: str, file: str) -> None:
         with _writing(f"artifact {file}"):
             self.client.log_text(run_id, text, file)
+
+    def end_abandoned(self) -> None:
+        """Mark as failed what processes of this machine left RUNNING that are gone; best effort."""
+        try:
+            with _writing("the end of abandoned runs"):
+                found = self.client.search_runs(
+                    [self.experiment_id], "attributes.status = 'RUNNING'", max_results=1000
+                )
+            for run in found:
+                if is_gone(run.data.tags.get(OWNER, "")):
+                    self.log(run.info.run_id, tags={"error": "its process was killed"})
+                    self.end_run(run.info.run_id, "FAILED")
+        except StoreError as error:
+            logger.warning("%s", error)
 
     def end_run(self, run_id: str, status: RunStatus) -> None:
         with _writing(f"status {status}"):

@@ -1,6 +1,6 @@
 """One iteration as a Gantt chart: predicted above measured, on one time axis.
 
-Rows are devices and, below them, directed links; a number in a box is its micro-batch.
+Rows are devices and, below them, directed links and sums; a number in a box is its micro-batch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["timeline_figure"]
 _WIDTH_IN = 15.0
 _ROW_IN = 0.42
 _CHARACTER_IN = 0.085  # of the numbers inside boxes, at 8 points
-_THIN = {"send", "recv"}
-_DARK = {"forward", "send", "step"}  # kinds whose colour needs white text
+_THIN = {"send", "recv", "reduce"}
+_DARK = {"forward", "send", "step", "weight", "reduce"}  # kinds whose colour needs white text
 
 
 def timeline_figure(predicted: Timeline, measured: Timeline | None, path: str | Path) -> Figure:

@@ -7,7 +7,8 @@
             run.summary({"measured_iteration_s": 0.41})
 
 A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
-KILLED on Ctrl-C, and its comparison with it. Whatever happens, what was logged is written first.
+KILLED on Ctrl-C, and its comparison with it. Whatever happens, what was logged is written first. Runs of a
+process that was killed outright stay RUNNING; the next `Tracker` of the experiment on this machine ends them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.tracking.host import host_tags
-from netsplit.tracking.store import MAX_METRICS, MlflowStore, NullStore, Point, RunStatus, Store, StoreError
+from netsplit.tracking.owner import owner_mark
+from netsplit.tracking.store import (
+    MAX_METRICS,
+    OWNER,
+    MlflowStore,
+    NullStore,
+    Point,
+    RunStatus,
+    Store,
+    StoreError,
+)
 from netsplit.tracking.values import as_yaml, flatten, numbers, plain
 
 __all__ = ["Comparison", "MethodRun", "Tracker"]
@@ -192,7 +203,9 @@ class Tracker:
 
             client = open_client(self.uri)
             artifacts = None if self._path is None else self._path.parent / "mlartifacts"
-            self._store = MlflowStore(client, open_experiment(client, self.experiment, artifacts))
+            store = MlflowStore(client, open_experiment(client, self.experiment, artifacts))
+            store.end_abandoned()
+            self._store = store
         return self._store
 
     @contextmanager
@@ -214,7 +227,7 @@ class Tracker:
 
 def _tags(role: str, name: str, tags: Mapping[str, Any] | None) -> dict[str, str]:
     given = {key: str(value) for key, value in (tags or {}).items()}
-    return host_tags() | {"role": role, role: name} | given
+    return host_tags() | {"role": role, role: name, OWNER: owner_mark()} | given
 
 
 @contextmanager

@@ -121,7 +121,9 @@ def test_saved_tensors_are_known_without_running_the_model() -> None:
 
 def test_sources_are_lines_of_the_model() -> None:
     graph = graph_of("chain")
-    assert all("nets.py:" in node.source for node in graph if node.kind in ("conv2d", "view", "linear"))
+    assert all(
+        "small_models.py:" in node.source for node in graph if node.kind in ("conv2d", "view", "linear")
+    )
 
 
 def test_a_model_that_branches_on_values_is_refused_with_its_line() -> None:

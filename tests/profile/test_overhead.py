@@ -1,13 +1,33 @@
-"""What an instruction costs."""
+"""What an instruction costs, and the smallest step there is."""
+
+from __future__ import annotations
 
 import pytest
+import torch
 
-from netsplit.cluster.cluster import Cluster, Device, Link
-from netsplit.profile.overhead import with_messages
+from netsplit.cluster.cluster import Cluster, Device
+from netsplit.profile.overhead import instruction_seconds, trivial_step
+from netsplit.program.compile import compile_program
+from netsplit.program.schedules import GPipe
+from netsplit.runtime.executor import Executor
+from netsplit.runtime.share import Share
+from netsplit.runtime.transport import LocalTransport
 
 
-def test_an_instruction_on_cpus_costs_at_least_the_latency_of_a_message() -> None:
-    devices = (Device("a", "cpu", 1), Device("b", "cpu", 1), Device("c", "gpu", 1, "cuda:0"))
-    links = {("a", "b"): Link(1e-4, 0.0), ("b", "a"): Link(3e-4, 0.0), ("a", "c"): Link(1.0, 0.0)}
-    found = with_messages({"cpu": 1e-5, "gpu": 2e-5}, Cluster("mixed", devices, links))
-    assert found == {"cpu": pytest.approx(2e-4), "gpu": 2e-5}
+def test_an_instruction_is_the_median_run_over_its_instructions() -> None:
+    runs = iter([9.0, 9.0, 1.0, 2.0, 3.0, 2.0, 2.0, 50.0])
+    assert instruction_seconds(lambda: next(runs), 4, repeats=8) == pytest.approx(0.5)
+
+
+def test_the_trivial_step_is_trained_by_the_runtime() -> None:
+    device = Device("a", "cpu", 1)
+    program = compile_program(
+        trivial_step(), {"mul": "a"}, {"mul": 0}, Cluster("alone", (device,), {}), GPipe(2)
+    )
+    share = Share.of(
+        {"w": torch.full((1,), 3.0)}, torch.device("cpu"), lambda p: torch.optim.SGD(p, 1.0), ["w"]
+    )
+    executor = Executor(program, "a", share, LocalTransport({"a": torch.device("cpu")}), torch.device("cpu"))
+    outputs = executor.run([{"x": torch.ones(1)}, {"x": torch.full((1,), 2.0)}])
+    assert [float(outputs["y", i]) for i in range(2)] == [3.0, 6.0]
+    assert float(share.tensors["w"].detach()) == pytest.approx(3.0 - 1.5)

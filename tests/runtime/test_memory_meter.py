@@ -22,35 +22,62 @@ KIB = 1024
 
 
 class CopyingTransport:
-    """Moves tensors as processes do: into a buffer of the receiver's own, unseen by its meter until used."""
+    """Moves tensors as processes do: into a buffer of the receiver's own, as soon as both ends are there."""
 
     def __init__(self) -> None:
         self.parcels: dict[int, Tensor] = {}
+        self.buffers: dict[int, Tensor] = {}
+        self.terms: dict[int, list[Tensor]] = {}
 
     def send(self, tensor: Tensor, peer: str, tag: int) -> _Handle:
         self.parcels[tag] = tensor
-        return _Handle(self, tag, tensor)
+        self._move(tag)
+        return _Handle(self.parcels, tag)
 
-    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, peer: str, tag: int) -> _Handle:
-        buffer = torch.empty(shape, dtype=dtype)
+    def receive(self, buffer: Tensor, peer: str, tag: int) -> _Handle:
+        self.buffers[tag] = buffer
+        self._move(tag)
+        return _Handle(self.buffers, tag, buffer)
+
+    def reduce(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> _Sum:
+        terms = self.terms.setdefault(tag, [])
         with _disable_current_modes():
-            buffer.copy_(self.parcels.pop(tag))
-        return _Handle(self, tag, buffer)
+            terms.append(tensor.clone())
+        return _Sum(terms, tensor)
+
+    def _move(self, tag: int) -> None:
+        if tag in self.parcels and tag in self.buffers:
+            with _disable_current_modes():
+                self.buffers.pop(tag).copy_(self.parcels.pop(tag))
 
 
 class _Handle:
     ended_s = 0.0
 
-    def __init__(self, transport: CopyingTransport, tag: int, tensor: Tensor) -> None:
-        self.transport = transport
-        self.tag = tag
-        self.tensor = tensor
+    def __init__(self, there: dict[int, Tensor], tag: int, tensor: Tensor | None = None) -> None:
+        self.there, self.tag, self.tensor = there, tag, tensor
 
     def wait(self, timeout_s: float) -> Tensor:
-        return self.tensor
+        return torch.empty(0) if self.tensor is None else self.tensor
 
     def done(self) -> bool:
-        return self.tag not in self.transport.parcels
+        return self.tag not in self.there
+
+
+class _Sum:
+    """In place, as torch.distributed has it."""
+
+    ended_s = 0.0
+
+    def __init__(self, terms: list[Tensor], own: Tensor) -> None:
+        self.terms, self.own = terms, own
+
+    def wait(self, timeout_s: float) -> Tensor:
+        with _disable_current_modes():
+            return self.own.copy_(torch.stack(self.terms).sum(0))
+
+    def done(self) -> bool:
+        return True
 
 
 def metered_iteration(runtime: LocalRuntime, inputs: tuple[Tensor, ...], targets: Tensor) -> dict[str, int]:

@@ -327,7 +327,7 @@ def test_computation_follows_the_arrival_of_all_it_reads(data: st.DataObject) ->
     drawn = Drawn(data)
     program = drawn.program
     arrival = {(e.name, e.microbatch, e.peer): e.end_s for e in drawn.timeline.events if e.kind == "send"}
-    start = {(e.kind, e.name, e.microbatch): e.start_s for e in drawn.timeline.events}
+    start = {(str(e.kind), e.name, e.microbatch): e.start_s for e in drawn.timeline.events}
     for device, instructions in program.instructions.items():
         names = {
             (ins.variable, ins.microbatch, ins.gradient): ("gradient of " if ins.gradient else "")
@@ -471,7 +471,7 @@ def test_captured_models_compute_each_piece_once_and_in_turn(
     work = [e for e in timeline.events if e.kind in ("forward", "backward", "step")]
     asked = [ins for each in program.instructions.values() for ins in each]
     assert len(work) == sum(not isinstance(ins, Send | Recv) for ins in asked)
-    span = {(e.kind, e.name, e.microbatch): e for e in work}
+    span = {(str(e.kind), e.name, e.microbatch): e for e in work}
     sends = {(e.name, e.microbatch, e.device, e.peer): e.end_s for e in timeline.events if e.kind == "send"}
     assert len(sends) == program.transfers
     for ins in asked:

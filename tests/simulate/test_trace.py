@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given, settings
+
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.simulate.trace import chrome_trace, lanes, write_trace
+from tests.simulate.drawn import Drawn, programs
 from tests.tracking.samples import timeline
 
 
@@ -52,7 +57,7 @@ def test_the_step_has_no_microbatch() -> None:
 
 def test_an_arrow_leads_from_a_send_to_its_micro_batch_on_the_peer() -> None:
     trace = chrome_trace(timeline())
-    start, end = [e for e in trace["traceEvents"] if e["ph"] in "sf" and e["id"] == "1.1"]
+    start, end = [e for e in trace["traceEvents"] if e["ph"] in "sf" and e["id"] == 1_000_001]
     consumer = next(s for s in spans(trace, 1) if s["tid"] == end["tid"] and s["ts"] == end["ts"])
     assert start["ph"] == "s"
     assert (consumer["name"], consumer["args"]["microbatch"]) == ("forward segment 1", 1)
@@ -68,3 +73,85 @@ def test_overlapping_transfers_get_tracks_of_their_own() -> None:
 
 def test_without_a_measured_timeline_there_is_one_process() -> None:
     assert {event["pid"] for event in chrome_trace(timeline())["traceEvents"]} == {1}
+
+
+# What the trace event format asks for, and Perfetto: https://ui.perfetto.dev shows no arrow otherwise.
+
+REQUIRED = {"X": {"name", "cat", "ts", "dur"}, "M": {"name", "args"}, "s": {"name", "cat", "ts", "id"}}
+REQUIRED["f"] = REQUIRED["s"] | {"bp"}
+
+
+def check_format(trace: dict[str, Any]) -> None:
+    """Every event has what its phase needs; arrows come in pairs, and both ends lie on a span."""
+    json.dumps(trace, allow_nan=False)
+    on: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    ends: dict[int, list[dict[str, Any]]] = {}
+    for event in trace["traceEvents"]:
+        assert REQUIRED[event["ph"]] | {"ph", "pid", "tid"} <= event.keys()
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        if event["ph"] == "X":
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            on.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] in "sf":
+            assert isinstance(event["id"], int)
+            ends.setdefault(event["id"], []).append(event)
+    for each in on.values():
+        ordered = sorted(each)
+        assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(ordered))
+    for start, end in ends.values():
+        assert (start["ph"], end["ph"], end["bp"]) == ("s", "f", "e")
+        assert (start["name"], start["cat"], start["pid"]) == (end["name"], end["cat"], end["pid"])
+        assert start["ts"] <= end["ts"]
+        for event in (start, end):
+            assert any(a <= event["ts"] <= b for a, b in on[event["pid"], event["tid"]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=programs())
+def test_every_transfer_has_its_arrow_to_the_computation_that_reads_it(drawn: Drawn) -> None:
+    trace = chrome_trace(drawn.timeline, drawn.timeline, drawn.program)
+    check_format(trace)
+    span = {(e["pid"], e["tid"], e["ts"], e["name"]): e for e in trace["traceEvents"] if e["ph"] == "X"}
+    ends = [e for e in trace["traceEvents"] if e["ph"] == "f"]
+    starts = [e for e in trace["traceEvents"] if e["ph"] == "s"]
+    assert len(starts) == len(ends) == 2 * drawn.program.transfers
+    readers = readers_of(drawn)
+    for start, end in zip(starts, ends, strict=True):
+        send = span[start["pid"], start["tid"], start["ts"], f"send {start['name']}"]
+        consumers = [
+            e for key, e in span.items() if key[:3] == (end["pid"], end["tid"], end["ts"]) and e["dur"] >= 0
+        ]
+        names = {e["name"] for e in consumers if e["args"].get("microbatch") == send["args"]["microbatch"]}
+        assert names & readers[start["name"]]
+
+
+def readers_of(drawn: Drawn) -> dict[str, set[str]]:
+    """Name of a send -> spans that may read it, from graph and placement alone."""
+    graph, where = drawn.problem.graph, drawn.placement.device_of
+    segment = {name: s.index for s in drawn.program.segments for name in s.nodes}
+    found: dict[str, set[str]] = {}
+    for k, variable in graph.variables.items():
+        if variable.producer is not None:
+            home = where[variable.producer]
+            found[k] = {f"forward segment {segment[v]}" for v in variable.consumers if where[v] != home}
+            found[f"gradient of {k}"] = {f"backward segment {segment[variable.producer]}"}
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(drawn=programs())
+def test_every_event_has_a_span_of_its_kind(drawn: Drawn) -> None:
+    found = Counter(e["cat"] for e in chrome_trace(drawn.timeline)["traceEvents"] if e["ph"] == "X")
+    assert found == Counter(e.kind for e in drawn.timeline.events)
+
+
+def test_sums_have_a_lane_of_their_own() -> None:
+    events = (
+        Event("p", "weight", "segment 0", 0, 0.0, 1.0),
+        Event("p", "reduce", "sum of gradients over p, q", -1, 0.5, 2.0, nbytes=4),
+    )
+    assert list(lanes(events)) == ["p", "p sums"]
+    named = {e["name"] for e in chrome_trace(Timeline(events, 2.0))["traceEvents"] if e["ph"] == "X"}
+    assert named == {"weight segment 0", "reduce sum of gradients over p, q"}

@@ -117,7 +117,8 @@ def path_binding(instance: Instance, path: Sequence[Span], iteration_s: float) -
         )
         return Binding("link", name, spent, sentence)
     kinds = {
-        k: sum(s.seconds for s in path if s.where == name and s.what == k) for k in ("forward", "backward")
+        kind: sum(s.seconds for s in path if s.where == name and s.what in parts)
+        for kind, parts in (("forward", ("forward", "recompute")), ("backward", ("backward", "weight")))
     }
     sentence = (
         f"The time of {name} binds: it is {percent(spent, iteration_s)} of the critical path"

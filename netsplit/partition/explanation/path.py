@@ -15,14 +15,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from netsplit.cluster.cluster import Cluster
 from netsplit.partition.explanation.inputs import EventLike, ProgramLike, TimelineLike
+from netsplit.profile.costs import Costs
 
-__all__ = ["Span", "critical_path", "merged", "totals"]
+__all__ = ["Span", "critical_path", "merged", "overheads", "totals"]
 
-SpanKind = Literal["forward", "backward", "step", "transfer", "overhead", "wait"]
-"""``overhead``: instructions of the device; ``wait``: a wait whose transfer the timeline does not have."""
+TOLERANCE = 1e-9  # of the iteration: two clocks that differ by less are one
 
-_Key = tuple[str, str, str, int]  # device, its peer, name of the send event, micro-batch
+SpanKind = Literal[
+    "forward", "backward", "weight", "recompute", "step", "transfer", "reduce", "overhead", "wait"
+]
+"""``reduce``: a sum over devices, all of which are its `where`; ``overhead``: instructions of the device;
+``wait``: a wait whose transfer the timeline does not have."""
+
+_MERGING = ("forward", "backward", "weight", "recompute", "step", "overhead")
+_Key = tuple[str, str, str, int]
+"""Device, its peer, name of the send event, micro-batch; of a sum: device, "", its name, how many before."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class Span:
     """One piece of the critical path. Seconds since the iteration began."""
 
     what: SpanKind
-    where: str  # a device, or a link "d0 -> d1"
+    where: str  # a device, a link "d0 -> d1", or the devices of a sum "d0, d1"
     start_s: float
     end_s: float
     name: str = ""  # of the segment, or of the variable that moves
@@ -47,16 +56,28 @@ def critical_path(
     timeline: TimelineLike,
     program: ProgramLike | None = None,
     instruction_s: Mapping[str, float] | None = None,
+    message_s: Mapping[str, float] | None = None,
 ) -> tuple[Span, ...]:
     """The chain of spans that makes the iteration as long as it is, from its start to its end.
 
     Args:
-        timeline: of one iteration, as the simulator predicts it.
+        timeline: of one iteration, as the simulator predicts it, or as it was measured: there a transfer that
+            was issued before its receiver came to it begins when the receiver does (given the program).
         program: names the nodes of segments, and tells when each end of a transfer came to it. Without
             it the device whose computation ended last before the transfer is taken.
         instruction_s: device -> overhead of an instruction, as in `Costs` of its kind.
+        message_s: device -> overhead of a Send or a Recv; missing: `instruction_s`.
     """
-    return _Walk(timeline, program, instruction_s or {}).spans()
+    return _Walk(timeline, program, instruction_s or {}, message_s or {}).spans()
+
+
+def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
+    """Device -> seconds of an instruction, and of a Send or a Recv, for `critical_path`."""
+    instruction = {device.name: costs.instruction_s.get(device.kind, 0.0) for device in cluster.devices}
+    message = {
+        device.name: costs.message_s.get(device.kind, instruction[device.name]) for device in cluster.devices
+    }
+    return instruction, message
 
 
 def merged(path: Iterable[Span]) -> list[Span]:
@@ -65,7 +86,7 @@ def merged(path: Iterable[Span]) -> list[Span]:
     for span in path:
         last = found[-1] if found else None
         same = last is not None and (last.what, last.where) == (span.what, span.where)
-        if last is not None and same and span.what in ("forward", "backward", "step", "overhead"):
+        if last is not None and same and span.what in _MERGING:
             i = last.microbatch if last.microbatch == span.microbatch else -1
             nodes = tuple(dict.fromkeys(last.nodes + span.nodes))
             name = last.name if last.name == span.name else f"{last.name} .. {span.name}"
@@ -93,16 +114,25 @@ class _Post:
 
 class _Walk:
     def __init__(
-        self, timeline: TimelineLike, program: ProgramLike | None, instruction_s: Mapping[str, float]
+        self,
+        timeline: TimelineLike,
+        program: ProgramLike | None,
+        instruction_s: Mapping[str, float],
+        message_s: Mapping[str, float],
     ) -> None:
         self.end_s = timeline.iteration_s
         self.program = program
         self.lanes: dict[str, list[EventLike]] = {}
         self.links: dict[tuple[str, str], list[EventLike]] = {}
+        self.sums: dict[str, dict[str, list[EventLike]]] = {}  # name -> device -> one after another
         # By start, then end; the sort is stable, so events without duration keep their order.
         for event in sorted(timeline.events, key=lambda e: (e.start_s, e.end_s)):
             if event.kind == "send":
                 self.links.setdefault((event.device, event.peer), []).append(event)
+            elif event.kind == "reduce":
+                self.sums.setdefault(event.name, {}).setdefault(event.device, []).append(event)
+                ring = _ring(event.name)
+                self.links.setdefault((event.device, ring.get(event.device, "")), []).append(event)
             elif event.kind != "recv":
                 self.lanes.setdefault(event.device, []).append(event)
         self.arrivals = {
@@ -110,12 +140,13 @@ class _Walk:
             for link, events in self.links.items()
             for i, event in enumerate(events)
             for ends in (link, link[::-1])
+            if event.kind == "send"
         }
-        self.passed: set[tuple[tuple[str, str], int]] = set()
+        self.passed: set[object] = set()
         self.posts: dict[_Key, _Post] = {}
         self.last: dict[str, float] = {p: max(e.end_s for e in lane) for p, lane in self.lanes.items()}
         if program is not None:
-            self._replay(program, instruction_s)
+            self._replay(program, instruction_s, message_s)
         self.found: list[Span] = []
 
     def spans(self) -> tuple[Span, ...]:
@@ -140,6 +171,9 @@ class _Walk:
         if before is None:
             return None, t
         if before.kind == "wait":
+            number = self._number_of_sum(before)
+            if number is not None and (before.name, number) not in self.passed:
+                return self._sum(before.name, number, t)
             arrival = self.arrivals.get((device, before.peer, _sent_name(before), before.microbatch))
             if arrival is not None and arrival not in self.passed:
                 return self._transfer(*arrival, t)
@@ -154,19 +188,45 @@ class _Walk:
         while True:
             event = events[i]
             self.passed.add((link, i))
-            self._add("transfer", where, event.start_s, t, event)
-            t = min(t, event.start_s)
-            posts = [self._post(p, q, event, t) for p, q in (link, link[::-1])]
+            start = min(t, event.start_s)
+            posts = [self._post(p, q, event, start) for p, q in (link, link[::-1])]
             came = max(post.clock for post in posts)
-            if not i or came >= t or events[i - 1].end_s < came:
+            if start + TOLERANCE * self.end_s < came < t:
+                start = came  # measured: sent before the receiver was there
+            self._add("transfer", where, start, t, event)
+            t = start
+            before = events[i - 1] if i else None
+            if before is None or came >= t or before.end_s < came:
                 break
             i -= 1
+            if before.kind == "reduce":
+                return self._sum(before.name, self.sums[before.name][link[0]].index(before), t)
         late = 0 if posts[0].clock >= posts[1].clock else 1
         self.found[-1] = replace(self.found[-1], after=("sender", "receiver")[late])
         return (link[late], posts[late].at), t
 
-    def _post(self, device: str, peer: str, event: EventLike, t: float) -> _Post:
-        known = self.posts.get((device, peer, event.name, event.microbatch))
+    def _number_of_sum(self, wait: EventLike) -> int | None:
+        """Which of the sums of that name a wait is for: the last that began before it ended."""
+        events = self.sums.get(wait.name, {}).get(wait.device, [])
+        return sum(e.start_s <= wait.end_s for e in events) - 1 if events else None
+
+    def _sum(self, name: str, number: int, t: float) -> tuple[tuple[str, int] | None, float]:
+        """Back over a sum: to the device that came to it last, or to what held one of its links."""
+        self.passed.add((name, number))
+        events = {p: each[number] for p, each in self.sums[name].items() if number < len(each)}
+        start = min(t, max(event.start_s for event in events.values()))
+        self._add("reduce", ", ".join(events), start, t, next(iter(events.values())))
+        posts = {p: self._post(p, "", event, start, number) for p, event in events.items()}
+        last = max(posts, key=lambda p: posts[p].clock)
+        if posts[last].clock < start:
+            for link in _ring(name).items():
+                for i, event in enumerate(self.links.get(link, ())):
+                    if event.kind == "send" and event.end_s == start and (link, i) not in self.passed:
+                        return self._transfer(link, i, start)
+        return (last, posts[last].at), start
+
+    def _post(self, device: str, peer: str, event: EventLike, t: float, number: int | None = None) -> _Post:
+        known = self.posts.get((device, peer, event.name, event.microbatch if number is None else number))
         if known is not None:
             return known
         # Without the program: the last of the device's events that was over when the transfer began.
@@ -182,7 +242,7 @@ class _Walk:
         name = event.name if event is not None else "instructions"
         if event is not None and self.program is not None and name.startswith("segment "):
             nodes = tuple(self.program.segments[int(name.split()[1])].nodes)
-            nodes = nodes[::-1] if what == "backward" else nodes
+            nodes = nodes[::-1] if what in ("backward", "weight") else nodes
         i = event.microbatch if event is not None else -1
         self.found.append(Span(what, where, min(start, end), end, name, nodes, i))
 
@@ -195,27 +255,51 @@ class _Walk:
             elif span.what == "transfer":
                 reasons.append("link" if before.where == span.where else span.after)
             else:
-                reasons.append("transfer" if before.what == "transfer" else "device")
+                reasons.append("transfer" if before.what in ("transfer", "reduce") else "device")
         return reasons
 
-    def _replay(self, program: ProgramLike, instruction_s: Mapping[str, float]) -> None:
-        """The clock of each device at each of its transfers, from its lane and its instructions."""
+    def _replay(
+        self, program: ProgramLike, instruction_s: Mapping[str, float], message_s: Mapping[str, float]
+    ) -> None:
+        """The clock of each device at each of its messages, from its lane and its instructions."""
         for device, instructions in program.instructions.items():
-            lane = self.lanes.get(device, [])
+            lane = self.lanes.setdefault(device, [])
             overhead, clock, at = instruction_s.get(device, 0.0), 0.0, 0
+            message = message_s.get(device, overhead)
+            begun: Counter[str] = Counter()
+            waits_for = ""  # the sum that was begun and not yet waited for
             for ins in instructions:
-                if hasattr(ins, "tag"):
-                    clock += overhead
+                if hasattr(ins, "source"):
+                    clock += message
                     name = f"gradient of {ins.source}" if ins.gradient else ins.source
                     self.posts[device, ins.peer, name, ins.microbatch] = _Post(clock, at)
-                    continue
-                while at < len(lane) and lane[at].kind == "wait":
-                    at += 1
-                if at < len(lane):
-                    clock = lane[at].end_s
-                    at += 1
+                elif hasattr(ins, "tag"):
+                    clock += overhead
+                    if at < len(lane) and lane[at].kind == "wait" and lane[at].name == waits_for:
+                        clock, at = max(clock, lane[at].end_s), at + 1
+                    self.posts[device, "", str(ins), begun[str(ins)]] = _Post(clock, at)
+                    begun[str(ins)] += 1
+                    waits_for = str(ins)
+                else:
+                    waits_for = waits_for if hasattr(ins, "segment") else ""
+                    clock, at = _computed(lane, at, clock)
             self.last[device] = max(clock, self.last.get(device, 0.0))
-            self.lanes.setdefault(device, [])
+
+
+def _computed(lane: list[EventLike], at: int, clock: float) -> tuple[float, int]:
+    """Clock and place in the lane after the next computation, what is recomputed for it included."""
+    while at < len(lane):
+        event = lane[at]
+        at += 1
+        if event.kind not in ("wait", "recompute"):
+            return event.end_s, at
+    return clock, at
+
+
+def _ring(name: str) -> dict[str, str]:
+    """Of a sum "... over d0, d1": each device's next."""
+    devices = name.rpartition(" over ")[2].split(", ")
+    return dict(zip(devices, (*devices[1:], devices[0]), strict=True))
 
 
 def _sent_name(wait: EventLike) -> str:

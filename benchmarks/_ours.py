@@ -1,0 +1,204 @@
+"""NetSplit as a contender: given cuts, several deployments kept on the same workers, ideals.
+
+A session's workers hold one deployment at a time; here each is put aside and taken back when its turn comes,
+so that iterations of different schedules interleave without new processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+import netsplit
+from benchmarks._rivals import OPTIMIZER
+from benchmarks._subjects import Subject
+from netsplit.cluster.cluster import Cluster, Link
+from netsplit.graph.ir import Graph
+from netsplit.parallel import ParallelModel
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.priority import topological_priority
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.program.instructions import Program
+from netsplit.runtime.worker import Worker
+from netsplit.session import Plan, Session, Study
+from netsplit.simulate.simulate import simulate
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["Cut", "Deployed", "Ours", "best_cut", "free_ideal", "unit_of", "unit_seconds"]
+
+
+@dataclass(frozen=True)
+class Cut(Partitioner):
+    """Units in the model's order, cut before each of `places`; pieces go to the devices in turn."""
+
+    places: tuple[int, ...]
+
+    name = "cut"
+    optimises = "nothing"
+    respects_capacity = False
+
+    def partition(self, problem: Problem) -> Placement:
+        unit, devices = unit_of(problem.graph), problem.cluster.devices
+        piece = {name: sum(place <= unit[name] for place in self.places) for name in problem.graph.nodes}
+        return Placement(
+            self.name,
+            {name: devices[p % len(devices)].name for name, p in piece.items()},
+            topological_priority(problem.graph, problem.graph.position),
+            SolverReport("heuristic", 0.0),
+        )
+
+
+def unit_of(graph: Graph) -> dict[str, int]:
+    """Node -> the place of the model's child that made it; what no child made goes with what came before.
+
+    Sets of nodes that must share a device go with their first.
+    """
+    children: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for node in graph:
+        child = node.module.split(".")[0]
+        if child:
+            children.setdefault(child, len(children))
+            found[node.name] = children[child]
+        else:
+            found[node.name] = max((found[u] for u in graph.predecessors[node.name]), default=0)
+    for group in graph.colocated:
+        found |= dict.fromkeys(group, found[group[0]])
+    return found
+
+
+def unit_seconds(graph: Graph, costs: Costs, kind: str) -> list[float]:
+    """Forward and backward seconds of every unit."""
+    units = unit_of(graph)
+    seconds = [0.0] * (max(units.values()) + 1)
+    for name, unit in units.items():
+        seconds[unit] += costs.total_s(name, kind)
+    return seconds
+
+
+def best_cut(study: Study, pieces: int, tried: int = 12) -> Cut:
+    """Of the cuts that balance two devices best, the one with the least predicted iteration."""
+    kind = study.cluster.devices[0].kind
+    seconds = unit_seconds(study.graph, study.costs, kind)
+
+    def load(places: Sequence[int]) -> float:
+        ends = [0, *places, len(seconds)]
+        parts = [sum(seconds[a:b]) for a, b in itertools.pairwise(ends)]
+        return max(sum(parts[0::2]), sum(parts[1::2]))
+
+    cuts = sorted(itertools.combinations(range(1, len(seconds)), pieces - 1), key=load)[:tried]
+    plans = [study.plan(Cut(places)) for places in cuts]
+    best = min(range(len(cuts)), key=lambda n: plans[n].predicted.iteration_s)
+    return Cut(cuts[best])
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A plan on the workers, ready when its turn comes."""
+
+    name: str
+    plan: Plan
+    model: ParallelModel
+    session: Session
+
+    def ready(self) -> None:
+        """Take it back on the workers; not to be timed."""
+        self.session.pool.call(_use, self.name)
+        runtime = self.model.runtime
+        programs = (
+            {1: runtime.program} if runtime.inference is None else {1: runtime.program, 2: runtime.inference}
+        )
+        self.session.pool.programs = programs
+
+
+class Ours:
+    """A model on two worker processes under any number of plans."""
+
+    def __init__(self, subject: Subject, microbatches: int, schedule: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="netsplit-bench-", ignore_cleanup_errors=True)
+        self.session = Session(netsplit.cpu_cluster(2), Path(self._folder.name))
+        self.batch = subject.batch(microbatches)
+        self.loss = nn.CrossEntropyLoss()
+        try:
+            self.study = self.session.study(subject.fresh(), self.loss, self.batch, schedule, OPTIMIZER)
+        except BaseException:
+            self.close()
+            raise
+
+    def deploy(self, name: str, partitioner: Partitioner, schedule: Any) -> Deployed:
+        plan = replace(self.study, schedule=schedule).plan(partitioner)
+        model = self.session.deploy(plan)
+        self.session.pool.call(_keep, name)
+        return Deployed(name, plan, model, self.session)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(hello.pid for hello in self.session.pool.hellos)
+
+    def step(self, deployed: Deployed) -> None:
+        deployed.model.train_batch(*self.batch)
+
+    def trace(self, deployed: Deployed) -> Timeline:
+        return deployed.model.measure_batch(*self.batch)[1]
+
+    def peak_bytes(self, deployed: Deployed) -> dict[str, int]:
+        """Device -> metered bytes of one iteration."""
+        return deployed.model.measure_batch(*self.batch, bytes_too=True)[1].peak_bytes
+
+    def costs(self) -> Costs:
+        """Measured once more, as `Session.study` does."""
+        study = self.study
+        size = study.graph.batch_size
+        values = {k: tensor.detach() for k, tensor in study.values.items()}
+        batch: tuple[Tensor, ...] = tuple(part[:size].clone() for part in self.batch)
+        in_flight = study.schedule.in_flight(len(study.cluster.devices))
+        return self.session._costs(study.graph, batch, values, OPTIMIZER, in_flight)
+
+    def close(self) -> None:
+        self.session.close()
+        self._folder.cleanup()
+
+
+def free_ideal(program: Program, cluster: Cluster, timelines: Sequence[Timeline], costs: Costs) -> float:
+    """Seconds of an iteration in which computations last as they were measured and all else is free.
+
+    What is left is the schedule's own bubble: for a chain on two devices under `gpipe` or `1f1b`, the
+    busier device's seconds and the other's one micro-batch.
+    """
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for timeline in timelines:
+        for event in timeline.events:
+            seconds.setdefault((event.name, event.kind), []).append(event.seconds)
+    median = {key: statistics.median(found) for key, found in seconds.items()}
+    nodes: dict[str, NodeSeconds] = {}
+    for segment in program.segments:
+        name = f"segment {segment.index}"
+        nodes |= dict.fromkeys(segment.nodes, NodeSeconds(0.0, 0.0))
+        carrying = [
+            n for n in segment.nodes if not program.graph.carrying.isdisjoint(program.graph.nodes[n].outputs)
+        ]
+        forward, backward = median.get((name, "forward"), 0.0), median.get((name, "backward"), 0.0)
+        nodes[(carrying or list(segment.nodes))[0]] = NodeSeconds(forward, backward)
+    kinds = {device.kind for device in cluster.devices}
+    links = dict.fromkeys(cluster.links, Link(0.0, 0.0))
+    free = Costs(dict.fromkeys(kinds, nodes), costs.alpha, costs.step_seconds_per_byte)
+    return simulate(program, cluster.with_links(links), free).iteration_s
+
+
+_KEPT: dict[str, dict[str, Any]] = {}  # on a worker: name of a deployment -> what the worker held of it
+
+
+def _keep(worker: Worker, name: str) -> None:
+    _KEPT[name] = dict(worker.memory)
+
+
+def _use(worker: Worker, name: str) -> None:
+    worker.memory.clear()
+    worker.memory.update(_KEPT[name])

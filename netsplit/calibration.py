@@ -1,0 +1,244 @@
+"""Costs of a graph on a session's workers: each device kind alone, then together.
+
+one worker of each kind, alone      operators, optimiser, instructions        reused from disk
+all CPU workers of a kind at once   contention, messages                      with the rest
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from netsplit.cluster.cluster import Cluster, Device
+from netsplit.graph.ir import Graph
+from netsplit.profile.compute import Profiler, settle
+from netsplit.profile.costs import Costs
+from netsplit.profile.measured import Measured, ProfileCache, profile_digest
+from netsplit.profile.messages import MessageCosts, message_costs
+from netsplit.profile.optimizer import describe_optimizer, optimizer_alpha, step_seconds_per_byte
+from netsplit.profile.overhead import instruction_seconds, trivial_step
+from netsplit.profile.sharing import contention_of
+from netsplit.profile.speed import reference_seconds
+from netsplit.program.compile import compile_program
+from netsplit.program.schedules import GPipe
+from netsplit.runtime.executor import Executor
+from netsplit.runtime.pool import WorkerPool
+from netsplit.runtime.share import OptimizerFactory, Share
+from netsplit.runtime.transport import LocalTransport, ProcessTransport
+from netsplit.runtime.worker import Worker
+
+__all__ = ["Calibration", "calibrate"]
+
+log = logging.getLogger(__name__)
+
+MOVED = 0.10  # of the machine's speed since a profile was kept, from which a word is said
+_PROFILER = "profiler"  # in a worker's memory
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What there is to measure.
+
+    Args:
+        batch: the graph's inputs for one micro-batch.
+        values: the initializers.
+        in_flight: micro-batches that a device computes before its first backward.
+    """
+
+    graph: Graph
+    batch: tuple[Tensor, ...]
+    values: dict[str, Tensor]
+    optimizer: OptimizerFactory
+    in_flight: int = 1
+
+
+def calibrate(task: Calibration, pool: WorkerPool, devices: Sequence[Device], cache: ProfileCache) -> Costs:
+    """Costs of every device kind: kept ones where nothing has changed, else measured now."""
+    found: dict[str, Measured] = {}
+    for rank, device in enumerate(devices):
+        if device.kind in found:
+            continue
+        mates = _mates(devices, pool, rank)
+        digest = profile_digest(
+            task.graph,
+            pool.call_one(rank, _identity),
+            optimizer=describe_optimizer(task.optimizer),
+            in_flight=task.in_flight,
+            mates=len(mates),
+        )
+        kept = cache.get(digest)
+        if kept is not None and kept[0].seconds.keys() == task.graph.nodes.keys():
+            found[device.kind], age_s = kept
+            _tell(device, kept[0], age_s, pool.call_one(rank, _speed))
+            continue
+        log.info("measuring %d operators on %s", len(task.graph), device.name)
+        measured = pool.call_one(rank, _measure, task)
+        if len(mates) > 1:
+            measured = _together(measured, task, pool, mates)
+        found[device.kind] = measured
+        cache.put(digest, measured)
+    return _costs(found, optimizer_alpha(task.optimizer))
+
+
+def _costs(found: dict[str, Measured], alpha: int) -> Costs:
+    return Costs(
+        {kind: each.seconds for kind, each in found.items()},
+        alpha,
+        step_seconds_per_byte={kind: each.step_seconds_per_byte for kind, each in found.items()},
+        instruction_s={kind: each.instruction_s for kind, each in found.items()},
+        message_s={kind: each.message_s for kind, each in found.items() if each.message_s},
+        contention={kind: each.contention for kind, each in found.items() if each.contention > 1},
+        copy_s_per_byte={kind: each.copy_s_per_byte for kind, each in found.items() if each.copy_s_per_byte},
+        wake_s={kind: each.wake_s for kind, each in found.items() if each.wake_s},
+    )
+
+
+def _mates(devices: Sequence[Device], pool: WorkerPool, rank: int) -> list[int]:
+    """Ranks of the CPU devices of one kind and host; a GPU shares nothing that is measured here."""
+    if torch.device(devices[rank].torch_device).type != "cpu":
+        return [rank]
+    hosts = [hello.host for hello in pool.hellos]
+    return [
+        q for q, other in enumerate(devices) if other.kind == devices[rank].kind and hosts[q] == hosts[rank]
+    ]
+
+
+def _together(measured: Measured, task: Calibration, pool: WorkerPool, mates: list[int]) -> Measured:
+    answers = pool.call(_measure_together, task, mates)
+    contention, messages = answers[mates[0]]
+    both = [answers[rank][1] for rank in mates[:2]]
+    log.info(
+        "together: computing %.1f %% slower; a message %.0f µs of each end, %.2f ns a byte, %.0f µs to wake",
+        100 * (contention - 1),
+        1e6 * messages.message_s,
+        1e9 * messages.copy_s_per_byte,
+        1e6 * messages.wake_s,
+    )
+    return replace(
+        measured,
+        contention=contention,
+        message_s=sum(each.message_s for each in both) / 2,
+        copy_s_per_byte=sum(each.copy_s_per_byte for each in both) / 2,
+        wake_s=sum(each.wake_s for each in both) / 2,
+    )
+
+
+def _tell(device: Device, kept: Measured, age_s: float, now_s: float) -> None:
+    log.info("costs on %s as measured %s ago", device.name, _ago(age_s))
+    moved = now_s / kept.reference_s - 1 if kept.reference_s > 0 else 0.0
+    if abs(moved) > MOVED:
+        log.warning(
+            "%s takes %.0f %% %s for the same work than when its costs were measured (%s ago): measure anew "
+            "for predictions as of now.",
+            device.name,
+            100 * abs(moved),
+            "longer" if moved > 0 else "less",
+            _ago(age_s),
+        )
+
+
+def _ago(seconds: float) -> str:
+    for name, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _identity(worker: Worker) -> dict[str, Any]:
+    """What a worker's seconds depend on beside the graph."""
+    return {
+        "kind": worker.device.kind,
+        "host": socket.gethostname(),
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        return platform.processor()
+
+
+def _speed(worker: Worker) -> float:
+    return reference_seconds(worker.torch_device)
+
+
+def _profiler(worker: Worker, task: Calibration) -> Profiler:
+    return Profiler(
+        task.graph, task.batch, task.values, worker.torch_device, in_flight=task.in_flight, repeats=4
+    )
+
+
+def _measure(worker: Worker, task: Calibration) -> Measured:
+    """One device alone: its operators in two rounds, what else it does between them."""
+    device = worker.torch_device
+    reference = [reference_seconds(device)]
+    profiler = worker.memory[_PROFILER] = _profiler(worker, task)
+    profiler.round()
+    initializers = task.graph.initializers.values()
+    shapes = [init.shape for init in initializers if init.is_parameter and init.requires_grad]
+    step = step_seconds_per_byte(task.optimizer, shapes, device)
+    instruction = _instruction_seconds(worker)
+    profiler.round()
+    settle(profiler)
+    reference.append(reference_seconds(device))
+    return Measured(
+        profiler.seconds(), step, instruction, drift=profiler.drift, reference_s=sum(reference) / 2
+    )
+
+
+def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
+    name, graph = worker.device.name, trivial_step()
+    cluster = Cluster("alone", (worker.device,), {})
+    program = compile_program(graph, {"mul": name}, {"mul": 0}, cluster, GPipe(microbatches))
+    share = Share.of({"w": torch.ones(1)}, worker.torch_device, None, ["w"])
+    transport = LocalTransport({name: worker.torch_device})
+    executor = Executor(program, name, share, transport, worker.torch_device)
+    feeds = [{"x": torch.ones(1)}] * microbatches
+
+    def run() -> float:
+        executor.run(feeds)
+        return executor.recorder.ended_s - executor.recorder.began_s
+
+    return instruction_seconds(run, len(program.instructions[name]))
+
+
+def _measure_together(worker: Worker, task: Calibration, mates: list[int]) -> tuple[float, MessageCosts]:
+    """Called on all workers; those that are not `mates` only help to make the groups."""
+    everyone, pair = (dist.new_group(ranks, backend="gloo") for ranks in (mates, mates[:2]))
+    contention, messages = 1.0, MessageCosts(0.0, 0.0, 0.0)
+    if worker.rank in mates:
+        profiler = worker.memory.pop(_PROFILER, None) or _profiler(worker, task)
+        contention = contention_of(profiler, worker.rank == mates[0], len(mates), _barrier(everyone))
+    if worker.rank in mates[:2]:
+        first = worker.rank == mates[0]
+        devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
+        mover = ProcessTransport(devices, worker.device.name)
+        peer = worker.devices[mates[1] if first else mates[0]].name
+        messages = message_costs(mover, peer, first, _barrier(pair))
+    for group in (everyone, pair):
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
+    return contention, messages
+
+
+def _barrier(group: Any) -> Callable[[], None]:
+    def wait() -> None:
+        dist.barrier(group)
+
+    return wait

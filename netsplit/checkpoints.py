@@ -1,0 +1,191 @@
+"""The checkpoints of one training: where they are, when one is due, which of them are kept.
+
+<folder>/
+    000001-step-22/      whole; the number rises with every save
+    000002-step-44/
+    .000003-step-66.x/   being written, or left by a training that was killed: never read, removed
+    .lock                held while a training writes here
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.runtime.checkpoint_files import is_complete
+
+__all__ = ["Checkpoints", "newest", "stable_folder"]
+
+_NAME = re.compile(r"(\d{6,})-step-\d+")
+_TEMPORARY = re.compile(r"\.\d{6,}-step-\d+\..*")
+# What decides how a training goes; not where it runs, nor for how long.
+_OF_THE_TRAINING = (
+    "model", "dataset", "loss", "optimizer", "schedule", "batch_size", "accumulate", "clip_norm", "autocast",
+    "seed",
+)  # fmt: skip
+
+
+class Savable(Protocol):
+    """What a checkpoint is made of, as `ParallelModel` is."""
+
+    def save_checkpoint(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None: ...
+
+
+class Checkpoints:
+    """A folder of checkpoints, held by one training at a time.
+
+    Args:
+        folder: made where missing.
+        every_epochs: a checkpoint is due after so many epochs.
+        every_iterations: and after so many optimiser steps; with either, after the last epoch too.
+        keep: the newest so many are kept.
+        resume: go on from the newest that is there.
+        origin: a checkpoint to begin with, where none of the training's own is there.
+
+    Raises:
+        NetSplitError: another training holds the folder, or it has checkpoints and `resume` is False.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        every_epochs: int | None = 1,
+        every_iterations: int | None = None,
+        keep: int = 2,
+        resume: bool = False,
+        origin: Path | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.every_epochs = every_epochs
+        self.every_iterations = every_iterations
+        self.keep = keep
+        self.origin = origin
+        self._lock = self._locked()
+        try:
+            self._clean()
+            self._refuse_leftovers(resume)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def newest(self) -> Path | None:
+        """Where to go on from: the newest of this folder, else the origin."""
+        return newest(self.folder) or self.origin
+
+    def due_after_step(self, step: int) -> bool:
+        return self.every_iterations is not None and step % self.every_iterations == 0
+
+    def due_after_epoch(self, epochs: int, last: bool) -> bool:
+        if self.every_epochs is None:
+            return last and self.every_iterations is not None
+        return last or epochs % self.every_epochs == 0
+
+    def save(self, model: Savable, step: int, extra: Mapping[str, Any]) -> Path:
+        """Write one more, then let the oldest go.
+
+        Raises:
+            NetSplitError: it cannot be written; those that were there are.
+        """
+        whole = _whole(self.folder)
+        number = 1 + max((_number(place) for place in whole), default=0)
+        place = self.folder / f"{number:06d}-step-{step}"
+        model.save_checkpoint(place, extra)
+        for old in whole[: len(whole) + 1 - self.keep]:
+            _remove(old)
+        return place
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _locked(self) -> int:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise NetSplitError(
+                f"checkpoint.folder '{self.folder}' cannot be used: {error.strerror}; choose another."
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise NetSplitError(
+                f"checkpoint.folder '{self.folder}' is in use by another training: wait for it, or choose "
+                "another folder."
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        return handle
+
+    def _clean(self) -> None:
+        """Remove what a killed training left half-written or half-removed."""
+        for place in self.folder.iterdir():
+            if _TEMPORARY.fullmatch(place.name):
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _refuse_leftovers(self, resume: bool) -> None:
+        found = newest(self.folder)
+        if found is not None and not resume:
+            raise ConfigError(
+                f"checkpoint.folder '{self.folder}' has checkpoints of an earlier training: go on with "
+                "resume=auto, or choose another folder."
+            )
+
+
+def newest(folder: str | Path) -> Path | None:
+    """The checkpoint at `folder`, or the newest whole one in it; None where there is none."""
+    folder = Path(folder)
+    if is_complete(folder):
+        return folder
+    return next(reversed(_whole(folder)), None) if folder.is_dir() else None
+
+
+def stable_folder(config: Any, name: str) -> Path:
+    """Where the checkpoints of an experiment are by default: the same for the same training, whatever the
+    time, the devices, the method's choices and the number of epochs.
+
+    Args:
+        config: the resolved config; its model, data, optimiser, schedule and seed count.
+        name: for people.
+    """
+    chosen = {key: config[key] for key in _OF_THE_TRAINING if key in config} if config else name
+    digest = hashlib.sha256(json.dumps(chosen, sort_keys=True, default=str).encode()).hexdigest()[:10]
+    words = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
+    return Path("outputs") / "checkpoints" / f"{words}-{digest}"
+
+
+def _whole(folder: Path) -> list[Path]:
+    """Oldest first."""
+    found = [place for place in folder.iterdir() if _NAME.fullmatch(place.name) and is_complete(place)]
+    return sorted(found, key=_number)
+
+
+def _number(place: Path) -> int:
+    return int(place.name.partition("-")[0])
+
+
+def _remove(place: Path) -> None:
+    """By another name first, so that a half-removed one is not taken for whole."""
+    gone = place.with_name(f".{place.name}.removed")
+    try:
+        place.rename(gone)
+    except OSError:
+        return
+    shutil.rmtree(gone, ignore_errors=True)

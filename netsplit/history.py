@@ -1,0 +1,127 @@
+"""What is known of a training: where it stands, what it did, and what of that a checkpoint keeps."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol, Self
+
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["Epoch", "History", "Iteration", "Observer", "Position"]
+
+_STORED = 100  # iterations that a checkpoint keeps: enough for the median of their seconds
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One optimiser step; `timed` is False where metering made its seconds meaningless."""
+
+    step: int  # over all epochs
+    epoch: int
+    loss: float  # mean of its samples
+    seconds: float
+    timed: bool = True
+    samples: int | None = None  # None: a whole batch
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the training half; seconds without the evaluation."""
+
+    index: int
+    train_loss: float  # mean of its samples
+    test_accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a training stands between two optimiser steps."""
+
+    epoch: int = 0
+    step: int = 0  # over all epochs
+    samples: int = 0  # of the present epoch's order, seen already
+    loss_sum: float = 0.0  # over these samples
+    seconds: float = 0.0  # of the present epoch
+
+    def __str__(self) -> str:
+        within = f", {self.samples} samples of epoch {self.epoch + 1}" if self.samples else ""
+        return f"{self.epoch} epochs and {self.step} iterations done{within}"
+
+    def after(self, samples: int, loss: float, seconds: float) -> Self:
+        """One optimiser step on."""
+        return replace(
+            self,
+            step=self.step + 1,
+            samples=self.samples + samples,
+            loss_sum=self.loss_sum + samples * loss,
+            seconds=self.seconds + seconds,
+        )
+
+    def next_epoch(self) -> Self:
+        return replace(self, epoch=self.epoch + 1, samples=0, loss_sum=0.0, seconds=0.0)
+
+
+@dataclass
+class History:
+    """A training, finished or under way."""
+
+    batch_size: int
+    iterations: list[Iteration] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
+    recorded: list[Timeline] = field(default_factory=list)
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def iteration_s(self) -> float:
+        """Median seconds of a whole batch: without warm-up, metered and uneven ones, where others exist."""
+        whole = [it for it in self.iterations if (it.samples or self.batch_size) % self.batch_size == 0]
+        timed = [it for it in whole if it.timed]
+        chosen = timed[1:] or timed or whole or self.iterations
+        return statistics.median(
+            it.seconds * self.batch_size / (it.samples or self.batch_size) for it in chosen
+        )
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second at the median iteration."""
+        return self.batch_size / self.iteration_s
+
+    @property
+    def measured(self) -> Timeline | None:
+        """The recorded iteration nearest to the median, with its own seconds and the metered bytes."""
+        if not self.recorded:
+            return None
+        typical = min(self.recorded, key=lambda timeline: abs(timeline.iteration_s - self.iteration_s))
+        return replace(typical, peak_bytes=self.peak_bytes)
+
+    @property
+    def typical(self) -> Timeline:
+        """What a run is measured by: the median seconds and the metered bytes."""
+        return Timeline((), self.iteration_s, self.peak_bytes)
+
+    def stored(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON takes it: all epochs, the last iterations."""
+        return {
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "iterations": [asdict(iteration) for iteration in self.iterations[-_STORED:]],
+            "peak_bytes": self.peak_bytes,
+        }
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Back to what was stored; of iterations, all that this process remembers from before that."""
+        last = [Iteration(**each) for each in stored["iterations"]]
+        first = last[0].step if last else 0
+        self.iterations = [it for it in self.iterations if it.step < first] + last
+        self.epochs = [Epoch(**each) for each in stored["epochs"]]
+        self.peak_bytes = self.peak_bytes or dict(stored["peak_bytes"])
+
+
+class Observer(Protocol):
+    """Told what happens while it happens; of a training that goes on, the earlier epochs first."""
+
+    def iteration(self, done: Iteration) -> None: ...
+
+    def epoch(self, done: Epoch) -> None: ...

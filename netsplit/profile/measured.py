@@ -1,0 +1,138 @@
+"""What is measured of a graph on one device kind, and where it is kept between runs.
+
+digest of graph, device, optimiser, versions ──► <folder>/<digest>.json ──► Measured, if it is there
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from netsplit.files import write_text
+from netsplit.graph.files import dumps
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import NodeSeconds
+
+__all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "profile_digest"]
+
+log = logging.getLogger(__name__)
+
+VERSION = 1  # of how is measured: raise it where seconds come to mean something else
+CACHE_VARIABLE = "NETSPLIT_CACHE"
+_FORM = "netsplit profile"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one device kind; `reference_s` says how fast the machine was then (see `speed`)."""
+
+    seconds: dict[str, NodeSeconds]
+    step_seconds_per_byte: float
+    instruction_s: float
+    message_s: float = 0.0  # 0: there was nobody to exchange messages with
+    contention: float = 1.0
+    copy_s_per_byte: float = 0.0
+    wake_s: float = 0.0
+    drift: float = 0.0
+    reference_s: float = 0.0
+
+
+def default_folder() -> Path:
+    """`profiles` in the folder that NETSPLIT_CACHE names, else in the user's cache folder."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named) / "profiles"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netsplit" / "profiles"
+
+
+def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -> str:
+    """Of all that measured seconds depend on.
+
+    Args:
+        device: kind, host, processor, threads, versions: what a worker says of itself.
+        conditions: anything else: optimiser, micro-batches in flight, how many devices share a host.
+    """
+    text = json.loads(dumps(graph))
+    for node in text["nodes"]:
+        node["source"] = ""  # a line moved in the model's file changes no seconds
+    said = {
+        "version": VERSION,
+        "graph": text,
+        "autocast": getattr(graph, "autocast", None),
+        "device": dict(device),
+        "conditions": {key: str(value) for key, value in conditions.items()},
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class ProfileCache:
+    """Measurements as files; None as the folder: nothing is kept."""
+
+    folder: Path | None
+    refresh: bool = False  # measure anew, and keep that
+
+    def get(self, digest: str) -> tuple[Measured, float] | None:
+        """What was measured, and its age in seconds. What cannot be read is ignored, with a warning."""
+        if self.folder is None or self.refresh:
+            return None
+        path = self._path(digest)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            return _read(data, digest), max(time.time() - float(data["measured_at"]), 0.0)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("%s holds no profile that can be read (%s): measuring again.", path, _in_words(error))
+            return None
+
+    def put(self, digest: str, measured: Measured) -> None:
+        """Keep a measurement; a folder that cannot be written costs a warning."""
+        if self.folder is None:
+            return
+        data = {"form": _FORM, "digest": digest, "measured_at": time.time(), **asdict(measured)}
+        data["seconds"] = {
+            name: [each.forward_s, each.backward_s, each.weight_s] for name, each in measured.seconds.items()
+        }
+        try:
+            write_text(self._path(digest), json.dumps(data))
+        except OSError as error:
+            log.warning("the profile could not be kept in %s (%s).", self.folder, _in_words(error))
+
+    def get_or_measure(
+        self, digest: str, nodes: frozenset[str], measure: Callable[[], Measured]
+    ) -> tuple[Measured, float | None]:
+        """Kept, or measured and then kept; and the age of what was kept."""
+        kept = self.get(digest)
+        if kept is not None and kept[0].seconds.keys() == nodes:
+            return kept
+        measured = measure()
+        self.put(digest, measured)
+        return measured, None
+
+    def _path(self, digest: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{digest}.json"
+
+
+def _read(data: dict[str, Any], digest: str) -> Measured:
+    if data["form"] != _FORM or data["digest"] != digest:
+        raise ValueError("it is something else's file")
+    rates = {each.name: float(data[each.name]) for each in fields(Measured) if each.name != "seconds"}
+    seconds = {name: NodeSeconds(*map(float, each)) for name, each in data["seconds"].items()}
+    numbers = [s for each in seconds.values() for s in (each.forward_s, each.backward_s, each.weight_s)]
+    if not all(math.isfinite(number) and number >= 0 for number in (*numbers, *rates.values())):
+        raise ValueError("a time is no finite number of 0 or more")
+    return Measured(seconds, **rates)
+
+
+def _in_words(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

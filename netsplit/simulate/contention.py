@@ -1,0 +1,164 @@
+"""Simulation where computations slow one another: every computation has a rate, which changes as others
+begin and end.
+
+    cpu:0   ──────────forward──────────            rate 1        alone on its host
+    cpu:1            ──────backward─────────       rate 1/c      another device of the host computes too
+    cpu:0→1             ▒▒▒send▒▒▒                 rate less s   copying takes the share s of both ends' time
+
+An agenda, by time, holds when computations begin and end and when transfers do; an end moves when the rate
+changes. CPU devices (``cpu:0``, ``cpu:1``, …) share their host's memory; devices of other names do not.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from netsplit.cluster.cluster import Cluster, Device
+from netsplit.profile.costs import Costs
+from netsplit.program.instructions import Program
+from netsplit.simulate.simulate import DeviceClock, Run
+from netsplit.simulate.tasks import Task
+from netsplit.simulate.timeline import Event
+
+__all__ = ["Contended", "contends"]
+
+_END, _COPY_END, _COPY, _BEGIN = range(4)  # of what happens at one moment, in this order
+
+
+def contends(cluster: Cluster, costs: Costs) -> bool:
+    """Whether anything in the costs slows a computation of one of these devices."""
+    sharing = [device for device in cluster.devices if _shares_host(device)]
+    if len(sharing) > 1 and any(costs.contention.get(device.kind, 1.0) != 1.0 for device in sharing):
+        return True
+    return any(costs.copy_s_per_byte.get(device.kind, 0.0) > 0 for device in cluster.devices)
+
+
+def _shares_host(device: Device) -> bool:
+    return device.name.startswith("cpu:")
+
+
+@dataclass(eq=False)
+class _Pace:
+    """How a device's computation goes. Seconds of `left` are those it would take undisturbed."""
+
+    slower: float  # while another device of the host computes too
+    shares_host: bool
+    copy_s_per_byte: float
+    task: Task | None = None
+    start: float = 0.0
+    left: float = 0.0
+    since: float = 0.0  # when `left` was so
+    rate: float = 1.0
+    number: int = 0  # of its ends on the agenda the last one counts
+    copying: float = 0.0  # share of the device's time that transfers take
+
+
+class Contended(Run):
+    """As `Run`, and equal to it where nothing slows anything."""
+
+    def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
+        super().__init__(program, cluster, costs)
+        self.paces = {
+            device.name: _Pace(
+                costs.contention.get(device.kind, 1.0),
+                _shares_host(device),
+                costs.copy_s_per_byte.get(device.kind, 0.0),
+            )
+            for device in cluster.devices
+        }
+        self.agenda: list[tuple[float, int, int, str, float]] = []  # time, what, number, device, its share
+        self.number = 0
+        self.busy = 0  # devices of the host that compute
+
+    def proceed(self) -> None:
+        while self.ready or self.agenda:
+            if not self.agenda or (self.ready and self.ready[0][0] < self.agenda[0][0]):
+                self.transfer()
+                continue
+            t, what, number, name, share = heapq.heappop(self.agenda)
+            pace = self.paces[name]
+            if what == _BEGIN:
+                self._begin(name, t)
+            elif what == _END:
+                if number == pace.number and pace.task is not None:
+                    self._end(name, t)
+            else:
+                pace.copying += share if what == _COPY else -share
+                self._change(name, t)
+
+    def compute(self, device: DeviceClock, task: Task) -> bool:
+        self.paces[device.name].task = task
+        self._note(device.clock, _BEGIN, device.name)
+        return False
+
+    def moving(self, ends: tuple[str, ...], start: float, end: float, nbytes: float) -> None:
+        for name in ends:
+            copying_s = self.paces[name].copy_s_per_byte * nbytes
+            if copying_s > 0 and end > start:
+                share = min(copying_s / (end - start), 1.0)
+                self._note(start, _COPY, name, share)
+                self._note(end, _COPY_END, name, share)
+
+    def _note(self, t: float, what: int, name: str, share: float = 0.0) -> int:
+        self.number += 1
+        heapq.heappush(self.agenda, (t, what, self.number, name, share))
+        return self.number
+
+    def _begin(self, name: str, t: float) -> None:
+        pace = self.paces[name]
+        assert pace.task is not None
+        pace.start = pace.since = t
+        pace.left = pace.task.seconds
+        if pace.shares_host:
+            self.busy += 1
+        pace.rate = self._rate(pace)
+        self._plan_end(name)
+        if pace.shares_host and self.busy == 2:
+            self._change_others(name, t)
+
+    def _end(self, name: str, t: float) -> None:
+        pace, device = self.paces[name], self.devices[name]
+        task, pace.task = pace.task, None
+        assert task is not None
+        assert task.kind is not None
+        device.clock = t
+        self.events.append(Event(name, task.kind, task.name, task.microbatch, pace.start, t))
+        pace.number = 0
+        if pace.shares_host:
+            self.busy -= 1
+            if self.busy == 1:
+                self._change_others(name, t)
+        self.advance(device)
+
+    def _change_others(self, name: str, t: float) -> None:
+        for other, pace in self.paces.items():
+            if other != name and pace.shares_host:
+                self._change(other, t)
+
+    def _change(self, name: str, t: float) -> None:
+        """Count what was done at the old rate, and plan the end at the new one."""
+        pace = self.paces[name]
+        if not pace.number:
+            return  # computes nothing
+        rate = self._rate(pace)
+        if rate != pace.rate:
+            pace.left = max(pace.left - pace.rate * (t - pace.since), 0.0)
+            pace.since, pace.rate = t, rate
+            self._plan_end(name)
+
+    def _rate(self, pace: _Pace) -> float:
+        rate = min(max(1.0 - pace.copying, 0.0), 1.0)
+        return rate / pace.slower if pace.shares_host and self.busy > 1 else rate
+
+    def _plan_end(self, name: str) -> None:
+        pace = self.paces[name]
+        if pace.rate < _STANDS:  # stands still until a transfer ends
+            self.number += 1
+            pace.number = self.number
+            return
+        end = pace.since + (pace.left if pace.rate == 1.0 else pace.left / pace.rate)
+        pace.number = self._note(end, _END, name)
+
+
+_STANDS = 1e-9

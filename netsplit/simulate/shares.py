@@ -1,0 +1,103 @@
+"""What every device does with an iteration, and whom it waits for; of a predicted or measured timeline.
+
+iteration = busy + wait + idle                 of each device
+transfer  = a link of the device is in use     while it computes, waits or idles
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from netsplit.program.instructions import Backward, Forward, Program, Step
+from netsplit.simulate.storages import MemoryProfile
+from netsplit.simulate.timeline import COMPUTING, Event, Timeline
+
+__all__ = ["Shares", "Waiting", "device_shares", "peak_moment_s", "waits"]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Seconds of one device in one iteration."""
+
+    device: str
+    busy_s: float  # computing
+    wait_s: float  # for a tensor or a sum that is not there yet
+    transfer_s: float  # at least one of its links is in use
+    idle_s: float  # nothing left to do, or between instructions
+    hidden_s: float  # of `transfer_s`, while it computed
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """All waits of one device for one thing: a variable or its gradient from a peer, of any micro-batch."""
+
+    device: str
+    peer: str
+    what: str
+    seconds: float
+    count: int
+
+
+def device_shares(timeline: Timeline, devices: Iterable[str]) -> list[Shares]:
+    """One for each of `devices`, in their order."""
+    found = []
+    for device in devices:
+        own = [event for event in timeline.events if event.device == device]
+        work = _union(event for event in own if event.kind in COMPUTING)
+        waiting = _union(event for event in own if event.kind == "wait")
+        moving = _union(
+            event
+            for event in timeline.events
+            if (event.kind == "send" and device in (event.device, event.peer))
+            or (event.kind == "reduce" and event.device == device)
+        )
+        busy_s, wait_s, transfer_s = map(_length, (work, waiting, moving))
+        hidden_s = busy_s + transfer_s - _length(_merged(work + moving))
+        idle_s = max(timeline.iteration_s - _length(_merged(work + waiting)), 0.0)
+        found.append(Shares(device, busy_s, wait_s, transfer_s, idle_s, max(hidden_s, 0.0)))
+    return found
+
+
+def waits(timeline: Timeline) -> list[Waiting]:
+    """Who waits for whom, and for what: the longest first."""
+    seconds: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for event in timeline.events:
+        if event.kind == "wait":
+            key = (event.device, event.peer, event.name.rpartition(" of micro-batch")[0] or event.name)
+            seconds[key] += event.seconds  # type: ignore[assignment]
+            counts[key] += 1
+    ordered = sorted(seconds, key=lambda key: (-seconds[key], key))
+    return [Waiting(*key, float(seconds[key]), counts[key]) for key in ordered]
+
+
+def peak_moment_s(program: Program, timeline: Timeline, profile: MemoryProfile) -> float:
+    """When a device's bytes peak: the beginning of that instruction, or of the next that computes."""
+    before = program.instructions[profile.device][: max(profile.index, 0)]
+    number = sum(isinstance(ins, Forward | Backward | Step) for ins in before)
+    lane = [
+        event
+        for event in timeline.events
+        if event.device == profile.device and event.kind in COMPUTING and event.kind != "recompute"
+    ]
+    return lane[number].start_s if number < len(lane) else timeline.iteration_s
+
+
+def _union(events: Iterable[Event]) -> list[tuple[float, float]]:
+    return _merged([(event.start_s, event.end_s) for event in events])
+
+
+def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _length(spans: Iterable[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in spans)

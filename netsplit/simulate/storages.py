@@ -1,0 +1,80 @@
+"""Storages that are alive on a device, and what fills it when its bytes peak."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from netsplit.simulate.segment_memory import Key
+
+__all__ = ["MemoryProfile", "Storages"]
+
+
+@dataclass(frozen=True)
+class MemoryProfile:
+    """What fills a device when its bytes peak."""
+
+    device: str
+    index: int  # of the instruction during which they peak; -1: before the first
+    instruction: str
+    parameter_bytes: int  # buffers too
+    moment_bytes: int  # the optimiser's
+    gradient_bytes: int  # of parameters
+    activation_bytes: int  # the batch, values, saved tensors, gradients of variables
+    transfer_bytes: int  # received and not yet read, or being sent and not otherwise held; sums on their way
+    version_bytes: int = 0  # older weights that micro-batches in flight began on
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self._parts().values())
+
+    def summary(self) -> str:
+        """One line, in MiB."""
+        listed = ", ".join(f"{name} {nbytes / 2**20:.1f}" for name, nbytes in self._parts().items())
+        where = f"in the {self.instruction}" if self.index >= 0 else "at the start"
+        return f"{self.device}: at most {self.peak_bytes / 2**20:.1f} MiB, {where} ({listed})"
+
+    def _parts(self) -> dict[str, int]:
+        return {
+            "parameters": self.parameter_bytes,
+            "moments": self.moment_bytes,
+            "gradients": self.gradient_bytes,
+            "activations": self.activation_bytes,
+            "transfers": self.transfer_bytes,
+        } | ({"older weights": self.version_bytes} if self.version_bytes else {})
+
+
+class Storages:
+    """Storages alive, each counted once however many hold it; apart those that only transfers hold."""
+
+    def __init__(self) -> None:
+        self.size: dict[Key, int] = {}
+        self.users: Counter[Key] = Counter()
+        self.transfers: Counter[Key] = Counter()
+        self.activation_bytes = 0
+        self.transfer_bytes = 0
+
+    def hold(self, key: Key, nbytes: int, transfer: bool = False) -> None:
+        self.size[key] = nbytes
+        self._change(key, 1, transfer)
+
+    def release(self, key: Key, transfer: bool = False) -> None:
+        self._change(key, -1, transfer)
+        if not self.users[key] and not self.transfers[key]:
+            del self.size[key], self.users[key], self.transfers[key]
+
+    def move(self, key: Key, to_transfer: bool) -> None:
+        """From a user to a transfer, or back."""
+        self.hold(key, self.size[key], to_transfer)
+        self.release(key, not to_transfer)
+
+    def _change(self, key: Key, by: int, transfer: bool) -> None:
+        self._count(key, -1)
+        (self.transfers if transfer else self.users)[key] += by
+        self._count(key, 1)
+
+    def _count(self, key: Key, sign: int) -> None:
+        if self.users[key]:
+            self.activation_bytes += sign * self.size[key]
+        elif self.transfers[key]:
+            self.transfer_bytes += sign * self.size[key]

@@ -1,0 +1,201 @@
+"""What each device has to do, instruction by instruction, with the seconds of each: the simulator's input.
+
+Forward                ─► forward                     waits for the copies it reads
+Backward               ─► [recompute] ─► backward     waits for gradients of its outputs from elsewhere
+Backward(part weight)  ─► weight
+Send, Recv, Reduce     ─► both ends, or all of the group, meet
+Step                   ─► step                        waits for the sums that were started before it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.profile.costs import Costs
+from netsplit.program.check import needs
+from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
+from netsplit.simulate.timeline import EventKind
+
+__all__ = ["Key", "Message", "Task", "Tasks", "reduce_bytes", "reduce_links", "reduce_seconds"]
+
+Message: TypeAlias = Send | Recv | Reduce
+Key: TypeAlias = tuple[str, int, bool] | tuple[int, str]
+"""What a task waits for: (variable, micro-batch, gradient?) of a transfer, (tag, device) of a sum."""
+
+
+class Task(NamedTuple):
+    """One computation, or one end of a transfer or sum."""
+
+    overhead_s: float
+    keys: tuple[Key, ...]  # that it waits for
+    kind: EventKind | None  # None: a message
+    name: str
+    microbatch: int
+    seconds: float
+    message: Message | None
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    """Of every segment on one kind of device: of the segments that such a device computes."""
+
+    forward: dict[int, float] = field(default_factory=dict)
+    backward: dict[int, float] = field(default_factory=dict)
+    weight: dict[int, float] = field(default_factory=dict)
+
+
+class Tasks:
+    """The tasks of every device of a program, in order.
+
+    Raises:
+        NetSplitError: an operator without a measured cost.
+    """
+
+    def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
+        self.program = program
+        self.costs = costs
+        self.kinds = {device.name: device.kind for device in cluster.devices}
+        self.seconds = _segment_seconds(program, costs, self.kinds)
+        self.reads, self.gradients = _needed(program)
+        self.names = [f"segment {s.index}" for s in program.segments]
+        self.again = {
+            (ins.segment, ins.microbatch)
+            for each in program.instructions.values()
+            for ins in each
+            if isinstance(ins, Forward) and ins.recompute
+        }
+        self.of = {name: list(self._of(name)) for name in program.devices}
+
+    def _of(self, device: str) -> Iterator[Task]:
+        costs, kind = self.costs, self.kinds[device]
+        overhead_s = costs.instruction_s.get(kind, 0.0)
+        message_s = costs.message_s.get(kind, overhead_s)
+        step_s = self._step_bytes(device) * costs.step_seconds_per_byte.get(kind, 0.0)
+        seconds = self.seconds[kind]
+        sums: list[Key] = []  # the one that was started and not yet waited for
+        for ins in self.program.instructions[device]:
+            if isinstance(ins, Forward):
+                keys = tuple((k, ins.microbatch, False) for k in self.reads[ins.segment])
+                name = self.names[ins.segment]
+                yield Task(
+                    overhead_s, keys, "forward", name, ins.microbatch, seconds.forward[ins.segment], None
+                )
+            elif isinstance(ins, Backward):
+                yield from self._backward(ins, overhead_s, seconds)
+            elif isinstance(ins, Step):
+                yield Task(overhead_s, tuple(sums), "step", str(ins), -1, step_s, None)
+                sums = []
+            elif isinstance(ins, Reduce):
+                yield Task(overhead_s, tuple(sums), None, "", -1, 0.0, ins)
+                sums = [(ins.tag, device)]
+            else:
+                yield Task(message_s, (), None, "", ins.microbatch, 0.0, ins)
+
+    def _backward(self, ins: Backward, overhead_s: float, seconds: _Seconds) -> Iterator[Task]:
+        s, i, name = ins.segment, ins.microbatch, self.names[ins.segment]
+        if ins.part == "weight":
+            yield Task(overhead_s, (), "weight", name, i, seconds.weight[s], None)
+            return
+        if (s, i) in self.again:
+            yield Task(overhead_s, (), "recompute", name, i, seconds.forward[s], None)
+            overhead_s = 0.0
+        keys = tuple((k, i, True) for k in self.gradients[s])
+        own_s = seconds.backward[s]
+        if ins.part == "input":
+            own_s = max(own_s - seconds.weight[s], 0.0)
+        yield Task(overhead_s, keys, "backward", name, i, own_s, None)
+
+    def _step_bytes(self, device: str) -> int:
+        initializers = self.program.graph.initializers
+        held = (initializers[k] for k in self.program.held[device])
+        return sum(init.nbytes for init in held if init.requires_grad)
+
+
+def reduce_bytes(program: Program, reduce: Reduce) -> int:
+    """Bytes of the gradients that a sum is over; a norm is a single number, whose bytes do not count."""
+    if reduce.kind == "norm":
+        return 0
+    group, graph = set(reduce.devices), program.graph
+    return sum(
+        graph.initializers[k].nbytes
+        for k, home in program.initializer_device.items()
+        if graph.initializers[k].requires_grad and group == set(program.replicas.get(home, (home,)))
+    )
+
+
+def reduce_links(reduce: Reduce) -> list[tuple[str, str]]:
+    """The ring of a sum: every device sends to the next, the last to the first."""
+    devices = reduce.devices
+    if len(devices) < 2:
+        return []
+    return list(zip(devices, (*devices[1:], devices[0]), strict=True))
+
+
+def reduce_seconds(program: Program, cluster: Cluster, reduce: Reduce) -> float:
+    """A ring all-reduce: 2 (r - 1) rounds in which every link carries one r-th of the bytes.
+
+    A round lasts as long as its slowest link.
+
+    Raises:
+        ConfigError: the cluster lacks a link of the ring.
+    """
+    ring = reduce_links(reduce)
+    if not ring:
+        return 0.0
+    for p, q in ring:
+        if (p, q) not in cluster.links:
+            raise ConfigError(missing_link(p, q))
+    piece = reduce_bytes(program, reduce) / len(ring)
+    links = [cluster.links[pair] for pair in ring]
+    rounds_s = max(link.latency_s + piece * link.seconds_per_byte for link in links)
+    return 2 * (len(ring) - 1) * rounds_s
+
+
+def missing_link(source: str, target: str) -> str:
+    return (
+        f"the cluster has no link from {source} to {target}, which the program uses: "
+        "give it in the cluster file, or probe the links."
+    )
+
+
+def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> dict[str, _Seconds]:
+    """Device kind -> seconds of every segment that a device of that kind computes.
+
+    A node through which no gradient passes has no backward, whatever its costs say; nor has a transfer.
+    """
+    carrying = program.graph.carrying
+    trained = {node.name for node in program.graph if not carrying.isdisjoint(node.outputs)}
+    found = {kind: _Seconds() for kind in kinds.values()}
+    for segment in program.segments:
+        for kind in {kinds[device] for device in segment.replicas or (segment.device,)}:
+            measured = costs.seconds.get(kind, {})
+            for name in segment.nodes:
+                if name not in measured:
+                    raise NetSplitError(
+                        f"operator '{name}' has no measured seconds on device kind '{kind}': "
+                        "profile this graph on a device of that kind first."
+                    )
+            backs = [measured[name] for name in segment.nodes if name in trained]
+            found[kind].forward[segment.index] = sum(measured[name].forward_s for name in segment.nodes)
+            found[kind].backward[segment.index] = sum(each.backward_s for each in backs)
+            found[kind].weight[segment.index] = sum(each.weight_s for each in backs)
+    return found
+
+
+def _needed(program: Program) -> tuple[list[list[str]], list[list[str]]]:
+    """Per segment the transfers that its Forward, and that its Backward, waits for."""
+    planned = {
+        ins.variable
+        for each in program.instructions.values()
+        for ins in each
+        if isinstance(ins, Recv) and ins.gradient
+    }
+    forward = [[k for k, _, _ in needs(program, Forward(s.index, 0))] for s in program.segments]
+    backward = [
+        [k for k, _, _ in needs(program, Backward(s.index, 0)) if k in planned] for s in program.segments
+    ]
+    return forward, backward

@@ -1,0 +1,101 @@
+"""What `runners.simulate` shows: the devices' time and bytes, who waits for whom, the critical path."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from netsplit.partition.explain_text import path_lines
+from netsplit.partition.explanation.path import critical_path, overheads
+from netsplit.partition.explanation.words import counted, nbytes, percent, seconds, short
+from netsplit.simulate.memory import memory_profile
+from netsplit.simulate.shares import device_shares, peak_moment_s, waits
+
+if TYPE_CHECKING:
+    from netsplit.partition.base import Problem
+    from netsplit.program.instructions import Program
+    from netsplit.simulate.timeline import Timeline
+
+__all__ = ["show"]
+
+_NO_LIMIT = 2**50  # bytes: a capacity that stands for none
+
+
+def show(console: Console, problem: Problem, program: Program, timeline: Timeline, pieces: int) -> None:
+    """All tables, each within the console's width.
+
+    Args:
+        pieces: of the critical path, and waits, to show at most.
+    """
+    whole = timeline.iteration_s
+    count = sum(map(len, program.instructions.values()))
+    console.print(
+        f"iteration {seconds(whole)}: {len(program.segments)} segments, {count} instructions, "
+        f"{program.transfers} transfers on {len(program.devices)} devices ({escape(problem.cluster.name)})",
+        highlight=False,
+    )
+    console.print(_times(program, timeline))
+    console.print(_bytes(problem, program, timeline))
+    _show_waits(console, timeline, pieces)
+    path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
+    kinds: Counter[str] = Counter()
+    for span in path:
+        kinds[span.what] += span.seconds  # type: ignore[assignment]
+    made_of = ", ".join(f"{what} {percent(s, whole)}" for what, s in kinds.most_common() if s > 0)
+    lines = list(path_lines(path, whole, pieces))
+    for line in [*lines[:1], *([f"  of which {made_of}"] if made_of else []), *lines[1:]]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _times(program: Program, timeline: Timeline) -> Table:
+    whole = timeline.iteration_s
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("device")
+    for column in ("busy", "%", "waits", "%", "idle", "%", "transfers", "%", "hidden"):
+        table.add_column(column, justify="right")
+    for each in device_shares(timeline, program.devices):
+        cells: list[str] = []
+        for value in (each.busy_s, each.wait_s, each.idle_s, each.transfer_s):
+            cells += [seconds(value), percent(value, whole) if whole > 0 else "0 %"]
+        hidden = percent(each.hidden_s, each.transfer_s) if each.transfer_s > 0 else ""
+        table.add_row(escape(each.device), *cells, hidden)
+    return table
+
+
+def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("device")
+    for column in ("peak", "of", "when"):
+        table.add_column(column, justify="right")
+    table.add_column("where", overflow="ellipsis", no_wrap=True)
+    capacity = {device.name: device.capacity_bytes for device in problem.cluster.devices}
+    for device, profile in memory_profile(program, problem.costs.alpha).items():
+        limit = capacity[device]
+        table.add_row(
+            escape(device),
+            nbytes(profile.peak_bytes),
+            nbytes(limit) if limit < _NO_LIMIT else "no limit",
+            seconds(peak_moment_s(program, timeline, profile)) if profile.index >= 0 else "",
+            escape(profile.instruction) + (" [red](too much)[/red]" if profile.peak_bytes > limit else ""),
+        )
+    return table
+
+
+def _show_waits(console: Console, timeline: Timeline, limit: int) -> None:
+    found = waits(timeline)
+    if not found:
+        console.print("nothing waits")
+        return
+    for each in found[:limit]:
+        peer = f" from {each.peer}" if each.peer and not each.what.startswith("sum of") else ""
+        times = "once" if each.count == 1 else f"{each.count} times"
+        text = f"{each.device} waits {seconds(each.seconds)}, {times}, for {short(each.what, 48)}{peer}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if len(found) > limit:
+        rest = found[limit:]
+        total = seconds(sum(each.seconds for each in rest))
+        console.print(f"and {counted(len(rest), 'more wait')}, {total} in all", highlight=False)

@@ -1,0 +1,109 @@
+"""Profiles on disk: reused when nothing changed, ignored when they cannot be trusted."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.measured import Measured, ProfileCache, default_folder, profile_digest
+from netsplit.profile.overhead import trivial_step
+
+MEASURED = Measured({"mul": NodeSeconds(1e-6, 2e-6, 5e-7)}, 1e-9, 3e-5, 1e-4, 1.1, 2e-10, 1e-4, 0.02, 5e-3)
+WORKER = {"kind": "cpu", "host": "here", "threads": 1, "torch": "2"}
+
+
+def test_what_is_put_is_what_is_got(tmp_path: Path) -> None:
+    cache = ProfileCache(tmp_path / "new" / "folder")
+    assert cache.get("a") is None
+    cache.put("a", MEASURED)
+    kept = cache.get("a")
+    assert kept is not None
+    assert kept[0] == MEASURED
+    assert 0 <= kept[1] < 60
+    assert cache.get("b") is None
+    assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["a.json"]
+
+
+def test_refresh_measures_anew_and_keeps_that(tmp_path: Path) -> None:
+    ProfileCache(tmp_path).put("a", MEASURED)
+    fresh = ProfileCache(tmp_path, refresh=True)
+    assert fresh.get("a") is None
+    fresh.put("a", replace(MEASURED, contention=1.5))
+    kept = ProfileCache(tmp_path).get("a")
+    assert kept is not None
+    assert kept[0].contention == 1.5
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    cache = ProfileCache(None)
+    cache.put("a", MEASURED)
+    assert cache.get("a") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: "{",
+        lambda data: "[1]",
+        lambda data: json.dumps(data | {"digest": "b"}),
+        lambda data: json.dumps(data | {"form": "recipes"}),
+        lambda data: json.dumps({k: v for k, v in data.items() if k != "contention"}),
+        lambda data: json.dumps(data | {"seconds": {"mul": [1.0, -1.0, 0.0]}}),
+        lambda data: json.dumps(data | {"message_s": float("nan")}),
+        lambda data: json.dumps(data | {"seconds": {"mul": "fast"}}),
+    ],
+)
+def test_a_foreign_or_broken_file_is_ignored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: object
+) -> None:
+    cache = ProfileCache(tmp_path)
+    cache.put("a", MEASURED)
+    path = tmp_path / "a.json"
+    path.write_text(change(json.loads(path.read_text())))  # type: ignore[operator]
+    with caplog.at_level(logging.WARNING):
+        assert cache.get("a") is None
+    assert "a.json" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING):
+        ProfileCache(tmp_path / "file").put("a", MEASURED)
+    assert "could not be kept" in caplog.text
+
+
+def test_the_digest_depends_on_what_seconds_depend_on() -> None:
+    graph = trivial_step()
+    mul, y = graph.nodes["mul"], graph.variables["y"]
+    base = profile_digest(graph, WORKER, optimizer="sgd", in_flight=1)
+    moved = replace(graph, nodes={"mul": replace(mul, source="elsewhere.py:3")})
+    assert profile_digest(moved, WORKER, optimizer="sgd", in_flight=1) == base
+    others = [
+        profile_digest(replace(graph, nodes={"mul": replace(mul, op="aten.add.Tensor")}), WORKER,
+                       optimizer="sgd", in_flight=1),
+        profile_digest(replace(graph, variables=graph.variables | {"y": replace(y, shape=(2,))}), WORKER,
+                       optimizer="sgd", in_flight=1),
+        profile_digest(replace(graph, variables=graph.variables | {"y": replace(y, dtype="float64")}), WORKER,
+                       optimizer="sgd", in_flight=1),
+        profile_digest(graph, WORKER | {"host": "there"}, optimizer="sgd", in_flight=1),
+        profile_digest(graph, WORKER | {"torch": "3"}, optimizer="sgd", in_flight=1),
+        profile_digest(graph, WORKER, optimizer="adam", in_flight=1),
+        profile_digest(graph, WORKER, optimizer="sgd", in_flight=2),
+    ]  # fmt: skip
+    assert len({base, *others}) == len(others) + 1
+
+
+def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NETSPLIT_CACHE", str(tmp_path))
+    assert default_folder() == tmp_path / "profiles"
+    monkeypatch.delenv("NETSPLIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_folder() == tmp_path / "xdg" / "netsplit" / "profiles"

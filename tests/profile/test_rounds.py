@@ -1,0 +1,160 @@
+"""Rounds of a profile: put together, watched for drift, their backward split in two."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from netsplit.graph import capture, initial_values
+from netsplit.graph.deferrable import deferrable_nodes
+from netsplit.profile.compute import Profiler, profile_compute, settle
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.optimizer import describe_optimizer
+from netsplit.profile.sharing import contention_of
+from netsplit.profile.speed import reference_seconds, scaled
+from netsplit.profile.split import AT_MOST, _spread
+
+
+class Net(nn.Module):
+    """A wide layer whose weight gradient costs far more than the narrow one's, and a norm between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(256, 1024)
+        self.norm = nn.LayerNorm(1024)
+        self.narrow = nn.Linear(1024, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(torch.relu(self.norm(self.wide(x))))
+
+
+def profiler_of(in_flight: int = 1, window_bytes: int = 2**28) -> Profiler:
+    torch.manual_seed(0)
+    model, loss = Net(), nn.CrossEntropyLoss()
+    batch = (torch.randn(256, 256), torch.randint(0, 4, (256,)))
+    graph = capture(model, loss, batch)
+    return Profiler(
+        graph, batch, initial_values(model, graph, loss), "cpu",
+        repeats=2, warmup=1, in_flight=in_flight, window_bytes=window_bytes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+@pytest.mark.parametrize("window_bytes", [0, 2**28])
+def test_the_weight_part_is_a_part_of_deferrable_backwards(in_flight: int, window_bytes: int) -> None:
+    profiler = profiler_of(in_flight, window_bytes)
+    profiler.round()
+    seconds, deferrable = profiler.seconds(), deferrable_nodes(profiler.graph)
+    assert len(deferrable) == 2
+    for name, each in seconds.items():
+        assert (each.weight_s > 0) == (name in deferrable), name
+        assert each.weight_s <= AT_MOST * each.backward_s * (1 + 1e-9)
+    wide, narrow = (seconds[name].weight_s for name in profiler.graph.nodes if name in deferrable)
+    assert wide > 2 * narrow
+
+
+def test_rounds_add_up_and_a_walk_beside_them_changes_nothing() -> None:
+    profiler = profiler_of(2, 0)
+    profiler.round()
+    before = profiler.seconds()
+    assert profiler.walk_seconds() > 0
+    assert profiler.seconds() == before
+    profiler.round()
+    assert len(profiler.rounds) == 2
+    assert len(profiler.timed) == 4
+    assert profiler.seconds() != before
+    assert profiler.seconds().keys() == before.keys()
+
+
+def test_a_machine_that_changes_its_speed_is_measured_longer_and_then_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    profiler = profiler_of()
+    profiler.rounds = [1.0, 1.5]
+    profiler.round = partial(profiler.rounds.append, 1.2)  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING):
+        settle(profiler)
+    assert profiler.rounds == [1.0, 1.5, 1.2, 1.2]
+    assert "moved by 50 %" in caplog.text
+
+
+def test_a_steady_machine_is_not_measured_longer(caplog: pytest.LogCaptureFixture) -> None:
+    profiler = profiler_of()
+    profiler.rounds = [1.0, 1.02]
+    with caplog.at_level(logging.WARNING):
+        settle(profiler)
+    assert profiler.rounds == [1.0, 1.02]
+    assert "moved by" not in caplog.text
+
+
+def test_no_rounds_are_refused() -> None:
+    profiler = profiler_of()
+    with pytest.raises(ValueError, match="rounds=0"):
+        profile_compute(profiler.graph, profiler.batch, profiler.values, "cpu", rounds=0)
+
+
+@given(
+    st.floats(0, 100),
+    st.dictionaries(st.text(), st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1),
+)
+def test_spreading_keeps_the_total_within_bounds(total: float, each: dict[str, tuple[float, float]]) -> None:
+    like, bounds = ({name: pair[i] for name, pair in each.items()} for i in (0, 1))
+    found = _spread(total, like, bounds)
+    assert all(0 <= found[name] <= bounds[name] * (1 + 1e-9) for name in found)
+    assert sum(found.values()) == pytest.approx(min(total, sum(bounds.values())), rel=1e-6, abs=1e-9)
+
+
+def test_contention_is_the_median_of_together_over_alone() -> None:
+    walks = iter([1.0, 1.0, 2.0, 3.0, 2.0, 8.0, 2.0, 3.2])
+
+    class Walks:
+        def walk_seconds(self) -> float:
+            return next(walks)
+
+    met: list[None] = []
+    factor = contention_of(Walks(), True, 1, lambda: met.append(None), rounds=3)  # type: ignore[arg-type]
+    assert factor == pytest.approx(1.6)
+    assert len(met) == 3 * 4
+
+
+def test_contention_is_never_below_one() -> None:
+    walks = iter([1.0, 0.5] * 3)
+
+    class Walks:
+        def walk_seconds(self) -> float:
+            return next(walks)
+
+    assert contention_of(Walks(), True, 1, lambda: None, rounds=2) == 1.0  # type: ignore[arg-type]
+
+
+def test_the_reference_piece_takes_time_and_leaves_random_numbers_alone() -> None:
+    before = torch.get_rng_state()
+    assert 1e-5 < reference_seconds("cpu", repeats=2) < 5
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_scaled_costs_are_slower_in_everything_but_ratios() -> None:
+    costs = Costs(
+        {"cpu": {"a": NodeSeconds(1.0, 2.0, 0.5)}, "gpu": {"a": NodeSeconds(1.0, 1.0)}},
+        4, {"cpu": 1.0}, {"cpu": 2.0}, {"cpu": 3.0}, {"cpu": 1.2}, {"cpu": 4.0}, {"cpu": 5.0},
+    )  # fmt: skip
+    slow = scaled(costs, {"cpu": 2.0})
+    assert slow.seconds == {"cpu": {"a": NodeSeconds(2.0, 4.0, 1.0)}, "gpu": {"a": NodeSeconds(1.0, 1.0)}}
+    assert (slow.step_seconds_per_byte, slow.instruction_s, slow.message_s) == (
+        {"cpu": 2.0}, {"cpu": 4.0}, {"cpu": 6.0},
+    )  # fmt: skip
+    assert (slow.contention, slow.copy_s_per_byte, slow.wake_s) == ({"cpu": 1.2}, {"cpu": 8.0}, {"cpu": 10.0})
+    assert slow.alpha == 4
+
+
+def test_an_optimizer_is_described_by_what_it_is() -> None:
+    one = describe_optimizer(partial(torch.optim.SGD, lr=0.1))
+    assert one == describe_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    assert one != describe_optimizer(partial(torch.optim.SGD, lr=0.2))
+    assert one != describe_optimizer(partial(torch.optim.Adam, lr=0.1))

@@ -1,0 +1,97 @@
+"""Training and evaluation are two programs on the same tensors; neither disturbs the other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from netsplit.graph import Graph, capture_inference, initial_values
+from netsplit.program import GPipe, Program, Schedule
+from netsplit.program.inference import inference_placement
+from netsplit.program.schedules import ZBH1, OneFOneB, PipeDream
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.local import LocalRuntime
+from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of
+from tests.runtime.equivalence.conftest import Pools
+from tests.runtime.equivalence.running import assert_same, batches_of, compiled, cut, graph_of
+from tests.runtime.references import Trained, plain_loop
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe+recompute": GPipe(4, recompute=True),
+    "1f1b": OneFOneB(4),
+    "zb_h1": ZBH1(4),
+}
+NORMALISED = ["chain", "cells", "u_shape", "shared_norm", "stages"]
+
+
+def programs(case: Case, schedule: Schedule, devices: int) -> tuple[Program, Program]:
+    graph = graph_of(case, schedule)
+    device_of = cut(graph, [n / devices for n in range(1, devices)])
+    evaluated: Graph = capture_inference(case.fresh(), case.batch(schedule.microbatch_size(8))[0])
+    where = inference_placement(graph, evaluated, device_of)
+    return (
+        compiled(graph, device_of, devices, schedule),
+        compiled(evaluated, where, devices, schedule, training=False),
+    )
+
+
+def predicted(runtime: LocalRuntime, inference: Program, inputs: tuple[Tensor, ...]) -> Tensor:
+    (k,) = inference.graph.output_variables
+    found = runtime.predict(inference, inputs)
+    return torch.cat([found[k, i] for i in range(inference.microbatches)])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", [*NORMALISED, "dropped"])
+def test_evaluation_uses_running_statistics_and_drops_nothing(name: str, schedule: str) -> None:
+    case, order = {**CASES, "stages": STAGES, "dropped": DROPPED}[name], SCHEDULES[schedule]
+    program, inference = programs(case, order, 3)
+    runtime = LocalRuntime(program, cluster_of(3), initial_values(case.fresh(), program.graph), SGD)
+    for batch in batches_of(case):
+        runtime.train_batch(*batch)
+    inputs, _ = case.another(9)
+    found = predicted(runtime, inference, inputs)
+    model = case.fresh()
+    model.load_state_dict(runtime.state())
+    with torch.no_grad():
+        torch.testing.assert_close(found, model.eval()(*inputs), rtol=TOLERANCE, atol=TOLERANCE)
+        assert not torch.allclose(found, model.train()(*inputs), rtol=1e-3)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", NORMALISED)
+def test_evaluation_between_batches_does_not_disturb_training(name: str, schedule: str, pools: Pools) -> None:
+    case, order = CASES.get(name, STAGES), SCHEDULES[schedule]
+    program, inference = programs(case, order, 2)
+    values = initial_values(case.fresh(), program.graph)
+    runtime = DistributedRuntime(program, pools(2), values, SGD, inference)
+    inputs, _ = case.another(9)
+    losses = []
+    for batch in batches_of(case):
+        runtime.predict(inputs)
+        losses.append(runtime.train_batch(*batch))
+    found = runtime.predict(inputs)
+    plain = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD)
+    assert_same(Trained(losses, runtime.state()), plain)
+    model = case.fresh()
+    model.load_state_dict(plain.state)
+    with torch.no_grad():
+        wanted = model.eval()(*inputs)
+    torch.testing.assert_close(*found.values(), wanted, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("weights", ["stashed", "double"])
+def test_evaluation_sees_the_newest_weights(weights: str) -> None:
+    """After batches within which several versions were alive."""
+    order = PipeDream(4, weights=weights)  # type: ignore[arg-type]
+    program, inference = programs(STAGES, order, 3)
+    runtime = LocalRuntime(program, cluster_of(3), initial_values(STAGES.fresh(), program.graph), SGD)
+    for batch in batches_of(STAGES):
+        runtime.train_batch(*batch)
+        inputs, _ = STAGES.another(9)
+        found = predicted(runtime, inference, inputs)
+        model = STAGES.fresh()
+        model.load_state_dict(runtime.state())
+        with torch.no_grad():
+            torch.testing.assert_close(found, model.eval()(*inputs), rtol=TOLERANCE, atol=TOLERANCE)

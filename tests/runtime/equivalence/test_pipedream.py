@@ -1,0 +1,174 @@
+"""The asynchronous schedule trains what its papers say, on the weights that they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import ConfigError
+from netsplit.program import Program
+from netsplit.program.instructions import Forward
+from netsplit.program.schedules import PipeDream
+from tests.nets import CASES, SGD, STAGES, Case, placements
+from tests.runtime.equivalence.conftest import Pools
+from tests.runtime.equivalence.running import (
+    PATIENT,
+    assert_same,
+    by_stage,
+    compiled,
+    graph_of,
+    local,
+    on_workers,
+    parameters_of,
+)
+from tests.runtime.references import Batch, Trained, double_loop, paper_version, pipedream_loop
+
+WHERE = {
+    1: ["cpu:0"] * 4,
+    2: ["cpu:0", "cpu:0", "cpu:1", "cpu:1"],
+    3: ["cpu:0", "cpu:1", "cpu:1", "cpu:2"],
+    4: ["cpu:0", "cpu:1", "cpu:2", "cpu:3"],
+}
+"""Devices of the four pieces of the case "stages"; those on one device are one stage of the pipeline."""
+OPTIONS = {
+    "plain": PipeDream(8),
+    "recompute": PipeDream(8, recompute=True),
+    "delayed": PipeDream(8, delay_weights=True),
+    "both": PipeDream(8, recompute=True, delay_weights=True),
+}
+ONE_USE = [name for name in CASES if name not in ("tied", "shared_norm")]
+"""Cases whose parameters are each read by one operator, so by one segment, so in one version."""
+
+
+def batches_of(case: Case, steps: int = 2) -> list[Batch]:
+    return [case.another(seed, 16) for seed in range(steps)]
+
+
+def staged(devices: int, schedule: PipeDream, batch: int = 16) -> Program:
+    graph = graph_of(STAGES, schedule, batch)
+    return compiled(graph, by_stage(graph, WHERE[devices]), devices, schedule)
+
+
+def wanted(devices: int) -> Trained:
+    """The chain under weight stashing, from the paper alone."""
+
+    def version(name: str, i: int) -> int:
+        return paper_version(i, int(WHERE[devices][int(name[0])][-1]), devices)
+
+    return pipedream_loop(STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD, version)
+
+
+def versions(program: Program) -> dict[tuple[str, int], int]:
+    """(parameter, micro-batch) -> the version that its one segment uses."""
+    found = {}
+    for instructions in program.instructions.values():
+        for ins in instructions:
+            if isinstance(ins, Forward):
+                for name in program.segments[ins.segment].nodes:
+                    for k in program.graph.nodes[name].initializers:
+                        found[k, ins.microbatch] = ins.version
+    return found
+
+
+@pytest.mark.parametrize("devices", WHERE)
+@pytest.mark.parametrize("microbatches", [1, 3, 8])
+def test_every_forward_uses_the_version_of_the_paper(devices: int, microbatches: int) -> None:
+    program = staged(devices, PipeDream(microbatches), 2 * microbatches)
+    found = versions(program)
+    for piece, home in enumerate(WHERE[devices]):
+        stage = int(home[-1])
+        names = [k for k in program.graph.initializers if k.startswith(f"{piece}.")]
+        assert names
+        for k in names:
+            used = [found[k, i] for i in range(microbatches)]
+            assert used == [paper_version(i, stage, devices) for i in range(microbatches)]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("devices", WHERE)
+def test_weight_stashing_on_a_chain_is_the_papers(devices: int, options: str) -> None:
+    assert_same(local(staged(devices, OPTIONS[options]), STAGES, batches_of(STAGES)), wanted(devices))
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4])
+def test_weight_stashing_on_worker_processes_is_the_papers(pools: Pools, devices: int) -> None:
+    for schedule in OPTIONS.values():
+        found = on_workers(staged(devices, schedule), STAGES, batches_of(STAGES), pools(devices))
+        assert_same(found, wanted(devices))
+
+
+def test_stashing_is_not_plain_training() -> None:
+    """Otherwise the tests above would show nothing."""
+    one, four = wanted(1), wanted(4)
+    assert one.losses != pytest.approx(four.losses, rel=1e-3)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ONE_USE)
+@settings(PATIENT, max_examples=3)
+@given(data=st.data())
+def test_any_placement_trains_on_the_versions_its_program_names(
+    name: str, options: str, data: st.DataObject
+) -> None:
+    case = CASES[name]
+    every = data.draw(st.sampled_from([1, 2, 3]), label="update_every")
+    schedule = replace(OPTIONS[options], update_every=every)
+    graph = graph_of(case, schedule, 16)
+    devices = data.draw(st.sampled_from([2, 3]), label="devices")
+    program = compiled(graph, data.draw(placements(graph, devices)), devices, schedule)
+    found = versions(program)
+    reference = pipedream_loop(
+        case.fresh(), case.loss, batches_of(case), 2, SGD,
+        lambda k, i: found.get((k, i), 0), lambda _: every,
+    )  # fmt: skip
+    assert_same(local(program, case, batches_of(case)), reference)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", CASES)
+@settings(PATIENT, max_examples=3)
+@given(data=st.data())
+def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    every = data.draw(st.sampled_from([1, 2, 3, 8]), label="update_every")
+    schedule = replace(OPTIONS[options], weights="double", update_every=every)
+    graph = graph_of(case, schedule, 16)
+    devices = data.draw(st.sampled_from([2, 3]), label="devices")
+    program = compiled(graph, data.draw(placements(graph, devices)), devices, schedule)
+    reference = double_loop(case.fresh(), case.loss, batches_of(case), 2, SGD, every)
+    assert_same(local(program, case, batches_of(case)), reference)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_two_versions_on_worker_processes_are_the_papers(pools: Pools, workers: int) -> None:
+    schedule = PipeDream(8, update_every=2, weights="double")
+    found = on_workers(staged(workers, schedule), STAGES, batches_of(STAGES), pools(workers))
+    reference = double_loop(STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD, 2)
+    assert_same(found, reference)
+
+
+@pytest.mark.parametrize("options", ["plain", "both"])
+def test_a_replicated_stage_steps_on_its_replicas_mean_gradient(options: str) -> None:
+    """Two replicas in front: they step after every two micro-batches, the stage behind after each."""
+    schedule = OPTIONS[options]
+    graph = graph_of(STAGES, schedule, 16)
+    device_of = by_stage(graph, ["cpu:0", "cpu:0", "cpu:2", "cpu:2"])
+    program = compiled(graph, device_of, 3, schedule, replicas={"cpu:0": ("cpu:0", "cpu:1")})
+    found = versions(program)
+    assert [found["0.0.weight", i] for i in range(8)] == sorted(found["0.0.weight", i] for i in range(8))
+    reference = pipedream_loop(
+        STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD,
+        lambda k, i: found[k, i], lambda k: 2 if k[0] in "01" else 1,
+    )  # fmt: skip
+    trained = local(program, STAGES, batches_of(STAGES))
+    assert_same(parameters_of(STAGES, trained), parameters_of(STAGES, reference))
+
+
+def test_what_needs_all_gradients_at_once_is_refused() -> None:
+    schedule = PipeDream(4)
+    graph = graph_of(STAGES, schedule)
+    with pytest.raises(ConfigError, match="every device steps on its own"):
+        compiled(graph, by_stage(graph, WHERE[2]), 2, schedule, shared_norm=True)

@@ -1,0 +1,86 @@
+"""Any placement under any schedule trains what plain PyTorch trains (DESIGN.md, invariant 1)."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.program import Schedule
+from tests.nets import CASES, SGD, placements
+from tests.runtime.equivalence.conftest import Pools
+from tests.runtime.equivalence.running import (
+    PATIENT,
+    SCHEDULES,
+    assert_same,
+    batches_of,
+    compiled,
+    graph_of,
+    local,
+    on_workers,
+)
+from tests.runtime.references import Trained, plain_loop
+
+
+@cache
+def plain(name: str, microbatches: int, steps: int = 2) -> Trained:
+    case = CASES[name]
+    return plain_loop(case.fresh(), case.loss, batches_of(case, steps), 8 // microbatches, SGD)
+
+
+def check_locally(name: str, schedule: Schedule, data: st.DataObject) -> None:
+    case = CASES[name]
+    graph = graph_of(case, schedule)
+    devices = data.draw(st.sampled_from([3, 4]), label="devices")
+    program = compiled(graph, data.draw(placements(graph, devices)), devices, schedule)
+    assert_same(local(program, case, batches_of(case, 2)), plain(name, schedule.microbatches))
+
+
+def check_on_workers(name: str, schedule: Schedule, workers: int, pools: Pools, data: st.DataObject) -> None:
+    case = CASES[name]
+    graph = graph_of(case, schedule)
+    program = compiled(graph, data.draw(placements(graph, workers)), workers, schedule)
+    found = on_workers(program, case, batches_of(case, 2), pools(workers))
+    assert_same(found, plain(name, schedule.microbatches))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", CASES)
+@settings(PATIENT, max_examples=2)
+@given(data=st.data())
+def test_any_placement_in_one_process(name: str, schedule: str, data: st.DataObject) -> None:
+    check_locally(name, SCHEDULES[schedule], data)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@settings(PATIENT, max_examples=3)
+@given(data=st.data())
+def test_any_placement_on_worker_processes(
+    pools: Pools, schedule: str, workers: int, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(sorted(CASES)), label="case")
+    check_on_workers(name, SCHEDULES[schedule], workers, pools, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", CASES)
+@settings(PATIENT, max_examples=30)
+@given(data=st.data())
+def test_many_placements_in_one_process(name: str, schedule: str, data: st.DataObject) -> None:
+    check_locally(name, SCHEDULES[schedule], data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", CASES)
+@settings(PATIENT, max_examples=3)
+@given(data=st.data())
+def test_many_placements_on_worker_processes(
+    pools: Pools, name: str, schedule: str, workers: int, data: st.DataObject
+) -> None:
+    check_on_workers(name, SCHEDULES[schedule], workers, pools, data)

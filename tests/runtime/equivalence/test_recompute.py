@@ -1,0 +1,141 @@
+"""A forward computed twice leaves what it leaves when computed once: buffers, random numbers, bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.graph import initial_values
+from netsplit.program import GPipe, Program, Schedule
+from netsplit.program.instructions import Forward
+from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB, PipeDream
+from netsplit.runtime.local import LocalRuntime
+from tests.nets import CASES, DROPPED, SGD, Case, cluster_of, placements
+from tests.runtime.equivalence.conftest import Pools
+from tests.runtime.equivalence.running import (
+    PATIENT,
+    batches_of,
+    compiled,
+    cut,
+    graph_of,
+    local,
+    on_workers,
+)
+from tests.runtime.references import Trained, plain_loop
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": GPipe(4),
+    "1f1b": OneFOneB(4),
+    "eager_1f1b+delayed": EagerOneFOneB(4, delay_weights=True),
+    "zb_h1": ZBH1(4),
+    "pipedream": PipeDream(4),
+}
+WITH_BUFFERS = ("chain", "cells", "u_shape", "shared_norm", "assigned", "in_place")
+
+
+def recomputing(schedule: Schedule) -> Schedule:
+    return replace(schedule, recompute=True)  # type: ignore[type-var]
+
+
+def recomputed(program: Program) -> int:
+    return sum(
+        isinstance(ins, Forward) and ins.recompute for each in program.instructions.values() for ins in each
+    )
+
+
+def assert_equal(found: Trained, wanted: Trained) -> None:
+    """Bit for bit."""
+    assert found.losses == wanted.losses
+    assert found.state.keys() == wanted.state.keys()
+    for key, tensor in found.state.items():
+        assert torch.equal(tensor, wanted.state[key]), key
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", CASES)
+@settings(PATIENT, max_examples=2)
+@given(data=st.data())
+def test_recomputation_is_bit_for_bit_what_it_replaces(name: str, schedule: str, data: st.DataObject) -> None:
+    case, order = CASES[name], SCHEDULES[schedule]
+    graph = graph_of(case, order)
+    placed = data.draw(placements(graph, 3))
+    once, twice = (compiled(graph, placed, 3, each) for each in (order, recomputing(order)))
+    assert_equal(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
+
+
+@pytest.mark.parametrize("name", WITH_BUFFERS)
+def test_buffers_are_updated_once(name: str) -> None:
+    """Nothing else in this file would notice if both ways updated them twice."""
+    case = CASES[name]
+    graph = graph_of(case, GPipe(4))
+    program = compiled(graph, cut(graph, [0.3, 0.7]), 3, GPipe(4, recompute=True))
+    assert recomputed(program)
+    found = local(program, case, batches_of(case)).state
+    plain = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD).state
+    buffers = [key for key, _ in case.fresh().named_buffers()]
+    assert buffers
+    for key in buffers:
+        torch.testing.assert_close(found[key], plain[key], rtol=1e-12, atol=1e-12)
+        if key.endswith(("num_batches_tracked", "count")):
+            assert int(found[key]) == 12 * (3 if name == "shared_norm" else 1)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@settings(PATIENT, max_examples=8)
+@given(data=st.data())
+def test_random_operators_draw_the_same_numbers_again(schedule: str, data: st.DataObject) -> None:
+    order = SCHEDULES[schedule]
+    graph = graph_of(DROPPED, order)
+    placed = data.draw(placements(graph, 3))
+    found = []
+    for each in (order, recomputing(order)):
+        program = compiled(graph, placed, 3, each)
+        torch.manual_seed(11)
+        found.append(local_after_seed(program, DROPPED))
+    assert_equal(found[1], found[0])
+
+
+def local_after_seed(program: Program, case: Case) -> Trained:
+    """`running.local`, but the case's parameters are made before the seed counts."""
+    values = initial_values(case.fresh(), program.graph)
+    runtime = LocalRuntime(program, cluster_of(len(program.devices)), values, SGD)
+    torch.manual_seed(11)
+    losses = [runtime.train_batch(*batch) for batch in batches_of(case)]
+    return Trained(losses, runtime.state())
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_one_device_drops_what_plain_pytorch_drops(recompute: bool) -> None:
+    """Under GPipe on one device forwards come in the plain loop's order, so the numbers are its numbers."""
+    graph = graph_of(DROPPED, GPipe(4))
+    program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, GPipe(4, recompute=recompute))
+    found = local_after_seed(program, DROPPED)
+    model = DROPPED.fresh()
+    torch.manual_seed(11)
+    plain = plain_loop(model, DROPPED.loss, batches_of(DROPPED), 2, SGD)
+    assert found.losses == plain.losses
+    assert all(torch.equal(tensor, plain.state[key]) for key, tensor in found.state.items())
+
+
+def test_workers_draw_the_same_numbers_again(pools: Pools) -> None:
+    graph = graph_of(DROPPED, OneFOneB(4))
+    placed = cut(graph, [0.4])
+    once, twice = (
+        on_workers(compiled(graph, placed, 2, each), DROPPED, batches_of(DROPPED), pools(2))
+        for each in (OneFOneB(4), OneFOneB(4, recompute=True))
+    )
+    assert_equal(twice, once)
+
+
+def test_dropout_drops() -> None:
+    """Otherwise the tests above would show nothing."""
+    graph = graph_of(DROPPED, GPipe(4))
+    program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4))
+    values = initial_values(DROPPED.fresh(), graph)
+    runtime = LocalRuntime(program, cluster_of(2), values, None)
+    first, second = (runtime.train_batch(*DROPPED.batch()) for _ in range(2))
+    assert first != pytest.approx(second, rel=1e-3)

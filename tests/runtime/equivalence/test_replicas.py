@@ -1,0 +1,152 @@
+"""Replicated stages and plain data parallelism train what one device trains."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import ConfigError
+from netsplit.graph import initial_values
+from netsplit.program import GPipe, Program, Schedule
+from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.share import UpdateRule
+from tests.nets import CASES, SGD, STAGES, TOLERANCE, cluster_of, placements
+from tests.runtime.equivalence.conftest import Pools
+from tests.runtime.equivalence.running import (
+    PATIENT,
+    assert_same,
+    batches_of,
+    by_stage,
+    chain_of,
+    compiled,
+    graph_of,
+    local,
+    on_workers,
+    parameters_of,
+)
+from tests.runtime.references import Trained, plain_loop, replicated_loop
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": GPipe(4),
+    "1f1b": OneFOneB(4),
+    "1f1b+recompute+delayed": OneFOneB(4, recompute=True, delay_weights=True),
+    "interleaved_1f1b": Interleaved(4),
+    "zb_h1": ZBH1(4),
+}
+SHAPES: dict[str, tuple[list[str], dict[str, tuple[str, ...]]]] = {
+    "ddp": (["cpu:0"] * 4, {"cpu:0": ("cpu:0", "cpu:1")}),
+    "ddp of four": (["cpu:1"] * 4, {"cpu:1": ("cpu:1", "cpu:3", "cpu:0", "cpu:2")}),
+    "two, then one": (["cpu:0", "cpu:0", "cpu:2", "cpu:2"], {"cpu:0": ("cpu:0", "cpu:1")}),
+    "one, then two": (["cpu:0", "cpu:0", "cpu:1", "cpu:1"], {"cpu:1": ("cpu:1", "cpu:2")}),
+    "one, two, one": (["cpu:0", "cpu:1", "cpu:1", "cpu:3"], {"cpu:1": ("cpu:1", "cpu:2")}),
+    "three over two": (
+        ["cpu:0", "cpu:0", "cpu:3", "cpu:3"],
+        {"cpu:0": ("cpu:0", "cpu:1", "cpu:2"), "cpu:3": ("cpu:3", "cpu:4")},
+    ),
+    "three over one": (["cpu:0", "cpu:0", "cpu:3", "cpu:3"], {"cpu:0": ("cpu:0", "cpu:1", "cpu:2")}),
+    "two, visited twice": (["cpu:0", "cpu:2", "cpu:0", "cpu:2"], {"cpu:0": ("cpu:0", "cpu:1")}),
+}
+"""Devices of the four stages, and their replicas."""
+
+
+def program_of(
+    shape: str, schedule: Schedule, devices: int | None = None, shared_norm: bool = False
+) -> Program:
+    where, replicas = SHAPES[shape]
+    graph = graph_of(STAGES, schedule)
+    names = {*where, *(name for each in replicas.values() for name in each)}
+    count = devices or max(int(name[-1]) for name in names) + 1
+    return compiled(
+        graph, by_stage(graph, where), count, schedule, replicas=replicas, shared_norm=shared_norm
+    )
+
+
+def wanted(shape: str, clip_norm: float | None = None) -> Trained:
+    where, replicas = SHAPES[shape]
+    counts = [len(replicas.get(home, (home,))) for home in where]
+    return replicated_loop(
+        chain_of(STAGES), counts, STAGES.loss, batches_of(STAGES), 2, SGD, clip_norm=clip_norm
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_replicated_stages_train_as_data_parallel_ones(shape: str, schedule: str) -> None:
+    program = program_of(shape, SCHEDULES[schedule])
+    assert_same(local(program, STAGES, batches_of(STAGES)), wanted(shape))
+
+
+@pytest.mark.parametrize(
+    ("shape", "workers"),
+    [("ddp", 2), ("two, then one", 3), ("one, then two", 3), ("ddp of four", 4), ("three over one", 4)],
+)
+def test_replicated_stages_on_worker_processes(pools: Pools, shape: str, workers: int) -> None:
+    for schedule in SCHEDULES.values():
+        program = program_of(shape, schedule, workers)
+        assert_same(on_workers(program, STAGES, batches_of(STAGES), pools(workers)), wanted(shape))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_norm_counts_a_replicated_parameter_once(shape: str) -> None:
+    program = program_of(shape, OneFOneB(4), shared_norm=True)
+    found = local(program, STAGES, batches_of(STAGES), rule=UpdateRule(clip_norm=0.2))
+    assert_same(found, wanted(shape, clip_norm=0.2))
+
+
+@pytest.mark.parametrize("shape", ["ddp", "three over two"])
+def test_replicas_hold_the_same_parameters_after_training(shape: str) -> None:
+    program = program_of(shape, GPipe(4))
+    values = initial_values(STAGES.fresh(), program.graph)
+    runtime = LocalRuntime(program, cluster_of(len(program.devices)), values, SGD)
+    for batch in batches_of(STAGES):
+        runtime.train_batch(*batch)
+    for replicas in SHAPES[shape][1].values():
+        first, *others = (runtime.shares[name] for name in replicas)
+        assert first.parameters
+        for other in others:
+            assert all(torch.equal(p, other.parameters[k]) for k, p in first.parameters.items())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", [name for name in CASES if name != "assigned"])
+@settings(PATIENT, max_examples=3)
+@given(data=st.data())
+def test_any_placement_with_replicated_devices(name: str, schedule: str, data: st.DataObject) -> None:
+    """Buffers apart (each replica has its own), it is the plain loop. One case computes with its buffers."""
+    case, order = CASES[name], SCHEDULES[schedule]
+    graph = graph_of(case, order)
+    placed = data.draw(placements(graph, 2))
+    replicas = data.draw(
+        st.sampled_from(
+            [
+                {"cpu:0": ("cpu:0", "cpu:2")},
+                {"cpu:1": ("cpu:1", "cpu:3", "cpu:2")},
+                {"cpu:0": ("cpu:0", "cpu:2", "cpu:4"), "cpu:1": ("cpu:1", "cpu:3")},
+            ]
+        ),
+        label="replicas",
+    )
+    clip_norm = data.draw(st.sampled_from([None, 0.3]), label="clip_norm")
+    program = compiled(graph, placed, 5, order, replicas=replicas, shared_norm=clip_norm is not None)
+    found = local(program, case, batches_of(case), rule=UpdateRule(clip_norm))
+    plain = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD, clip_norm=clip_norm)
+    assert_same(parameters_of(case, found), parameters_of(case, plain), TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "complaint"),
+    [
+        ({"cpu:0": ("cpu:0", "cpu:1")}, "has operators of its own"),
+        ({"cpu:0": ("cpu:0", "cpu:9")}, "not a device of the cluster"),
+        ({"cpu:0": ("cpu:2", "cpu:0")}, "name 'cpu:0' first"),
+        ({"cpu:0": ("cpu:0", "cpu:2"), "cpu:1": ("cpu:1", "cpu:2")}, "is a replica of"),
+    ],
+)
+def test_replicas_that_cannot_be_are_refused(replicas: dict[str, tuple[str, ...]], complaint: str) -> None:
+    graph = graph_of(STAGES, GPipe(4))
+    placed = by_stage(graph, ["cpu:0", "cpu:0", "cpu:1", "cpu:1"])
+    with pytest.raises(ConfigError, match=complaint):
+        compiled(graph, placed, 3, GPipe(4), replicas=replicas)

@@ -1,0 +1,144 @@
+"""Random programs under every schedule, for laws that must hold of any timeline."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.program import compile_program
+from netsplit.program.instructions import Program
+from netsplit.program.schedules import (
+    ZBH1,
+    EagerOneFOneB,
+    GPipe,
+    Interleaved,
+    OneFOneB,
+    PipeDream,
+    Schedule,
+    SingleBatch,
+)  # fmt: skip
+from netsplit.simulate import Timeline, simulate
+from tests.nets import placements
+
+SCHEDULES: tuple[Schedule, ...] = (
+    SingleBatch(),
+    SingleBatch(recompute=True, delay_weights=True),
+    GPipe(1),
+    GPipe(3),
+    GPipe(3, recompute=True),
+    GPipe(2, delay_weights=True),
+    OneFOneB(4),
+    OneFOneB(4, recompute=True, delay_weights=True),
+    EagerOneFOneB(4),
+    Interleaved(4),
+    ZBH1(4),
+    PipeDream(4),
+    PipeDream(4, update_every=2, weights="double"),
+)
+
+
+def graph_of(feeders: Mapping[str, Sequence[str]], weights: Mapping[str, int] | None = None) -> Graph:
+    """Node -> those it reads from; each makes one variable `k_<node>` of 16 bytes, the last the loss."""
+    weights = weights or {}
+    entries = tuple(name for name, feeds in feeders.items() if not feeds)
+    variables = {"x": Variable("x", "float32", (1,), None, entries)}
+    nodes = {}
+    for name, feeds in feeders.items():
+        readers = tuple(v for v, others in feeders.items() if name in others)
+        variables[f"k_{name}"] = Variable(f"k_{name}", "float32", (4,), name, readers, requires_grad=True)
+        inputs = tuple(f"k_{u}" for u in feeds) or ("x",)
+        own = (f"w_{name}",) if name in weights else ()
+        nodes[name] = Node(name, "test.operator.default", inputs, (f"k_{name}",), own)
+    initializers = {f"w_{n}": Initializer(f"w_{n}", "float32", (w,), True, True) for n, w in weights.items()}
+    return Graph(nodes, variables, ("x",), (f"k_{list(feeders)[-1]}",), initializers)
+
+
+def chain(count: int, weights: Mapping[str, int] | None = None) -> Graph:
+    names = [f"n{i}" for i in range(count)]
+    return graph_of({name: names[max(i - 1, 0) : i] for i, name in enumerate(names)}, weights)
+
+
+@dataclass(frozen=True, repr=False)
+class Drawn:
+    """A compiled and simulated program, and what it was made of."""
+
+    problem: Problem = field(repr=False)
+    placement: Placement = field(repr=False)
+    program: Program = field(repr=False)
+    timeline: Timeline = field(repr=False)
+
+    def __repr__(self) -> str:
+        return self.program.show()
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.problem.cluster
+
+    @property
+    def costs(self) -> Costs:
+        return self.problem.costs
+
+
+@st.composite
+def programs(
+    draw: st.DrawFn,
+    schedules: Sequence[Schedule] = SCHEDULES,
+    disturbed: bool | None = None,
+    replicated: bool | None = None,
+) -> Drawn:
+    """Any DAG on one to four devices named cpu:*, with random seconds, links and overheads.
+
+    Args:
+        disturbed: whether computations slow one another; None: drawn.
+        replicated: whether the first device's segments have two replicas; None: drawn.
+    """
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    feeders: dict[str, list[str]] = {}
+    for n in range(draw(st.integers(2, 9))):
+        feeders[f"n{n}"] = rng.sample(list(feeders), rng.randint(0, min(3, n)))
+    read = {u for feeds in feeders.values() for u in feeds}
+    feeders["loss"] = [name for name in feeders if name not in read]
+    graph = graph_of(feeders, {name: rng.randint(1, 9) for name in feeders})
+    count = draw(st.integers(1, 4))
+    device_of, priority = draw(placements(graph, count))
+    schedule = draw(st.sampled_from(schedules))
+    twins = draw(st.booleans()) if replicated is None else replicated
+    twins = twins and schedule.microbatches > 1 and getattr(schedule, "weights", "") != "double"
+    names = [f"cpu:{rank}" for rank in range(count + twins)]
+    first = device_of["n0"]
+    replicas = {first: (first, names[-1])} if twins else None
+    devices = tuple(Device(name, rng.choice(["slow", "fast"]), 2**40) for name in names)
+    links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
+    costs = costs_of(graph, rng)
+    if draw(st.booleans()) if disturbed is None else disturbed:
+        costs = replace(
+            costs, contention={"slow": 1 + rng.random()}, copy_s_per_byte={"fast": rng.random() / 20}
+        )
+    cluster = Cluster("drawn", devices, links)
+    problem = Problem(graph, costs, cluster, objective="simulated")
+    placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
+    program = compile_program(
+        graph, device_of, priority, cluster, schedule, replicas=replicas,
+        shared_norm=schedule.update_every is None and rng.random() < 0.3,
+    )  # fmt: skip
+    return Drawn(problem, placement, program, simulate(program, cluster, costs))
+
+
+def costs_of(graph: Graph, rng: random.Random) -> Costs:
+    seconds: dict[str, dict[str, NodeSeconds]] = {}
+    for kind in ("slow", "fast"):
+        seconds[kind] = {}
+        for name in graph.nodes:
+            back = rng.random()
+            seconds[kind][name] = NodeSeconds(rng.random(), back, back * rng.choice([0.0, 0.5]))
+    return Costs(
+        seconds, 3, {"slow": 0.1, "fast": 0.01}, {"slow": 0.01},
+        message_s={"slow": 0.02} if rng.random() < 0.5 else {},
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""Seconds of every instruction by hand: parts of a backward, recomputation, sums, steps, disturbance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.errors import ConfigError
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.program import compile_program
+from netsplit.program.instructions import Program, Reduce
+from netsplit.program.schedules import GPipe, PipeDream, Schedule, SingleBatch
+from netsplit.simulate import Timeline, simulate
+from tests.simulate.drawn import chain
+
+SLOW = Link(0.5, 0.25)  # 4.5 s for the 16 bytes of a variable
+
+
+def cluster_of(*names: str, link: Link = SLOW) -> Cluster:
+    devices = tuple(Device(name, "cpu", 2**40) for name in names)
+    return Cluster("test", devices, {(p, q): link for p in names for q in names if p != q})
+
+
+def made(
+    schedule: Schedule, *where: str, cluster: Cluster, weight: int = 0, **more: object
+) -> tuple[Program, Costs]:
+    """A chain with one node a device of `where`: 1 s forward, 2 s backward, of which 0.5 s can wait."""
+    graph = chain(len(where), {f"n{i}": weight for i in range(len(where))} if weight else None)
+    device_of = dict(zip(graph.nodes, where, strict=True))
+    program = compile_program(graph, device_of, graph.position, cluster, schedule, **more)  # type: ignore[arg-type]
+    return program, Costs({"cpu": dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0, 0.5))}, 2)
+
+
+def spans(timeline: Timeline, kind: str, device: str = "") -> list[tuple[float, float]]:
+    return [(e.start_s, e.end_s) for e in timeline.events if e.kind == kind and device in ("", e.device)]
+
+
+def test_a_backward_in_two_parts_sends_the_gradient_before_the_weight_part() -> None:
+    cluster = cluster_of("p", "q")
+    program, costs = made(SingleBatch(delay_weights=True), "p", "q", cluster=cluster)
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "backward", "q") == [(6.5, 8.0)]
+    assert spans(timeline, "weight", "q") == [(8.0, 8.5)]
+    assert spans(timeline, "send", "q") == [(8.0, 12.5)]
+    assert (timeline.iteration_s, timeline.busy_s("p")) == (14.5, 3.0)
+
+
+def test_a_recomputed_forward_runs_while_the_gradient_is_on_its_way() -> None:
+    cluster = cluster_of("p", "q")
+    program, costs = made(GPipe(1, recompute=True), "p", "q", cluster=cluster)
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "recompute") == []  # the backward follows at once on each device
+    program, costs = made(GPipe(2, recompute=True), "p", "q", cluster=cluster)
+    timeline = simulate(program, cluster, costs)
+    first = spans(timeline, "recompute", "p")[0]
+    assert first == (2.0, 3.0)
+    assert spans(timeline, "backward", "p")[0][0] > first[1]
+
+
+def test_replicas_sum_their_gradients_over_a_ring_before_they_step() -> None:
+    """Three replicas, 12 bytes: 4 rounds of 4 bytes at 0.5 s + 0.25 s a byte."""
+    cluster = cluster_of("p", "q", "r")
+    program, costs = made(GPipe(3), "p", cluster=cluster, weight=3, replicas={"p": ("p", "q", "r")})
+    costs = replace(costs, step_seconds_per_byte={"cpu": 0.25})
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "forward") == [(0.0, 1.0)] * 3
+    assert spans(timeline, "reduce") == [(3.0, 9.0)] * 3
+    assert spans(timeline, "step") == [(9.0, 12.0)] * 3
+
+
+def test_a_round_is_as_long_as_its_slowest_link() -> None:
+    cluster = cluster_of("p", "q", "r", link=Link(0.0, 0.0))
+    cluster = cluster.with_links({**cluster.links, ("q", "r"): Link(1.0, 0.5), ("r", "q"): Link(9.0, 9.0)})
+    program, costs = made(GPipe(3), "p", cluster=cluster, weight=3, replicas={"p": ("p", "q", "r")})
+    assert spans(simulate(program, cluster, costs), "reduce") == [(3.0, 15.0)] * 3
+
+
+def test_a_norm_takes_latencies_only_and_waits_for_the_sums() -> None:
+    cluster = cluster_of("p", "q")
+    program, costs = made(
+        GPipe(2), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")}, shared_norm=True
+    )
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "reduce", "p") == [(3.0, 6.0), (6.0, 7.0)]
+    assert timeline.iteration_s == 7.0
+
+
+def test_a_sum_waits_for_the_last_device_to_come_to_it() -> None:
+    cluster = cluster_of("p", "q")
+    program, costs = made(GPipe(3), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "backward", "q")[-1][1] == 3.0
+    assert spans(timeline, "reduce") == [(6.0, 9.0)] * 2
+    wait = next(e for e in timeline.events if e.kind == "wait" and e.device == "q")
+    assert (wait.start_s, wait.end_s, wait.name) == (3.0, 9.0, "sum of gradients over p, q")
+
+
+def test_a_sum_without_a_link_is_refused() -> None:
+    cluster = cluster_of("p", "q")
+    program, costs = made(GPipe(2), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
+    with pytest.raises(ConfigError, match="no link from q to p"):
+        simulate(program, cluster.with_links({("p", "q"): SLOW}), costs)
+
+
+def test_a_device_may_step_several_times() -> None:
+    cluster = cluster_of("p")
+    program, costs = made(PipeDream(2), "p", cluster=cluster, weight=1)
+    timeline = simulate(program, cluster, replace(costs, step_seconds_per_byte={"cpu": 0.25}))
+    assert spans(timeline, "step") == [(3.0, 4.0), (7.0, 8.0)]
+    assert [e.name for e in timeline.events if e.kind == "step"] == ["optimiser step", "optimiser step 1"]
+
+
+def test_messages_have_an_overhead_of_their_own() -> None:
+    """p: 0.125 and 1 s of forward, 0.5 of its send. q: 0.125 before its backward, 0.5 of its send."""
+    cluster = cluster_of("p", "q", link=Link(0.0, 0.0))
+    program, costs = made(SingleBatch(), "p", "q", cluster=cluster)
+    costs = replace(costs, instruction_s={"cpu": 0.125}, message_s={"cpu": 0.5})
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "send") == [(1.625, 1.625), (5.25, 5.25)]
+
+
+def side_by_side(first_s: float, second_s: float, **costs: dict[str, float]) -> tuple[Timeline, Cluster]:
+    """Two replicas of different kinds that compute one forward each, alone on their devices."""
+    cluster = cluster_of("cpu:0", "cpu:1", link=Link(0.0, 0.0))
+    slow, fast = cluster.devices
+    cluster = replace(cluster, devices=(replace(slow, kind="a"), replace(fast, kind="b")))
+    graph = chain(1)
+    program = compile_program(
+        graph, {"n0": "cpu:0"}, graph.position, cluster, GPipe(2), False, {"cpu:0": ("cpu:0", "cpu:1")}
+    )
+    found = {kind: {"n0": NodeSeconds(s, 0.0)} for kind, s in (("a", first_s), ("b", second_s))}
+    return simulate(program, cluster, Costs(found, 2, **costs)), cluster  # type: ignore[arg-type]
+
+
+def test_computations_of_one_host_slow_one_another_while_both_last() -> None:
+    """b works off 2 s at half the speed: 4 s. By then a has done 4 / 1.25 = 3.2 s of 6, and goes on alone."""
+    timeline, _ = side_by_side(6.0, 2.0, contention={"a": 1.25, "b": 2.0})
+    assert spans(timeline, "forward", "cpu:1") == [(0.0, 4.0)]
+    assert spans(timeline, "forward", "cpu:0")[0][1] == pytest.approx(6.8)
+
+
+def test_devices_without_a_host_in_common_do_not_slow_one_another() -> None:
+    cluster = cluster_of("d0", "d1")
+    program, costs = made(GPipe(2), "d0", cluster=cluster, replicas={"d0": ("d0", "d1")})
+    assert simulate(program, cluster, replace(costs, contention={"cpu": 2.0})) == simulate(
+        program, cluster, costs
+    )
+
+
+def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:
+    """16 bytes in 4.5 s take 0.125 s each: 2 s. The sender's next forward of 1 s goes at 5/9 of its speed."""
+    cluster = cluster_of("cpu:0", "cpu:1")
+    program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
+    timeline = simulate(program, cluster, replace(costs, copy_s_per_byte={"cpu": 0.125}))
+    assert spans(timeline, "send", "cpu:0")[0] == (1.0, 5.5)
+    assert [end for _, end in spans(timeline, "forward", "cpu:0")] == pytest.approx([1.0, 1.0 + 9 / 5])
+    assert spans(timeline, "forward", "cpu:1")[0][1] == pytest.approx(5.5 + 9 / 5)
+
+
+def test_a_transfer_that_copies_all_the_time_stops_its_ends_and_no_more() -> None:
+    cluster = cluster_of("cpu:0", "cpu:1")
+    program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
+    timeline = simulate(program, cluster, replace(costs, copy_s_per_byte={"cpu": 100.0}))
+    assert spans(timeline, "forward", "cpu:0")[1] == (1.0, 6.5)
+
+
+def test_programs_with_sums_have_them_on_every_device() -> None:
+    program, _ = made(
+        GPipe(2), "p", "r", cluster=cluster_of("p", "q", "r"), weight=2, replicas={"p": ("p", "q")}
+    )
+    sums = {p: [i for i in each if isinstance(i, Reduce)] for p, each in program.instructions.items()}
+    assert sums["p"] == sums["q"] != []
+    assert sums["r"] == []

@@ -1,0 +1,172 @@
+"""Laws of any timeline: it computes the step, and its critical path and shares add up to the iteration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+
+from netsplit.partition.explanation.path import critical_path, overheads, totals
+from netsplit.partition.verify_timeline import verify_timeline
+from netsplit.program.instructions import Reduce
+from netsplit.simulate import memory_profile, simulate
+from netsplit.simulate.contention import Contended
+from netsplit.simulate.shares import device_shares, peak_moment_s, waits
+from netsplit.simulate.simulate import Run
+from netsplit.simulate.timeline import Event, Timeline
+from tests.simulate.drawn import Drawn, programs
+
+EXACT = 1e-9  # seconds; sums of a few hundred numbers below 10, in double precision
+
+
+@settings(max_examples=200, deadline=None)
+@given(drawn=programs())
+def test_every_schedules_timeline_passes_the_verifier(drawn: Drawn) -> None:
+    verify_timeline(drawn.problem, drawn.placement, drawn.program, drawn.timeline).require()
+
+
+@settings(max_examples=200, deadline=None)
+@given(drawn=programs())
+def test_the_critical_path_is_contiguous_and_adds_up_to_the_iteration(drawn: Drawn) -> None:
+    path = critical_path(drawn.timeline, drawn.program, *overheads(drawn.cluster, drawn.costs))
+    assert path[0].start_s == 0.0
+    assert path[-1].end_s == drawn.timeline.iteration_s
+    assert all(a.end_s == b.start_s for a, b in pairwise(path))
+    assert sum(span.seconds for span in path) == pytest.approx(drawn.timeline.iteration_s, abs=EXACT)
+    assert sum(totals(path).values()) == pytest.approx(drawn.timeline.iteration_s, abs=EXACT)
+
+
+@settings(max_examples=200, deadline=None)
+@given(drawn=programs())
+def test_the_critical_path_is_made_of_events_and_whole_instructions(drawn: Drawn) -> None:
+    """Nothing on it is idle: what is no event is some instructions' overhead, one after another."""
+    instruction, message = overheads(drawn.cluster, drawn.costs)
+    events = {(e.name, e.microbatch, e.start_s, e.end_s) for e in drawn.timeline.events if e.kind != "wait"}
+    for span in critical_path(drawn.timeline, drawn.program, instruction, message):
+        if span.what != "overhead":
+            assert (span.name, span.microbatch, span.start_s, span.end_s) in events
+            assert span.what != "wait"
+            continue
+        most = len(drawn.program.instructions[span.where])
+        possible = {
+            round(i * instruction[span.where] + m * message[span.where], 6)
+            for i in range(5)
+            for m in range(most + 1)
+        }
+        assert round(span.seconds, 6) in possible
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=programs())
+def test_a_measured_timelines_path_adds_up_too(drawn: Drawn) -> None:
+    """Sends that last from their issue on, gaps between instructions, and no program at hand."""
+    late = [replace(e, start_s=e.start_s * (0.9 if e.kind == "send" else 1.0)) for e in drawn.timeline.events]
+    measured = Timeline(tuple(late), drawn.timeline.iteration_s * 1.01)
+    for program in (drawn.program, None):
+        path = critical_path(measured, program)
+        assert (path[0].start_s, path[-1].end_s) == (0.0, measured.iteration_s)
+        assert all(a.end_s == b.start_s for a, b in pairwise(path))
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=programs(disturbed=False))
+def test_without_disturbance_both_engines_agree_bit_for_bit(drawn: Drawn) -> None:
+    runs = [kind(drawn.program, drawn.cluster, drawn.costs) for kind in (Run, Contended)]
+    for run in runs:
+        run.run()
+    assert sorted(runs[0].events, key=_order) == sorted(runs[1].events, key=_order)
+    assert [d.clock for d in runs[0].devices.values()] == [d.clock for d in runs[1].devices.values()]
+
+
+def _order(event: Event) -> tuple[object, ...]:
+    return (event.device, event.start_s, event.end_s, event.kind, event.name, event.microbatch)
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=programs(disturbed=True))
+def test_a_disturbed_computation_does_all_its_work(drawn: Drawn) -> None:
+    """Undisturbed seconds, worked off at the rates that the other devices' spans and transfers imply."""
+    costs, kinds = drawn.costs, {d.name: d.kind for d in drawn.cluster.devices}
+    free = simulate(drawn.program, drawn.cluster, replace(costs, contention={}, copy_s_per_byte={}))
+    own = {(e.device, e.kind, e.name, e.microbatch): e.seconds for e in free.events}
+    work = [e for e in drawn.timeline.events if e.kind not in ("send", "wait", "reduce")]
+    moving = [e for e in drawn.timeline.events if e.kind in ("send", "reduce")]
+    for e in work:
+        slower, copying = (
+            costs.contention.get(kinds[e.device], 1.0),
+            costs.copy_s_per_byte.get(kinds[e.device], 0.0),
+        )
+        cuts = sorted(
+            {t for other in (*work, *moving) for t in (other.start_s, other.end_s)} | {e.start_s, e.end_s}
+        )
+        done = 0.0
+        for start, end in pairwise(t for t in cuts if e.start_s <= t <= e.end_s):
+            at = [o for o in (*work, *moving) if o.start_s <= start and end <= o.end_s and end > start]
+            share = (
+                sum(_copied_bytes(o, e.device) * copying / o.seconds for o in at if o.seconds > 0)
+                if copying
+                else 0
+            )
+            rate = max(1 - share, 0.0)
+            rate /= slower if any(o.device != e.device for o in at if o in work) else 1.0
+            done += (end - start) * rate
+        if not copying or all(_copied_bytes(o, e.device) * copying <= o.seconds for o in moving):
+            assert done == pytest.approx(own[e.device, e.kind, e.name, e.microbatch], abs=1e-7)
+
+
+def _copied_bytes(event: Event, device: str) -> float:
+    if event.kind == "send":
+        return event.nbytes * (device in (event.device, event.peer))
+    if event.kind == "reduce" and event.device == device:
+        r = len(event.name.rpartition(" over ")[2].split(", "))
+        return 4 * (r - 1) / r * event.nbytes
+    return 0.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=programs())
+def test_shares_and_waits_add_up(drawn: Drawn) -> None:
+    timeline = drawn.timeline
+    found = device_shares(timeline, drawn.program.devices)
+    for share in found:
+        assert share.busy_s + share.wait_s + share.idle_s == pytest.approx(timeline.iteration_s, abs=EXACT)
+        assert share.busy_s == pytest.approx(timeline.busy_s(share.device), abs=EXACT)
+        assert -EXACT <= share.hidden_s <= min(share.busy_s, share.transfer_s) + EXACT
+    waiting = waits(timeline)
+    assert [w.seconds for w in waiting] == sorted((w.seconds for w in waiting), reverse=True)
+    assert sum(w.seconds for w in waiting) == pytest.approx(sum(s.wait_s for s in found), abs=EXACT)
+    assert sum(w.count for w in waiting) == sum(e.kind == "wait" for e in timeline.events)
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=programs())
+def test_bytes_add_up_and_peak_within_the_iteration(drawn: Drawn) -> None:
+    for device, profile in memory_profile(drawn.program, drawn.costs.alpha).items():
+        parts = (
+            profile.parameter_bytes, profile.moment_bytes, profile.gradient_bytes, profile.activation_bytes,
+            profile.transfer_bytes, profile.version_bytes,
+        )  # fmt: skip
+        assert sum(parts) == profile.peak_bytes == drawn.timeline.peak_bytes[device]
+        assert min(parts) >= 0
+        assert 0.0 <= peak_moment_s(drawn.program, drawn.timeline, profile) <= drawn.timeline.iteration_s
+
+
+def test_replicas_and_norms_are_drawn() -> None:
+    """The laws above would say nothing of sums if no program had one."""
+    from hypothesis import find
+
+    found = find(
+        programs(),
+        lambda d: (
+            {"gradients", "norm"}
+            <= {
+                ins.kind
+                for each in d.program.instructions.values()
+                for ins in each
+                if isinstance(ins, Reduce)
+            }
+        ),
+    )
+    assert any(e.kind == "reduce" and e.seconds > 0 for e in found.timeline.events)

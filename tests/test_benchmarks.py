@@ -1,0 +1,85 @@
+"""The benchmark commands run through, on models that take milliseconds; what they measure is not judged."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from benchmarks import fidelity, runtime
+from benchmarks._ours import Cut, unit_of
+from benchmarks._rounds import Contender, Rounds, quartiles
+from benchmarks._subjects import Subject, UNet, resnet
+from netsplit.graph import Graph, capture
+from netsplit.partition.base import Problem
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.session import Session
+from tests.nets import cluster_of
+
+CHAIN = Subject("chain", partial(resnet, (1, 1), 8), (3, 16, 16), 2, chain=True)
+SKIPS = Subject("skips", partial(UNet, 2, 4), (3, 16, 16), 2, maps=True)
+
+
+def costs_of(graph: Graph) -> Costs:
+    return Costs({"cpu": dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 1e-3))}, alpha=2)
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs as given, since profiling takes longer than all else here."""
+    monkeypatch.setattr(Session, "_costs", lambda self, graph, *rest: costs_of(graph))
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_runtime_measures_us_and_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runtime, "subjects", lambda quick, names: [CHAIN])
+    file = tmp_path / "raw.json"
+    arguments = "--rounds 2 --microbatches 4 --schedules gpipe 1f1b zb_h1 --json"
+    assert runtime.main([*arguments.split(), str(file)]) == 0, capsys.readouterr().out
+    seconds = json.loads(file.read_text())["models"]["chain"]["seconds"]
+    assert {"plain", "single", "zb_h1", "torch 1f1b", "torch zb_h1", "1f1b again"} <= set(seconds)
+    assert all(len(found) == 2 for found in seconds.values())
+    assert "torch's 1f1b / our zb_h1" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_fidelity_keeps_the_other_cases_of_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: object, problem: Problem) -> None:
+        raise RuntimeError("no placement today")
+
+    monkeypatch.setattr(fidelity, "subjects", lambda quick, names: [SKIPS])
+    monkeypatch.setattr(fidelity.METHODS["balanced"], "partition", refuse)
+    file = tmp_path / "raw.json"
+    arguments = "--rounds 2 --partitioners balanced layerwise --schedules gpipe --json"
+    assert fidelity.main([*arguments.split(), str(file)]) == 1
+    refused, kept = json.loads(file.read_text())
+    assert "no placement today" in refused["failure"]
+    assert len(kept["measured_s"]) == len(kept["again_s"]) == 2
+    assert all(metered > 0 for _, metered in kept["bytes_of"].values())
+    assert "1 of 2 cases" in capsys.readouterr().out
+
+
+def test_a_cut_gives_the_pieces_to_the_devices_in_turn() -> None:
+    inputs, targets = SKIPS.batch(1)
+    graph = capture(SKIPS.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
+    placement = Cut((1, 3)).partition(Problem(graph, costs_of(graph), cluster_of(2)))
+    unit = unit_of(graph)
+    assert max(unit.values()) == 6  # three ways down, two up, scores, loss
+    for name, device in placement.device_of.items():
+        assert device == ("cpu:1" if unit[name] in (1, 2) else "cpu:0")
+
+
+def test_rounds_begin_with_another_contender_each_time() -> None:
+    ran: list[str] = []
+    rounds = Rounds([Contender(name, partial(ran.append, name)) for name in "abc"])
+    for _ in range(3):
+        rounds.round()
+    assert ran == list("abcbcacab")
+    assert quartiles([4.0, 1.0, 2.0, 3.0, 100.0]).median == 3.0

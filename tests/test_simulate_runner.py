@@ -1,0 +1,133 @@
+"""`python -m runners.simulate`: the tables, the program, the trace, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.partition.base import Placement, SolverReport
+from netsplit.workload import Workload, read_workload
+from runners._entry import entry
+from runners.simulate import job
+from tests.simulate.drawn import chain, costs_of
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in a folder with a graph of six nodes on two devices, and a placement of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    work, placement = workload(), halves()
+    work.save(tmp_path / "graph.json")
+    (tmp_path / "placement.json").write_text(json.dumps(asdict(placement)))
+
+    def call(*arguments: str) -> Ended:
+        monkeypatch.setattr("sys.argv", ["simulate", *arguments])
+        code = 0
+        try:
+            entry("simulate")(job)()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ended(code, *capfd.readouterr())
+
+    return call
+
+
+def workload() -> Workload:
+    graph = chain(6, {f"n{i}": 4 for i in range(6)})
+    names = ("cpu:0", "cpu:1")
+    links = {(p, q): Link(0.01, 0.001) for p in names for q in names if p != q}
+    cluster = Cluster("pair", tuple(Device(name, "slow", 2**30) for name in names), links)
+    costs = replace(
+        costs_of(graph, random.Random(1)),
+        message_s={"slow": 0.03},
+        contention={"slow": 1.25},
+        copy_s_per_byte={"slow": 1e-4},
+    )
+    return Workload("six", graph, costs, cluster)
+
+
+def halves() -> Placement:
+    device_of = {f"n{i}": f"cpu:{i // 3}" for i in range(6)}
+    return Placement("halves", device_of, {f"n{i}": i for i in range(6)}, SolverReport("heuristic", 0.0))
+
+
+def written() -> Path:
+    (folder,) = Path("outputs/simulate/runs").iterdir()
+    return folder
+
+
+def test_a_given_placement_is_simulated_and_explained(run: Run) -> None:
+    end = run("graph=graph.json", "placement=placement.json", "schedule=1f1b", "show_program=true")
+    assert (end.code, end.err) == (0, "")
+    assert "six, halves, 1f1b with 4 micro-batches" in end.out
+    assert "critical path: " in end.out
+    assert "cpu:0 waits " in end.out
+    assert "forward of segment 0, micro-batch 3" in end.out
+    tables = end.out.split("segment 0 on")[0].splitlines()
+    assert max(map(len, tables)) <= 100
+    trace = json.loads((written() / "trace.json").read_text())
+    assert {"s", "f", "X", "M"} == {event["ph"] for event in trace["traceEvents"]}
+    assert (written() / "timeline.png").stat().st_size > 1000
+
+
+def test_a_partitioner_decides_where_no_placement_is_given(run: Run) -> None:
+    end = run("graph=graph.json", "partitioner=round_robin", "schedule=zb_h1", "picture=false")
+    assert end.code == 0
+    assert "round_robin, zb_h1" in end.out
+    assert not (written() / "timeline.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["graph=none.json"], "graph file 'none.json' is not there"),
+        (["graph=graph.json", "placement=none.json"], "placement is 'none.json', which is not there"),
+        (["graph=graph.json", "placement=graph.json"], "no placement.json or result.json"),
+        (["graph=graph.json", "pieces=0"], "pieces is 0: give at least 1"),
+        (["graph=graph.json", "time_limit=0"], "time_limit is 0"),
+        (["graph=graph.json", "+colour=red"], "colour is not a config key"),
+        (["graph=graph.json", "cluster=cpu2"], "which runners.simulate does not start"),
+        (["graph=graph.json", "placement=placement.json", "cluster=uniform", "cluster.devices=2",
+          "cluster.bandwidth=1e9", "cluster.capacity=1e9"], "which uses device 'cpu:0'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_ends_in_one_sentence(run: Run, arguments: list[str], sentence: str) -> None:
+    end = run(*arguments)
+    assert end.code == 2
+    assert sentence in end.err
+    assert end.err.count("\n") == 1
+
+
+def test_a_placement_of_another_graph_is_refused(run: Run) -> None:
+    found = json.loads(Path("placement.json").read_text())
+    found["device_of"]["other"] = "cpu:0"
+    Path("placement.json").write_text(json.dumps(found))
+    end = run("graph=graph.json", "placement=placement.json")
+    assert (end.code, "node 'other' is in one of them only" in end.err) == (2, True)
+
+
+def test_all_costs_survive_the_graph_file(tmp_path: Path) -> None:
+    work = workload()
+    work.save(tmp_path / "graph.json")
+    assert read_workload(tmp_path / "graph.json").costs == work.costs
+    text = (tmp_path / "graph.json").read_text()
+    (tmp_path / "graph.json").write_text(text.replace('"slow": 1.25', '"slow": 0.5'))
+    with pytest.raises(ValueError, match=r"costs\.contention\.slow is 0\.5: give at least 1"):
+        read_workload(tmp_path / "graph.json")
