@@ -10,10 +10,10 @@ GRAPHS ?= outputs/compare/runs
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run partition bench train test test-all lint format ui pictures clean clean-all
+.PHONY: help setup run partition simulate bench bench-runtime fidelity train test test-all lint format ui pictures clean clean-all
 
 help:  ## List these commands
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)  ## Install everything into .venv; does nothing when that is up to date
 
@@ -31,8 +31,17 @@ run: $(STAMP)  ## Compare the methods of the default experiment; ARGS="model=...
 partition: $(STAMP)  ## Plan a profiled graph file; ARGS="graph=<file> cluster=mixed3 explain=true"
 	$(BIN)/python -m runners.partition $(ARGS)
 
+simulate: $(STAMP)  ## Predict an iteration of a graph file; ARGS="graph=<file> schedule=1f1b show_program=true"
+	$(BIN)/python -m runners.simulate $(ARGS)
+
 bench: $(STAMP)  ## Every partitioner on every graph file of a folder; GRAPHS=<folder> ARGS="--time-limit 60"
 	$(BIN)/python -m benchmarks.partitioners --graphs $(GRAPHS) $(ARGS)
+
+bench-runtime: $(STAMP)  ## Speed of training beside one device, the ideal and torch's pipelining; ARGS="--quick"
+	$(BIN)/python -m benchmarks.runtime $(ARGS)
+
+fidelity: $(STAMP)  ## Predicted against measured seconds and bytes; ARGS="--quick"
+	$(BIN)/python -m benchmarks.fidelity $(ARGS)
 
 train: $(STAMP)  ## Train with one method; ARGS as for run
 	$(BIN)/python -m runners.train $(ARGS)

@@ -157,7 +157,7 @@ def _method(
         )
     found.histories[run.name] = history
     model.save(folder / "checkpoint.pt")
-    write_trace(folder / "trace.json", plan.predicted, history.measured)
+    write_trace(folder / "trace.json", plan.predicted, history.measured, program=plan.program)
     timeline_figure(plan.predicted, history.measured, folder / "timeline.png")
     run.summary(timeline_summary(plan.predicted, history.typical, experiment.batch_size))
     run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})

@@ -17,12 +17,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from netsplit.calibration import Calibration, calibrate
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
+from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.step import as_tuple, capture, capture_inference
@@ -118,7 +120,8 @@ class Study:
             return program
         log.info("capturing the model for a micro-batch of %d samples", rest)
         example = tuple(t[:rest].clone() for t in inputs), tuple(t[:rest].clone() for t in targets)
-        tail = capture(self.model, self.loss, example, autocast=self.graph.autocast)
+        kind = torch.device(self.cluster.devices[0].torch_device).type
+        tail = capture(self.model, self.loss, example, autocast=self.graph.autocast, device_type=kind)
         return with_tail(program, self.graph, tail)
 
 
@@ -235,9 +238,10 @@ class Session:
         inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
         size = schedule.microbatch_size(len(inputs[0]))
         inputs, targets = (tuple(t[:size].clone() for t in part) for part in (inputs, targets))
+        device_type = _device_type(self.spec, autocast)
         log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
-        graph = capture(model, loss, (inputs, targets), autocast=autocast)
-        inference = capture_inference(model, inputs, autocast=autocast)
+        graph = capture(model, loss, (inputs, targets), autocast=autocast, device_type=device_type)
+        inference = capture_inference(model, inputs, autocast=autocast, device_type=device_type)
         values = initial_values(model, inference) | initial_values(model, graph, loss)
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
         in_flight = schedule.in_flight(len(self.spec.devices))
@@ -290,6 +294,17 @@ class Session:
         task = Calibration(graph, batch, copies, optimizer, in_flight)
         cache = ProfileCache(self.profile_cache, self.refresh)
         return calibrate(task, self.pool, self.spec.devices, cache)
+
+
+def _device_type(spec: ClusterSpec, autocast: str | None) -> str:
+    """The kind of all devices; under autocast they must be of one, as what is cast differs."""
+    kinds = sorted({torch.device(device.torch_device).type for device in spec.devices})
+    if autocast is not None and len(kinds) > 1:
+        raise ConfigError(
+            f"autocast is {autocast}, and cluster '{spec.name}' mixes {' and '.join(kinds)}, which cast "
+            "other operators: leave it out, or take devices of one kind."
+        )
+    return kinds[0]
 
 
 def _warn_of_overflow(method: str, predicted: Timeline, cluster: Cluster) -> None:

@@ -187,6 +187,11 @@ class Program:
                 found[device].update(dict.fromkeys(k for k in segment.inputs if k in inputs))
         return {d: tuple(names) for d, names in found.items()}
 
+    def fed(self, device: str, i: int) -> tuple[str, ...]:
+        """The input variables that a device reads of micro-batch i; a replica reads of its own alone."""
+        home = next((first for first, each in self.replicas.items() if device in each), device)
+        return self.feeds[device] if self.on(home, i) == device else ()
+
     def on(self, device: str, i: int) -> str:
         """Who computes micro-batch i of what is placed on `device`."""
         replicas = self.replicas.get(device, (device,))

@@ -196,7 +196,8 @@ class DistributedRuntime:
 
     def _call(self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any) -> list[Any]:
         own = [
-            [{k: feed[k].clone() for k in program.feeds[name]} for feed in feeds] for name in program.devices
+            [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+            for name in program.devices
         ]
         return self.pool.call_each(function, [(mine, *args) for mine in own])
 

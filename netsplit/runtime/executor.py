@@ -247,6 +247,7 @@ class Executor:
         for k, leaf in context.leaves.items():
             if leaf.grad is not None:
                 self.state.add_gradient(k, i, self.places[s, k], leaf.grad)
+                leaf.grad = None
         if deferred is not None:
             self.state.contexts[s, i] = Context({}, {}, context.weights, deferred=deferred)
 

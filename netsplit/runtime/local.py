@@ -83,7 +83,8 @@ class LocalRuntime:
         """Outputs of every micro-batch, by (variable, i)."""
         feeds = split_batch(program, inputs, targets)
         for name, executor in executors.items():
-            executor.begin([{k: feed[k] for k in program.feeds[name]} for feed in feeds], shares, step)
+            own = [{k: feed[k] for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+            executor.begin(own, shares, step)
         at = dict.fromkeys(program.devices, 0)
         for name in program.order:
             executors[name].execute(at[name])

@@ -85,7 +85,11 @@ class _Device:
         self.fed = frozenset(program.feeds[device])
         self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
         self.largest_bytes = max((init.nbytes for init in held if init.requires_grad), default=0)
-        self.feed_bytes = sum(self.graph.variables[k].nbytes for k in self.fed) * program.microbatches
+        self.feed_bytes = sum(
+            self.graph.variables[k].nbytes
+            for i in range(program.microbatches)
+            for k in program.fed(device, i)
+        )
         self.received = {ins.variable for ins in self.instructions if isinstance(ins, Recv)}
         self.again = {
             (ins.segment, ins.microbatch)

@@ -88,7 +88,7 @@ def metered_iteration(runtime: LocalRuntime, inputs: tuple[Tensor, ...], targets
     meters = {}
     for name, executor in runtime.executors.items():
         executor.transport = transport
-        own = [{k: feed[k].clone() for k in program.feeds[name]} for feed in feeds]
+        own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
         base = runtime.shares[name].all_tensors() + [t for feed in own for t in feed.values()]
         meters[name] = MemoryMeter(CPU, base)
         executor.begin(own)

@@ -1,7 +1,8 @@
 """List scheduling of a pipeline: devices take, whenever they are free, the most urgent task they may begin.
 
-Forward takes one unit of time, backward two (one for each part); transfers take none. What comes out is
-an order only: real durations differ, but the order of a device's tasks is what makes a schedule.
+Forward takes ten units of time, backward twenty and each of its parts eleven, as two parts go over some
+tensors twice; transfers take none. What comes out is an order only: real durations differ, but the order of a
+device's tasks is what makes a schedule.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline
 
-__all__ = ["Policy", "list_schedule"]
+__all__ = ["Policy", "list_schedule", "makespan"]
 
-_UNITS: dict[Phase, int] = {"forward": 1, "backward": 2, "input": 1, "weight": 1}
+_UNITS: dict[Phase, int] = {"forward": 10, "backward": 20, "input": 11, "weight": 11}
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Policy:
     in_flight: Sequence[int]
     on_device: Mapping[str, int] | None = None
     kept: int | None = None
-    split: bool = False
+    split: frozenset[int] = frozenset()
+    """Micro-batches whose backward is in two parts."""
     waits_for: Callable[[int], int] = field(default=lambda i: -1)
     """Forward of micro-batch i waits for all backwards on its device up to this micro-batch."""
 
@@ -43,6 +45,13 @@ def list_schedule(pipeline: Pipeline, microbatches: int, policy: Policy) -> list
     the earliest micro-batch begins nevertheless: every schedule completes.
     """
     return _ListSchedule(pipeline, microbatches, policy).run()
+
+
+def makespan(pipeline: Pipeline, microbatches: int, policy: Policy) -> int:
+    """Units of time until the last task is done."""
+    schedule = _ListSchedule(pipeline, microbatches, policy)
+    schedule.run()
+    return schedule.now
 
 
 class _ListSchedule:
@@ -60,28 +69,28 @@ class _ListSchedule:
         self.kept: Counter[tuple[int, str]] = Counter()  # forwards without weight backward
         self.left = self._backwards_left()
         self.found: list[Compute] = []
+        self.now = 0
 
     def run(self) -> list[Compute]:
         total = len(self.missing)
         for task, count in self.missing.items():
             if count == 0:
                 self._offer(task)
-        now = 0
-        while len(self.found) < total:
-            if not self._begin_all(now) and not self.running:
-                self._begin(min(self._waiting(), key=lambda task: (task[2], task[1])), now)
-            now = self.running[0][0]
-            while self.running and self.running[0][0] == now:
+        while len(self.found) < total or self.running:
+            if not self._begin_all() and not self.running:
+                self._begin(min(self._waiting(), key=lambda task: (task[2], task[1])))
+            self.now = self.running[0][0]
+            while self.running and self.running[0][0] == self.now:
                 self._end(heapq.heappop(self.running)[2])
         return self.found
 
-    def _begin_all(self, now: int) -> bool:
+    def _begin_all(self) -> bool:
         begun = False
         for name in self.names:
             if self.idle[name]:
                 allowed = [task for task in self.ready[name] if self._may_begin(task, name)]
                 if allowed:
-                    self._begin(min(allowed, key=self.policy.urgency), now)
+                    self._begin(min(allowed, key=self.policy.urgency))
                     begun = True
         return begun
 
@@ -106,7 +115,7 @@ class _ListSchedule:
         barrier = policy.waits_for(i)
         return not any(self.left[name, j] for j in range(barrier + 1))
 
-    def _begin(self, task: Compute, now: int) -> None:
+    def _begin(self, task: Compute) -> None:
         phase, s, i = task
         name = self.pipeline.on(s, i)
         self.ready[name].discard(task)
@@ -115,7 +124,7 @@ class _ListSchedule:
             self.open[s, name] += 1
             self.kept[s, name] += 1
         self.found.append(task)
-        heapq.heappush(self.running, (now + _UNITS[phase], self.names.index(name), task))
+        heapq.heappush(self.running, (self.now + _UNITS[phase], self.names.index(name), task))
 
     def _end(self, task: Compute) -> None:
         phase, s, i = task
@@ -134,29 +143,38 @@ class _ListSchedule:
     def _offer(self, task: Compute) -> None:
         self.ready[self.pipeline.on(task[1], task[2])].add(task)
 
+    def _back(self, i: int) -> Phase:
+        """The part of micro-batch i's backward that other segments wait for."""
+        return "input" if i in self.policy.split else "backward"
+
     def _followers(self, task: Compute) -> list[Compute]:
         """Tasks that wait for this one, once each for every reason."""
         phase, s, i = task
-        split, pipeline = self.policy.split, self.pipeline
-        back: Phase = "input" if split else "backward"
-        following = i + len(pipeline.devices[s])
-        found: list[Compute] = [(phase, s, following)] if following < self.microbatches else []
+        pipeline = self.pipeline
+        following = range(i + len(pipeline.devices[s]), self.microbatches, len(pipeline.devices[s]))
+        found: list[Compute] = []
         if phase == "forward":
+            found += [("forward", s, j) for j in following[:1]]
             found += [("forward", v, i) for v in self._all_readers[s]]
-            found += [(back, s, i)] if s in pipeline.trained else []
-        elif phase == back:
-            found += [(back, u, i) for u in pipeline.feeders[s] if u in pipeline.trained]
-            found += [("weight", s, i)] if split else []
+            found += [(self._back(i), s, i)] if s in pipeline.trained else []
+        elif phase == "weight":
+            found += [("weight", s, j) for j in [j for j in following if j in self.policy.split][:1]]
+        else:
+            found += [(self._back(j), s, j) for j in following[:1]]
+            found += [(phase, u, i) for u in pipeline.feeders[s] if u in pipeline.trained]
+            found += [("weight", s, i)] if phase == "input" else []
         return found
 
     def _dependencies(self) -> dict[Compute, int]:
         """How many tasks each waits for."""
         self._all_readers = self.pipeline.readers()
-        phases: tuple[Phase, ...] = ("input", "weight") if self.policy.split else ("backward",)
         tasks: list[Compute] = []
         for s in range(len(self.pipeline)):
-            own: tuple[Phase, ...] = ("forward", *phases) if s in self.pipeline.trained else ("forward",)
-            tasks += [(phase, s, i) for phase in own for i in range(self.microbatches)]
+            for i in range(self.microbatches):
+                tasks.append(("forward", s, i))
+                if s in self.pipeline.trained:
+                    tasks.append((self._back(i), s, i))
+                    tasks += [("weight", s, i)] if i in self.policy.split else []
         missing = dict.fromkeys(tasks, 0)
         for task in tasks:
             for follower in self._followers(task):

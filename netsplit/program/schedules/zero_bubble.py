@@ -8,7 +8,7 @@ from typing import ClassVar
 from netsplit.errors import ConfigError
 from netsplit.program.schedules.base import Compute, Pipeline, Schedule
 from netsplit.program.schedules.one_f_one_b import warm_up
-from netsplit.program.schedules.order import Policy, list_schedule
+from netsplit.program.schedules.order import Policy, list_schedule, makespan
 
 __all__ = ["ZBH1"]
 
@@ -20,6 +20,9 @@ class ZBH1(Schedule):
     Source: Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2.1: the bubble falls from
     (p - 1)(T_F + T_B + T_W) to (p - 1)(T_F + T_B - T_W). No segment keeps more micro-batches between its
     forward and its weight backward than the first one does in 1F1B.
+
+    A backward in two parts costs more than a whole one. Of the first and last micro-batches so many are split
+    as makes the shortest schedule; in between a device has no idle time to fill.
     """
 
     microbatches: int = 4
@@ -37,12 +40,21 @@ class ZBH1(Schedule):
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
         limits = warm_up(pipeline)
-        policy = Policy(_weights_last, limits, kept=max(limits, default=1), split=True)
-        return list_schedule(pipeline, self.microbatches, policy)
+        m, kept = self.microbatches, max(limits, default=1)
+
+        def policy(ends: int) -> Policy:
+            split = frozenset(i for i in range(m) if i < ends or i >= m - ends)
+            return Policy(_weights_last, limits, kept=kept, split=split)
+
+        every = (m + 1) // 2
+        tried = [*range(min(2 * len(pipeline.names), every)), every]
+        return list_schedule(
+            pipeline, m, policy(min(tried, key=lambda ends: makespan(pipeline, m, policy(ends))))
+        )
 
 
 def _weights_last(task: Compute) -> tuple[int, ...]:
     phase, s, i = task
-    if phase == "input":
+    if phase in ("input", "backward"):
         return (0, i, s)
     return (1, i, -s) if phase == "forward" else (2, i, s)

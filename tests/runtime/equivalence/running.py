@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
@@ -25,7 +26,7 @@ from netsplit.program.schedules import (
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.pool import WorkerPool
-from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of
+from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of, placements
 from tests.runtime.references import Batch, Trained
 
 Placed = tuple[dict[str, str], dict[str, int]]  # device and priority of every node
@@ -46,6 +47,7 @@ __all__ = [
     "local",
     "on_workers",
     "parameters_of",
+    "scattered",
 ]
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -157,3 +159,10 @@ def parameters_of(case: Case, trained: Trained) -> Trained:
     """Without the buffers, of which every replica has its own."""
     names = {name for name, _ in case.fresh().named_parameters()}
     return Trained(trained.losses, {k: t for k, t in trained.state.items() if k in names})
+
+
+def scattered(data: st.DataObject, graph: Graph, devices: int) -> Placed:
+    """A drawn placement on more than one device; what hypothesis draws first has all on one."""
+    placed = data.draw(placements(graph, devices), label="placement")
+    assume(len(set(placed[0].values())) > 1)
+    return placed

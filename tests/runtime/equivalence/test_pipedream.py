@@ -12,7 +12,7 @@ from netsplit.errors import ConfigError
 from netsplit.program import Program
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import PipeDream
-from tests.nets import CASES, SGD, STAGES, Case, placements
+from tests.nets import CASES, SGD, STAGES, Case
 from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -23,6 +23,7 @@ from tests.runtime.equivalence.running import (
     local,
     on_workers,
     parameters_of,
+    scattered,
 )
 from tests.runtime.references import Batch, Trained, double_loop, paper_version, pipedream_loop
 
@@ -118,7 +119,7 @@ def test_any_placement_trains_on_the_versions_its_program_names(
     schedule = replace(OPTIONS[options], update_every=every)
     graph = graph_of(case, schedule, 16)
     devices = data.draw(st.sampled_from([2, 3]), label="devices")
-    program = compiled(graph, data.draw(placements(graph, devices)), devices, schedule)
+    program = compiled(graph, scattered(data, graph, devices), devices, schedule)
     found = versions(program)
     reference = pipedream_loop(
         case.fresh(), case.loss, batches_of(case), 2, SGD,
@@ -137,7 +138,7 @@ def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, d
     schedule = replace(OPTIONS[options], weights="double", update_every=every)
     graph = graph_of(case, schedule, 16)
     devices = data.draw(st.sampled_from([2, 3]), label="devices")
-    program = compiled(graph, data.draw(placements(graph, devices)), devices, schedule)
+    program = compiled(graph, scattered(data, graph, devices), devices, schedule)
     reference = double_loop(case.fresh(), case.loss, batches_of(case), 2, SGD, every)
     assert_same(local(program, case, batches_of(case)), reference)
 
