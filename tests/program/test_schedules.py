@@ -167,6 +167,11 @@ def test_zb_h1_stays_within_the_memory_of_1f1b_and_has_a_smaller_bubble(
         assert makespan(pipeline, order) <= 3 * microbatches + 2 * (devices - 1)
 
 
+def test_zb_h1_splits_only_the_backwards_that_fill_idle_time() -> None:
+    pipeline = chain(3)
+    assert {i for phase, _, i in ZBH1(8).order(pipeline) if phase == "weight"} == {6, 7}
+
+
 def makespan(pipeline: Pipeline, order: list[Compute]) -> int:
     """Units until all is done, every device going through its own tasks in this order."""
     end: dict[Compute, int] = {}

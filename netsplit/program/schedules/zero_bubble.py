@@ -21,8 +21,8 @@ class ZBH1(Schedule):
     (p - 1)(T_F + T_B + T_W) to (p - 1)(T_F + T_B - T_W). No segment keeps more micro-batches between its
     forward and its weight backward than the first one does in 1F1B.
 
-    A backward in two parts costs more than a whole one. Of the first and last micro-batches so many are split
-    as makes the shortest schedule; in between a device has no idle time to fill.
+    A backward in two parts costs more than a whole one. So many of the last micro-batches are split as makes
+    the shortest schedule (on a chain p - 1): before them a device has no idle time to fill.
     """
 
     microbatches: int = 4
@@ -42,14 +42,12 @@ class ZBH1(Schedule):
         limits = warm_up(pipeline)
         m, kept = self.microbatches, max(limits, default=1)
 
-        def policy(ends: int) -> Policy:
-            split = frozenset(i for i in range(m) if i < ends or i >= m - ends)
-            return Policy(_weights_last, limits, kept=kept, split=split)
+        def policy(last: int) -> Policy:
+            return Policy(_weights_last, limits, kept=kept, split=frozenset(range(m - last, m)))
 
-        every = (m + 1) // 2
-        tried = [*range(min(2 * len(pipeline.names), every)), every]
+        tried = [*range(min(2 * len(pipeline.names), m)), m]
         return list_schedule(
-            pipeline, m, policy(min(tried, key=lambda ends: makespan(pipeline, m, policy(ends))))
+            pipeline, m, policy(min(tried, key=lambda last: makespan(pipeline, m, policy(last))))
         )
 
 
