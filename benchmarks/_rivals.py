@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._subjects import Subject
+from netsplit.runtime.launch import KEPT_MEMORY
 
 __all__ = ["OPTIMIZER", "Plain", "TorchPipeline"]
 
@@ -91,7 +92,7 @@ class _Children:
             process.join()
 
 
-_CHILD = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+_CHILD = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **KEPT_MEMORY}
 
 
 def _serve(pipe: Connection, function: Callable[..., Answer], arguments: tuple[Any, ...]) -> None:
