@@ -15,6 +15,7 @@ from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import ConfigError
 from netsplit.parallel import ParallelModel
 from netsplit.partition import METHODS, Partitioner
+from netsplit.profile.measured import default_folder
 from netsplit.profile.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.share import OptimizerFactory
@@ -56,8 +57,9 @@ def parallelize(
 
     Captures the training step, measures its operators and the links between the workers, decides
     which device runs which operator, and puts the parameters there. The workers run until the result
-    is closed; it is a context manager. A script that calls this guards its main part with
-    ``if __name__ == "__main__"`` only if it starts processes of its own: the workers do not import it.
+    is closed; it is a context manager. Measured costs are kept and reused (docs/profiling.md). A script
+    that calls this guards its main part with ``if __name__ == "__main__"`` only if it starts processes of
+    its own: the workers do not import it.
 
     Args:
         model: any module ``torch.export`` accepts; its present parameters are where training starts.
@@ -86,7 +88,7 @@ def parallelize(
     _check_batch(batch)
     check_optimizer(optimizer)
     place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
-    session = Session(spec, place, temporary=folder is None)
+    session = Session(spec, place, temporary=folder is None, profile_cache=default_folder())
     try:
         study = session.study(model, loss, batch, order, optimizer, clip_norm, autocast)
         plan = study.plan(method, seed)

@@ -67,6 +67,7 @@ class Settings:
     autocast: Literal["bfloat16", "float16"] | None = None
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    profile: Literal["reuse", "refresh", "off"] = "reuse"
 
     def __post_init__(self) -> None:
         for key, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("accumulate", 1)):

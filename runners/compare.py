@@ -42,6 +42,7 @@ def job(cfg: DictConfig) -> None:
     import torch
 
     from netsplit.comparison import Experiment, compare
+    from netsplit.profile.measured import default_folder
     from netsplit.profile.optimizer import check_optimizer
     from netsplit.session import Session
     from netsplit.tracking import comparison_table, outline
@@ -73,7 +74,9 @@ def job(cfg: DictConfig) -> None:
     )
     log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    with Session(spec, folder / "workers") as session, ConsoleProgress(console) as progress:
+    kept = None if settings.profile == "off" else default_folder()
+    session = Session(spec, folder / "workers", profile_cache=kept, refresh=settings.profile == "refresh")
+    with session, ConsoleProgress(console) as progress:
         found = compare(experiment, session, tracker, folder, progress)
     if console.width < TABLE_WIDTH:
         console.print(outline(found.rows), highlight=False, soft_wrap=True)
