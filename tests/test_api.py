@@ -135,7 +135,7 @@ def test_tied_weights_stay_tied_and_frozen_or_unused_ones_stay_put(parallel: Par
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda m: m.train_batch(*samples(16)), ["(16, 12)", "(32, 12)"]),
+        (lambda m: m.train_batch(*samples(40)), ["(40, 12)", "(32, 12)"]),
         (lambda m: m.predict(samples(BATCH)[0][:, :5]), ["(32, 5)", "(32, 12)"]),
         (lambda m: m.predict(samples(BATCH)[0][:0]), ["no sample"]),
         (lambda m: m.evaluate([]), ["nothing to evaluate"]),
@@ -260,3 +260,44 @@ def test_capacities_too_small_say_how_many_bytes_are_missing_and_leave_no_worker
     with pytest.raises(NetSplitError, match=r"\(\d+ bytes\) are missing"):
         netsplit.parallelize(fresh(), LOSS, (X, Y), cluster=netsplit.cpu_cluster(2, capacity=1000))
     assert not psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=10)[1]
+
+
+def plain_steps(
+    batches: list[tuple[Tensor, Tensor]], microbatch: int, clip_norm: float | None, autocast: bool
+) -> dict[str, Tensor]:
+    """Plain PyTorch's parameters after a step on each batch, its micro-batches weighted by samples."""
+    model, optimizer = fresh(), None
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for inputs, targets in batches:
+        for x, y in zip(inputs.split(microbatch), targets.split(microbatch), strict=True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = LOSS(model(x), y)
+            (loss * len(x) / len(inputs)).backward()
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(("clip_norm", "autocast"), [(0.05, None), (None, "bfloat16")])
+def test_uneven_batches_clipping_and_autocast_train_as_plain_pytorch(
+    clip_norm: float | None, autocast: str | None
+) -> None:
+    batches = [samples(BATCH), samples(21), samples(5)]  # micro-batches of 8: 4, 2 and one of 5, one of 5
+    plain = plain_steps(batches, 8, clip_norm, autocast is not None)
+    with split(
+        partitioner="m_topo",
+        schedule="1f1b",
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        clip_norm=clip_norm,
+        autocast=autocast,
+    ) as parallel:
+        for inputs, targets in batches:
+            parallel.train_batch(inputs, targets)
+        state = parallel.state_dict()
+    moved = fresh().state_dict()
+    for key, tensor in plain.items():
+        way = (tensor.double() - moved[key].double()).norm()
+        tolerance = 1e-4 if autocast is None else 0.05
+        assert (state[key].double() - tensor.double()).norm() <= tolerance * way + 1e-7, key

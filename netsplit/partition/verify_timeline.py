@@ -357,7 +357,7 @@ class _Check:
     def _slowed(self, e: Event, seconds: float) -> float:
         """The most that a computation of so many seconds may last: contended all the time, and standing
         still while anything is copied."""
-        costs, kind = self.problem.costs, self.kind_of[e.device]
+        costs, kind = self.problem.costs, self.kind_of.get(e.device, "")
         most = seconds * costs.contention.get(kind, 1.0)
         if costs.copy_s_per_byte.get(kind, 0.0) > 0:
             most += sum(

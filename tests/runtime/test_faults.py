@@ -235,7 +235,7 @@ def test_a_slow_worker_is_waited_for_and_named(pool: WorkerPool, caplog: pytest.
     (record,) = (r for r in caplog.records if r.name == "netsplit.runtime.pool")  # once, not every time
     assert "'train' takes" in record.getMessage()
     assert "waiting for cpu:1 (rank 1" in record.getMessage()
-    assert record.getMessage().endswith("at its forward of segment 1, micro-batch 0")
+    assert "at its forward of segment 1, micro-batch" in record.getMessage()
 
 
 def test_a_raising_worker_is_the_root_cause_not_its_waiting_peer(pool: WorkerPool) -> None:
