@@ -34,7 +34,7 @@ class _Moving(Protocol):
 class Mover(Protocol):
     """What moves tensors between devices: the runtime's transport."""
 
-    def send(self, tensor: Tensor, peer: str, tag: int) -> _Moving: ...
+    def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> _Moving: ...
 
     def receive(self, buffer: Tensor, peer: str, tag: int) -> _Moving: ...
 
@@ -103,7 +103,7 @@ def _busy(mover: Mover, peer: str, tensor: Tensor | None, work: _Work) -> float:
     def start() -> None:
         if tensor is not None:
             moving.append(mover.receive(torch.empty_like(tensor), peer, 0))
-            moving.append(mover.send(tensor, peer, 0))
+            moving.append(mover.send(tensor, peer, 0, tensor.nbytes > SMALL))
 
     work.seconds()  # from the barrier on the caches are cold
     seconds = work.seconds(start)
@@ -115,11 +115,11 @@ def _busy(mover: Mover, peer: str, tensor: Tensor | None, work: _Work) -> float:
 def _in_turn(mover: Mover, peer: str, first: bool, tensor: Tensor, work: _Work) -> float:
     """Seconds of the computation on each end, which has waited while the other computed."""
     if first:
-        mover.send(tensor, peer, 0).wait(WAIT_S)
+        mover.send(tensor, peer, 0, False).wait(WAIT_S)
     seconds = 0.0
     for turn in range(2):
         mover.receive(torch.empty_like(tensor), peer, 0).wait(WAIT_S)
         seconds = work.seconds()
         if turn == 0 or not first:
-            mover.send(tensor, peer, 0).wait(WAIT_S)
+            mover.send(tensor, peer, 0, False).wait(WAIT_S)
     return seconds

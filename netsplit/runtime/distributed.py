@@ -21,6 +21,7 @@ from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import loss_shares, mean_loss, split_batch
 from netsplit.runtime.memory_meter import MemoryMeter
 from netsplit.runtime.pool import WorkerPool
+from netsplit.runtime.recorder import merged
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import ProcessTransport
 from netsplit.runtime.worker import Worker
@@ -242,13 +243,9 @@ class _Iteration:
 def _merged(results: list[_Iteration], seconds: float) -> Timeline:
     """One timeline with the earliest device's begin as zero."""
     zero = min(result.began_s for result in results)
-    events = [
-        replace(event, start_s=event.start_s - zero, end_s=event.end_s - zero)
-        for result in results
-        for event in result.events
-    ]
+    events = merged((event for result in results for event in result.events), zero)
     peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
-    return Timeline(tuple(sorted(events, key=lambda e: e.start_s)), seconds, peaks)
+    return Timeline(events, seconds, peaks)
 
 
 def _load(

@@ -23,6 +23,7 @@ from netsplit.errors import WorkerError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferred import WeightGradients
 from netsplit.graph.ir import Graph
+from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import (
     Backward,
     Forward,
@@ -85,6 +86,7 @@ class Executor:
             for s, segment in self.segments.items()
             for k in segment.inputs
         }
+        self.acknowledged = acknowledged(program, device)
         self.versions = self._versions()
         self.state = Iteration([])
         self.stepping = True
@@ -138,13 +140,12 @@ class Executor:
                     self._reduce(instruction)
                 else:
                     self._step(instruction)
-        self._drop_sent()
+        self._let_go(index)
 
     def finish(self) -> dict[Key, Tensor]:
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
-        for send, handle in self.state.sending:
+        for send, handle in self.state.sending.values():
             self._wait(send, send, handle)
-            self.recorder.sent(send.tag, handle.ended_s)
         outputs = self.state.outputs
         self.state = Iteration([])
         self.recorder.end()
@@ -271,8 +272,12 @@ class Executor:
         else:
             tensor = self.state.use(ins.source, i)
         self.recorder.sending(ins, tensor.numel() * tensor.element_size())
-        handle = self._carried(ins, ins, lambda: self.transport.send(tensor, ins.peer, ins.tag))
-        self.state.sending.append((ins, handle))
+        watched = self.program.graph.variables[ins.source].nbytes > HELD_BYTES
+        begin = partial(self.transport.send, tensor, ins.peer, ins.tag, watched)
+        handle = self._carried(ins, ins, begin)
+        self.state.sending[ins.tag] = (ins, handle)
+        if watched:
+            self.state.watched.append(ins.tag)
 
     def _receive(self, ins: Recv) -> None:
         buffer = self._empty_like(ins.source, ins.microbatch)
@@ -334,16 +339,14 @@ class Executor:
                 f"device {self.device} lost {peer} at the {ins}, waiting for {_way(transfer)}"
             ) from error
 
-    def _drop_sent(self) -> None:
-        if not self.state.sending:
-            return
-        still = []
-        for send, handle in self.state.sending:
-            if handle.done():
-                self.recorder.sent(send.tag, handle.ended_s)
-            else:
-                still.append((send, handle))
-        self.state.sending = still
+    def _let_go(self, index: int) -> None:
+        """Forget what has been sent: small tensors that this instruction tells of, and large ones."""
+        for send in self.acknowledged.get(index, ()):
+            _, handle = self.state.sending.pop(send.tag)
+            self._carried(send, send, partial(handle.wait, self.timeout_s))  # it has arrived: no wait
+        watched = self.state.watched
+        while watched and self.state.sending[watched[0]][1].done():
+            del self.state.sending[watched.popleft()]
 
     def _span(self, kind: EventKind, ins: Forward | Backward) -> AbstractContextManager[None]:
         return self.recorder.span(kind, f"segment {ins.segment}", ins.microbatch, self.torch_device)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from netsplit.program.instructions import Send
 from netsplit.simulate.timeline import Event, EventKind
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "merged"]
 
 
 class Recorder:
     """Times instructions on the machine's monotonic clock, which its processes share.
 
-    A send lasts from when it is issued until it is over, waiting for the receiver included.
+    Where a send ends the sender does not see: `merged` takes it from the receiver's wait for it.
     """
 
     def __init__(self, device: str) -> None:
@@ -28,11 +29,9 @@ class Recorder:
         self.events: list[Event] = []
         self.began_s = 0.0
         self.ended_s = 0.0
-        self._open: dict[int, tuple[Send, int, float]] = {}
 
     def begin(self) -> None:
         self.events = []
-        self._open = {}
         self.began_s = time.perf_counter()
 
     def end(self) -> None:
@@ -61,12 +60,27 @@ class Recorder:
         self.events.append(Event(self.device, "wait", what, microbatch, start, time.perf_counter(), peer))
 
     def sending(self, send: Send, nbytes: int) -> None:
-        self._open[send.tag] = (send, nbytes, time.perf_counter())
-
-    def sent(self, tag: int, ended_s: float | None) -> None:
-        """`ended_s` is None where only this moment is known."""
-        send, nbytes, start = self._open.pop(tag)
-        end = time.perf_counter() if ended_s is None else ended_s
+        now = time.perf_counter()
         name = f"gradient of {send.source}" if send.gradient else send.source
-        event = Event(self.device, "send", name, send.microbatch, start, end, send.peer, nbytes)
+        event = Event(self.device, "send", name, send.microbatch, now, now, send.peer, nbytes)
         self.events.append(event)
+
+
+def merged(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]:
+    """Events of all devices by their start, from `zero_s` on.
+
+    A send lasts until its receiver has it; where that did not wait, until it looked.
+    """
+    found = list(events)
+    had = {(e.device, e.peer, e.name, e.microbatch): e.end_s for e in found if e.kind == "wait"}
+    for n, e in enumerate(found):
+        if e.kind == "send":
+            what = f"the gradient of variable '{e.name.removeprefix('gradient of ')}'"
+            if not e.name.startswith("gradient of "):
+                what = f"variable '{e.name}'"
+            end_s = had.get(
+                (e.peer, e.device, f"{what} of micro-batch {e.microbatch}", e.microbatch), e.end_s
+            )
+            e = replace(e, end_s=max(end_s, e.start_s))
+        found[n] = replace(e, start_s=e.start_s - zero_s, end_s=e.end_s - zero_s)
+    return tuple(sorted(found, key=lambda e: e.start_s))

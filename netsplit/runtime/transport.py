@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,9 +22,6 @@ from netsplit.program.instructions import Program, Reduce, Send
 __all__ = ["Handle", "LocalTransport", "ProcessTransport", "Transport", "TransportLost", "TransportTimeout"]
 
 
-_FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
-
-
 class TransportTimeout(Exception):
     """A transfer was not finished in time."""
 
@@ -34,23 +30,24 @@ class TransportLost(Exception):
     """The other end of a transfer is gone."""
 
 
+_FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
+
+
 class Handle(Protocol):
     """A transfer under way."""
 
     def wait(self, timeout_s: float) -> torch.Tensor:
         """The tensor, once it is there; raises `TransportTimeout` or `TransportLost`."""
 
-    def done(self) -> bool: ...
-
-    @property
-    def ended_s(self) -> float | None:
-        """When it ended, on ``time.perf_counter``; None where nobody looked at that moment."""
+    def done(self) -> bool:
+        """Whether a send that is watched is over."""
 
 
 class Transport(Protocol):
     """Operations that return at once. A tag is used once at a time between the same devices."""
 
-    def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Handle: ...
+    def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
+        """`watched`: somebody will ask whether it is done, before waiting for it."""
 
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         """The handle gives the buffer, or a tensor like it."""
@@ -70,7 +67,7 @@ class LocalTransport:
         self.parcels: dict[int, torch.Tensor] = {}
         self.terms: dict[int, list[torch.Tensor]] = {}
 
-    def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Handle:
+    def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
         self.parcels[tag] = tensor.to(self.torch_device[peer], non_blocking=True)
         return _Parcel(self, None)
 
@@ -98,20 +95,15 @@ class _Parcel:
     def done(self) -> bool:
         return self.tag is None or self.tag in self.transport.parcels
 
-    @property
-    def ended_s(self) -> float | None:
-        return None
-
 
 @dataclass
 class _Sum:
     terms: list[torch.Tensor]
     expected: int
     device: torch.device
-    ended_s: float | None = None
 
     def wait(self, timeout_s: float) -> torch.Tensor:
-        assert self.done(), "a sum is waited for before all devices have come to it"
+        assert len(self.terms) == self.expected, "a sum is waited for before all devices have come to it"
         total = self.terms[0].to(self.device).clone()
         for term in self.terms[1:]:
             total += term.to(self.device)
@@ -153,13 +145,15 @@ class ProcessTransport:
                     everyone = len(names) == len(self.devices) and not nccl
                     self.groups[names] = None if everyone else self._group(names, "nccl" if nccl else "gloo")
 
-    def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Handle:
+    def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
         group = self.pairs.get((self.name, peer))
         if group is not None:
             parcel = tensor.contiguous()
             return _Work(_asked(dist.isend, parcel, self.rank_of[peer], group), parcel)
         parcel = tensor.contiguous().cpu()
         work = _Work(_asked(dist.isend, parcel, self.rank_of[peer], tag=tag), parcel)
+        if not watched:
+            return work
         if peer not in self.watchers:
             self.watchers[peer] = _Watcher()
         return self.watchers[peer].watch(work)
@@ -231,10 +225,6 @@ class _Work:
     def done(self) -> bool:
         return self.work.is_completed()
 
-    @property
-    def ended_s(self) -> float | None:
-        return None
-
 
 class _Watched:
     """A gloo send, waited for by a watcher: gloo itself says nothing before somebody waits."""
@@ -243,7 +233,6 @@ class _Watched:
         self.work: _Work | None = work
         self.over = threading.Event()
         self.error: Exception | None = None
-        self.ended_s: float | None = None
 
     def wait(self, timeout_s: float) -> torch.Tensor:
         if not self.over.wait(timeout_s):
@@ -276,6 +265,5 @@ class _Watcher:
                 watched.work.wait(_FOREVER_S)
             except (TransportTimeout, TransportLost) as error:
                 watched.error = error
-            watched.ended_s = time.perf_counter()
             watched.work = None  # lets the tensor go
             watched.over.set()

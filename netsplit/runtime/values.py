@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,7 +41,8 @@ class Iteration:
     arriving: dict[tuple[str, int, bool], tuple[Recv, Handle]] = field(default_factory=dict)
     contexts: dict[tuple[int, int], Context] = field(default_factory=dict)
     parts: dict[Key, list[tuple[int, Tensor]]] = field(default_factory=dict)  # of gradients, with places
-    sending: list[tuple[Send, Handle]] = field(default_factory=list)
+    sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
+    watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:

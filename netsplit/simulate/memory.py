@@ -9,7 +9,8 @@ Mirrors what the executor holds, storage by storage:
     … its weight part  what convolutions and products read, and the gradients of their outputs
     … to Step        gradients of parameters; weights of older versions while a micro-batch is on them
     Reduce           the gradients once more, in one vector, until the Step
-    Send             the tensor, until the device's next computation is over
+    Send             the tensor, until the next computation is over; a small one until something arrives
+                     that was made from it (`program.acknowledge`)
     Recv             the buffer, from the instruction on
 
 Views and in-place results take no bytes of their own. What an operator allocates for itself alone is
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 from netsplit.graph.deferrable import deferrable_nodes
 from netsplit.graph.storage import storage_bytes, storage_of
+from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
 from netsplit.simulate.segment_memory import Key, SegmentMemory
 from netsplit.simulate.storages import MemoryProfile, Storages
@@ -102,7 +104,13 @@ class _Device:
         self.storages = Storages()
         self.parts: dict[tuple[str, int], list[Key]] = {}  # gradients waiting to be summed
         self.arriving: dict[tuple[str, int], Key] = {}  # gradients from other devices
-        self.sending: list[Key] = []
+        self.sending: dict[int, Key] = {}  # by tag
+        self.acknowledged = acknowledged(program, device)
+        self.watched = {
+            ins.tag
+            for ins in self.instructions
+            if isinstance(ins, Send) and self.graph.variables[ins.source].nbytes > HELD_BYTES
+        }
         self.put_off: dict[tuple[int, int], frozenset[str]] = {}  # nodes whose weight part is still to come
         self.with_gradient: dict[int, set[str]] = {}  # step that takes them -> parameters
         self.gradient_bytes = 0  # of parameters
@@ -128,6 +136,7 @@ class _Device:
             else:
                 self._step(ins)
             self._see()
+            self._arrived(index)
         at = self.peak.index
         return MemoryProfile(
             index=at,
@@ -176,7 +185,6 @@ class _Device:
         for k in shape.segment.inputs:
             self._release(k, i)
         self.versions.forward(ins, bool(shape.carrying))
-        self._sent()
 
     def _recompute(self, shape: SegmentMemory, i: int) -> None:
         self._see(shape.forward_peak)
@@ -218,7 +226,6 @@ class _Device:
             self.storages.release((root, i, _AGAIN))
         if ins.part == "whole":
             self.versions.backward(ins)
-        self._sent()
 
     def _weights(self, ins: Backward, shape: SegmentMemory) -> None:
         """The weight part: gradients one by one, after each of which what it took is let go."""
@@ -232,7 +239,6 @@ class _Device:
         for root in before.deferred_roots:
             self._release_root(root, i)
         self.versions.backward(ins)
-        self._sent()
 
     def _fresh(self, ins: Backward, shape: SegmentMemory) -> frozenset[str]:
         """Parameters whose gradient is new; of leaves of their own all are, and summed afterwards."""
@@ -272,12 +278,12 @@ class _Device:
         if ins.gradient:
             key = self._total(ins.variable, i) or self._new(ins.variable, i)
             self.storages.move(key, to_transfer=True)
-            self.sending.append(key)
+            self.sending[ins.tag] = key
             return
         root = storage_of(self.graph, ins.source)
         if root not in self.fed:
             self.storages.hold((root, i, 0), self.own[root], transfer=True)
-            self.sending.append((root, i, 0))
+            self.sending[ins.tag] = (root, i, 0)
         self._use(ins.source, i)
 
     def _receive(self, ins: Recv) -> None:
@@ -301,12 +307,14 @@ class _Device:
         found = self.with_gradient.pop(ins.number, set())
         self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in found)
         self.versions.step()
-        self._sent()
 
-    def _sent(self) -> None:
-        for key in self.sending:
-            self.storages.release(key, transfer=True)
-        self.sending = []
+    def _arrived(self, index: int) -> None:
+        """Let go of what has been sent."""
+        told = {send.tag for send in self.acknowledged.get(index, ())}
+        if not isinstance(self.instructions[index], Send | Recv):
+            told |= self.watched
+        for tag in told & self.sending.keys():
+            self.storages.release(self.sending.pop(tag), transfer=True)
 
     def _hold(self, k: str, i: int, transfer: bool = False) -> None:
         self._hold_root(storage_of(self.graph, k), i, transfer)

@@ -29,10 +29,10 @@ class CopyingTransport:
         self.buffers: dict[int, Tensor] = {}
         self.terms: dict[int, list[Tensor]] = {}
 
-    def send(self, tensor: Tensor, peer: str, tag: int) -> _Handle:
+    def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> _Handle:
         self.parcels[tag] = tensor
         self._move(tag)
-        return _Handle(self.parcels, tag)
+        return _Handle(self.parcels, tag, tensor)
 
     def receive(self, buffer: Tensor, peer: str, tag: int) -> _Handle:
         self.buffers[tag] = buffer

@@ -1,0 +1,66 @@
+"""When a device knows that what it sent has arrived, without being told.
+
+    p:  send x ──────────────►  q: computes with x ──► sends y ──►  p: has y, so x had arrived
+
+To be told, a thread must wait for each transfer, which takes more of the computing thread's time than a small
+transfer itself. Small tensors are therefore held until something arrives that was made from them.
+"""
+
+from __future__ import annotations
+
+from netsplit.program.check import needs
+from netsplit.program.instructions import Backward, Forward, Program, Recv, Send
+
+__all__ = ["HELD_BYTES", "acknowledged"]
+
+HELD_BYTES = 2**16
+"""Tensors up to this size are held so; of larger ones the end of the transfer is watched for."""
+
+_Key = tuple[str, int, bool]  # variable, micro-batch, gradient?
+
+
+def acknowledged(program: Program, device: str) -> dict[int, tuple[Send, ...]]:
+    """Index of a device's instruction -> small sends of its own that are over once this instruction is.
+
+    Those that nothing later tells of are not in it: they are waited for at the iteration's end.
+    """
+    sent_at = {
+        ins.tag: index
+        for each in program.instructions.values()
+        for index, ins in enumerate(each)
+        if isinstance(ins, Send)
+    }
+    taken_at = {tag: index for name in program.devices for tag, index in _taken(program, name).items()}
+    arrivals: dict[int, list[Recv]] = {}
+    receives = {ins.tag: ins for ins in program.instructions[device] if isinstance(ins, Recv)}
+    for tag, index in _taken(program, device).items():
+        arrivals.setdefault(index, []).append(receives[tag])
+    found: dict[int, tuple[Send, ...]] = {}
+    under_way: dict[str, list[Send]] = {}
+    for index, ins in enumerate(program.instructions[device]):
+        if isinstance(ins, Send) and program.graph.variables[ins.source].nbytes <= HELD_BYTES:
+            under_way.setdefault(ins.peer, []).append(ins)
+        over: list[Send] = []
+        for recv in arrivals.get(index, ()):
+            sends = under_way.get(recv.peer, [])
+            told = [send for send in sends if taken_at.get(send.tag, sent_at[recv.tag]) < sent_at[recv.tag]]
+            under_way[recv.peer] = [send for send in sends if send not in told]
+            over += told
+        if over:
+            found[index] = tuple(over)
+    return found
+
+
+def _taken(program: Program, device: str) -> dict[int, int]:
+    """Tag of a Recv -> index of the instruction on its device that waits for it first."""
+    arriving: dict[_Key, int] = {}
+    found: dict[int, int] = {}
+    for index, ins in enumerate(program.instructions[device]):
+        if isinstance(ins, Recv):
+            arriving[ins.variable, ins.microbatch, ins.gradient] = ins.tag
+        elif isinstance(ins, Forward | Backward):
+            for key in needs(program, ins):
+                tag = arriving.pop(key, None)
+                if tag is not None:
+                    found[tag] = index
+    return found
