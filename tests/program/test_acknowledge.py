@@ -1,0 +1,97 @@
+"""A device never takes a send for over that its receiver has not taken."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.graph import capture
+from netsplit.program import SCHEDULES, Backward, Forward, Program, Recv, Send, compile_program
+from netsplit.program.acknowledge import HELD_BYTES, acknowledged
+from netsplit.program.check import needs
+from tests.nets import CASES, cluster_of, placements
+
+NAMES = ("chain", "cells", "two_inputs")
+GRAPHS = {name: capture(CASES[name].fresh(), CASES[name].loss, CASES[name].batch(2)) for name in NAMES}
+
+
+class Run:
+    """One device runs as far ahead as it can; the others move only when it stands still."""
+
+    def __init__(self, program: Program, ahead: str) -> None:
+        self.program = program
+        self.ahead = ahead
+        self.at = dict.fromkeys(program.devices, 0)
+        self.sent: set[int] = set()
+        self.tags = {
+            (name, ins.variable, ins.microbatch, ins.gradient): ins.tag
+            for name, each in program.instructions.items()
+            for ins in each
+            if isinstance(ins, Recv)
+        }
+        self.taken: set[int] = set()
+
+    def step(self, name: str) -> bool:
+        instructions = self.program.instructions[name]
+        if self.at[name] == len(instructions):
+            return False
+        ins = instructions[self.at[name]]
+        keys = needs(self.program, ins) if isinstance(ins, Forward | Backward) else []
+        tags = [self.tags[name, *key] for key in keys if (name, *key) in self.tags]
+        if any(tag not in self.sent for tag in tags):
+            return False
+        self.taken.update(tags)
+        if isinstance(ins, Send):
+            self.sent.add(ins.tag)
+        self.at[name] += 1
+        return True
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_what_is_let_go_has_been_taken_however_far_a_device_is_ahead(name: str, data: st.DataObject) -> None:
+    graph = GRAPHS[name]
+    device_of, priority = data.draw(placements(graph, 3))
+    kind = data.draw(st.sampled_from([s for s in SCHEDULES if s != "single_batch"]))
+    program = compile_program(graph, device_of, priority, cluster_of(3), SCHEDULES[kind](4))  # type: ignore[call-arg]
+    for ahead in program.devices:
+        told, run = acknowledged(program, ahead), Run(program, ahead)
+        moved = True
+        while moved:
+            moved = False
+            while True:
+                index = run.at[ahead]
+                if not run.step(ahead):
+                    break
+                moved = True
+                assert all(send.tag in run.taken for send in told.get(index, ()))
+            others = [run.step(other) for other in program.devices if other != ahead]
+            moved |= any(others)
+        assert all(run.at[d] == len(program.instructions[d]) for d in program.devices)
+        assert len({send.tag for each in told.values() for send in each}) == sum(map(len, told.values()))
+
+
+def test_a_pipeline_is_told_of_nearly_all_that_it_sends() -> None:
+    graph = GRAPHS["chain"]
+    device_of = {n: f"cpu:{int(2 * i >= len(graph))}" for i, n in enumerate(graph.nodes)}
+    for group in graph.colocated:
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    program = compile_program(graph, device_of, graph.position, cluster_of(2), SCHEDULES["1f1b"](8))  # type: ignore[call-arg]
+    sends = {d: [i for i in each if isinstance(i, Send)] for d, each in program.instructions.items()}
+    told = {d: sum(map(len, acknowledged(program, d).values())) for d in program.devices}
+    assert told["cpu:0"] == len(sends["cpu:0"])
+    assert told["cpu:1"] >= len(sends["cpu:1"]) - 2
+
+
+def test_large_tensors_are_watched_instead() -> None:
+    graph = GRAPHS["cells"]
+    device_of = {n: f"cpu:{i % 2}" for i, n in enumerate(graph.nodes)}
+    for group in graph.colocated:
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    program = compile_program(graph, device_of, graph.position, cluster_of(2), SCHEDULES["gpipe"](2))  # type: ignore[call-arg]
+    variables = program.graph.variables
+    told = [s for d in program.devices for each in acknowledged(program, d).values() for s in each]
+    assert told
+    assert all(variables[send.source].nbytes <= HELD_BYTES for send in told)
