@@ -73,7 +73,7 @@ def parallelize(
             ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         clip_norm: the gradients' norm over all devices is cut to this before each step.
         autocast: "bfloat16" or "float16": operators run as under ``torch.autocast``.
-        seed: of methods that draw at random.
+        seed: of methods that draw at random, and of random operators.
         folder: for the workers' logs; a temporary one by default.
 
     Raises:
@@ -92,7 +92,7 @@ def parallelize(
     try:
         study = session.study(model, loss, batch, order, optimizer, clip_norm, autocast)
         plan = study.plan(method, seed)
-        return session.deploy(plan, owned=True)
+        return session.deploy(plan, owned=True, seed=seed)
     except BaseException:
         session.close()
         raise

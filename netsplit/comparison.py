@@ -26,6 +26,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
 from netsplit.partition.base import Partitioner
 from netsplit.program.schedules import Schedule
+from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session import Plan, Session, Study
 from netsplit.simulate.trace import write_trace
@@ -104,9 +105,10 @@ def compare(
             try:
                 with parent.method(name, experiment.config, tags={"partitioner": name}) as run:
                     row = _method(experiment, session, study, partitioner, run, found, progress)
-            except NetSplitError as error:
-                log.error("%s failed: %s", name, error)
-                row = ComparisonRow(name, "failed", capacity=_capacities(study), error=str(error))
+            except (NetSplitError, OSError) as error:
+                reason = " ".join(str(error).split())
+                log.error("%s failed: %s", name, reason)
+                row = ComparisonRow(name, "failed", capacity=_capacities(study), error=reason)
             found.rows.append(row)
         _record_comparison(parent, found)
     return found
@@ -140,7 +142,11 @@ def _method(
     log.info("%s: drawing the plan, placing the parameters", run.name)
     _write_plan(plan, folder)
     run.describe(f"```\n{plan.summary()}\n```")
-    model = session.deploy(plan)
+
+    def restart() -> DistributedRuntime:
+        return session.deploy(plan, seed=experiment.seed).runtime
+
+    model = session.deploy(plan, seed=experiment.seed)
     progress.method(run.name, experiment.epochs * _steps_per_epoch(experiment))
     observer = _Recording(run, progress, experiment.batch_size)
     with _checkpoints(experiment, found.folder, run.name) as checkpoints:
@@ -153,7 +159,7 @@ def _method(
             accumulate=experiment.accumulate,
             drop_last=experiment.drop_last,
             checkpoints=checkpoints,
-            restart=(lambda: session.deploy(plan).runtime) if experiment.resume == "auto" else None,
+            restart=restart if experiment.resume == "auto" else None,
         )
     found.histories[run.name] = history
     model.save(folder / "checkpoint.pt")

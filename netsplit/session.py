@@ -249,10 +249,10 @@ class Session:
         rule = UpdateRule(clip_norm, loss_scaling=autocast == "float16")
         return Study(model, graph, inference, values, costs, self.cluster, schedule, optimizer, loss, rule)
 
-    def deploy(self, plan: Plan, owned: bool = False) -> ParallelModel:
+    def deploy(self, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:
         """Put a plan's parameters on the workers, ready to train from the model's present values.
 
-        With `owned`, closing the result closes this session too.
+        With `owned`, closing the result closes this session too. `seed` is of random operators.
         """
         study = plan.study
         values = {k: tensor.detach() for k, tensor in study.values.items()}
@@ -264,6 +264,7 @@ class Session:
             plan.inference,
             study.rule,
             partial(study.resized, plan.placement),
+            seed,
         )
         return ParallelModel(
             study.model, study.graph, runtime, plan.summary(), on_close=self.close if owned else None

@@ -40,7 +40,8 @@ __all__ = ["entry", "sentence"]
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
 UNUSABLE = {
-    errno.EACCES, errno.EDQUOT, errno.EISDIR, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EROFS
+    errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ENOENT, errno.ENOSPC,
+    errno.ENOTDIR, errno.EROFS,
 }  # fmt: skip
 EXIT_BUG, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 FULL_ERROR = "HYDRA_FULL_ERROR"

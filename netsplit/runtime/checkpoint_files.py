@@ -96,15 +96,22 @@ def write(
     """Write a checkpoint, whole or not at all: `folder` appears, or is replaced, when everything is on disk.
 
     Args:
-        folder: of this one checkpoint.
+        folder: of this one checkpoint; replaced where one is there.
         extra: plain values for `netsplit.json`.
         own: what the controller itself adds.
         plan: asks every device for its plan, given the folder to write to.
         write_parts: hands every device its part; the answers in the same order.
 
     Raises:
+        ConfigError: `folder` holds something else, or `extra` is not what JSON takes.
         NetSplitError: it cannot be written: no room, no permission, a folder that the devices do not share.
     """
+    text = _as_json(extra)
+    restore(folder)
+    if folder.exists() and not is_complete(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(
+            f"'{folder}' holds something that is no checkpoint: give a folder of the checkpoint's own."
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -123,7 +130,6 @@ def write(
             raise _failed(folder, refused[0].reason)
         written = [result for result in results if not isinstance(result, Refusal)]
         _check_shared(temporary, folder, written)
-        text = json.dumps({"format": _FORMAT, **extra}, indent=1)
         _write_synced(temporary / EXTRA, text)
         mine.writer.finish(metadata, written)
         temporary.chmod(0o755)
@@ -132,6 +138,23 @@ def write(
         raise _failed(folder, reason_of(error)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def restore(folder: Path) -> None:
+    """Bring back the checkpoint that was being replaced when a save was killed."""
+    if folder.exists():
+        return
+    for old in sorted(folder.parent.glob(f".{folder.name}.*.old")):
+        if is_complete(old):
+            old.rename(folder)
+            return
+
+
+def _as_json(extra: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps({"format": _FORMAT, **extra}, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"extra holds what JSON does not take ({error}): give plain values.") from error
 
 
 def is_complete(folder: Path) -> bool:
@@ -145,6 +168,7 @@ def read_extra(folder: Path) -> dict[str, Any]:
     Raises:
         NetSplitError: there is no checkpoint, or not a whole one.
     """
+    restore(folder)
     if not is_complete(folder):
         raise ConfigError(f"there is no whole checkpoint at '{folder}': give the folder of one.")
     try:
@@ -259,7 +283,12 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
     if folder.exists():
         old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
         folder.rename(old)
-    temporary.rename(folder)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if old is not None:
+            old.rename(folder)
+        raise
     handle = os.open(folder.parent, os.O_RDONLY)
     try:
         os.fsync(handle)

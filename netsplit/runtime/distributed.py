@@ -43,6 +43,7 @@ class DistributedRuntime:
         inference: the program of `predict`.
         rule: what happens to gradients before the optimiser sees them.
         resized: makes the training program for a batch of another size (see `train_batch`).
+        seed: of random operators; every device draws its own.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class DistributedRuntime:
         inference: Program | None = None,
         rule: UpdateRule | None = None,
         resized: Resize | None = None,
+        seed: int = 0,
     ) -> None:
         self.program = program
         self.inference = inference
@@ -67,7 +69,7 @@ class DistributedRuntime:
         pool.call_each(
             _load,
             [
-                (*light, self._values_of(name, values), optimizer, rule, name not in followers)
+                (*light, self._values_of(name, values), optimizer, rule, name not in followers, seed)
                 for name in program.devices
             ],
         )
@@ -256,11 +258,12 @@ def _load(
     optimizer: OptimizerFactory | None,
     rule: UpdateRule | None,
     leading: bool,
+    seed: int,
 ) -> None:
     initializers = program.graph.initializers
     trainable = [k for k in values if k in initializers and initializers[k].requires_grad]
     worker.memory.clear()
-    torch.manual_seed(worker.rank)  # random operators draw alike in every run
+    torch.manual_seed(seed * len(worker.devices) + worker.rank)  # random operators draw alike in every run
     worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
     devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
     worker.memory["transport"] = ProcessTransport(devices, worker.device.name, worker.timeout_s)

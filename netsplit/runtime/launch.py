@@ -79,10 +79,15 @@ class Launcher:
             )
 
     def exit_of(self, pid: int) -> str:
-        """' of SIGKILL' or ' with exit code 3', once torchrun has noticed; else nothing."""
+        """' of SIGKILL' or ' with exit code 3', once torchrun has noticed; else nothing.
+
+        Where torchrun itself was killed its workers ended with it: ', as its torchrun agent … is gone'.
+        """
         pattern = re.compile(rf"exitcode: (-?\d+)\) local_rank: \d+ \(pid: {pid}\)")
         deadline = time.monotonic() + 1.5 * _LOOK_S
         while time.monotonic() < deadline:
+            if (self.process.poll() or 0) < 0:
+                return f", as its torchrun agent (process {self.process.pid}) is gone"
             with contextlib.suppress(OSError):
                 found = pattern.search(self.log.read_text(errors="replace"))
                 if found is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -109,11 +110,14 @@ class Share:
         return found
 
     def packed_gradients(self) -> Tensor:
-        """All gradients in one vector, zeros where a parameter has none, and which of them have one."""
+        """All gradients in one vector, zeros where a parameter has none, and which of them have one.
+
+        In the dtype that holds all of theirs, and never less than float32.
+        """
         parameters = list(self.parameters.values())
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         there = torch.tensor([float(p.grad is not None) for p in parameters])
-        dtype = parts[0].dtype if parts else torch.float32
+        dtype = reduce(torch.promote_types, (part.dtype for part in parts), torch.float32)
         flat = [part.reshape(-1).to(dtype) for part in parts]
         return torch.cat([*flat, there.to(dtype=dtype, device=flat[0].device if flat else None)])
 
@@ -128,16 +132,17 @@ class Share:
             start += parameter.numel()
 
     def norm_terms(self) -> Tensor:
-        """[sum of squares of the gradients, whether one is not finite], in double precision."""
+        """[sum of squares of the gradients, one is infinite?, one is no number?], in double precision."""
         norms = [
             torch.linalg.vector_norm(p.grad, dtype=torch.float64)
             for p in self.parameters.values()
             if p.grad is not None
         ]
         total = torch.stack(norms).pow(2).sum().cpu() if norms else torch.zeros((), dtype=torch.float64)
-        finite = math.isfinite(float(total))
-        counted = float(total) if finite and self.leading else 0.0
-        return torch.tensor([counted, float(not finite)], dtype=torch.float64)
+        value = float(total)
+        counted = value if math.isfinite(value) and self.leading else 0.0
+        found = [counted, float(math.isinf(value)), float(math.isnan(value))]
+        return torch.tensor(found, dtype=torch.float64)
 
     def step(self, share: float = 1.0, terms: Tensor | None = None) -> None:
         """Step on the gradients, and let them go.
@@ -148,9 +153,10 @@ class Share:
         """
         factor, overflow = share, False
         if terms is not None:
-            squares, bad = terms.tolist()
-            overflow = bad > 0
-            factor *= self._factor(math.inf if overflow else math.sqrt(squares))
+            squares, infinite, unknown = terms.tolist()
+            overflow = infinite > 0 or unknown > 0
+            norm = math.nan if unknown else math.inf if infinite else math.sqrt(squares)
+            factor *= self._factor(norm)
         if self.optimizer is not None and not (overflow and self.scale is not None):
             self._multiply_gradients(factor)
             self.optimizer.step()
@@ -170,4 +176,5 @@ class Share:
         unscale = 1.0 / self.loss_factor
         if self.rule.clip_norm is None:
             return unscale
-        return unscale * min(1.0, self.rule.clip_norm / (norm * unscale + 1e-6))
+        clipped = self.rule.clip_norm / (norm * unscale + 1e-6)
+        return unscale * (clipped if math.isnan(clipped) else min(1.0, clipped))

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import tempfile
 import time
@@ -596,3 +597,20 @@ def test_workers_refuse_what_does_not_fit_and_stay(
         session.deploy(planned(CHAIN, ADAM)).load_checkpoint(tmp_path / "one")
     session.deploy(planned(CHAIN, partial(SGD, lr=0.5))).load_checkpoint(tmp_path / "one")
     assert "brings its own settings: lr 0.5 becomes 0.05" in caplog.text
+
+
+def test_a_folder_of_other_things_is_left_alone(one: Path, tmp_path: Path) -> None:
+    """`save_checkpoint` replaces checkpoints only, and brings back one that a killed save had put aside."""
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "thesis.txt").write_text("hi")
+    with pytest.raises(ConfigError, match="holds something that is no checkpoint"):
+        write(other, {}, {}, lambda _: [], lambda _: [])
+    assert (other / "thesis.txt").read_text() == "hi"
+    with pytest.raises(ConfigError, match="JSON does not take"):
+        write(tmp_path / "new", {"x": float("nan")}, {}, lambda _: [], lambda _: [])
+    assert not (tmp_path / "new").exists()
+    aside = tmp_path / ".kept.123.old"
+    shutil.copytree(one, aside)
+    assert read_extra(tmp_path / "kept")
+    assert not aside.exists()
