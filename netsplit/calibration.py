@@ -24,7 +24,12 @@ from netsplit.profile.compute import Profiler, settle
 from netsplit.profile.costs import Costs
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.messages import MessageCosts, message_costs
-from netsplit.profile.optimizer import describe_optimizer, optimizer_alpha, step_seconds_per_byte
+from netsplit.profile.optimizer import (
+    accumulate_seconds_per_byte,
+    describe_optimizer,
+    optimizer_alpha,
+    step_seconds_per_byte,
+)
 from netsplit.profile.overhead import instruction_seconds, trivial_step
 from netsplit.profile.sharing import contention_of
 from netsplit.profile.speed import reference_seconds
@@ -98,7 +103,7 @@ def _costs(found: dict[str, Measured], alpha: int) -> Costs:
         message_s={kind: each.message_s for kind, each in found.items() if each.message_s},
         contention={kind: each.contention for kind, each in found.items() if each.contention > 1},
         copy_s_per_byte={kind: each.copy_s_per_byte for kind, each in found.items() if each.copy_s_per_byte},
-        wake_s={kind: each.wake_s for kind, each in found.items() if each.wake_s},
+        accumulate_s_per_byte={kind: each.accumulate_s_per_byte for kind, each in found.items()},
     )
 
 
@@ -117,18 +122,16 @@ def _together(measured: Measured, task: Calibration, pool: WorkerPool, mates: li
     contention, messages = answers[mates[0]]
     both = [answers[rank][1] for rank in mates[:2]]
     log.info(
-        "together: computing %.1f %% slower; a message %.0f µs of each end, %.2f ns a byte, %.0f µs to wake",
+        "together: computing %.1f %% slower; a message %.0f µs of each end, %.2f ns a byte",
         100 * (contention - 1),
         1e6 * messages.message_s,
         1e9 * messages.copy_s_per_byte,
-        1e6 * messages.wake_s,
     )
     return replace(
         measured,
         contention=contention,
         message_s=sum(each.message_s for each in both) / 2,
         copy_s_per_byte=sum(each.copy_s_per_byte for each in both) / 2,
-        wake_s=sum(each.wake_s for each in both) / 2,
     )
 
 
@@ -193,12 +196,18 @@ def _measure(worker: Worker, task: Calibration) -> Measured:
     initializers = task.graph.initializers.values()
     shapes = [init.shape for init in initializers if init.is_parameter and init.requires_grad]
     step = step_seconds_per_byte(task.optimizer, shapes, device)
+    adding = accumulate_seconds_per_byte(shapes, device)
     instruction = _instruction_seconds(worker)
     profiler.round()
     settle(profiler)
     reference.append(reference_seconds(device))
     return Measured(
-        profiler.seconds(), step, instruction, drift=profiler.drift, reference_s=sum(reference) / 2
+        profiler.seconds(),
+        step,
+        instruction,
+        accumulate_s_per_byte=adding,
+        drift=profiler.drift,
+        reference_s=sum(reference) / 2,
     )
 
 
@@ -221,16 +230,15 @@ def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
 def _measure_together(worker: Worker, task: Calibration, mates: list[int]) -> tuple[float, MessageCosts]:
     """Called on all workers; those that are not `mates` only help to make the groups."""
     everyone, pair = (dist.new_group(ranks, backend="gloo") for ranks in (mates, mates[:2]))
-    contention, messages = 1.0, MessageCosts(0.0, 0.0, 0.0)
+    contention, messages = 1.0, MessageCosts(0.0, 0.0)
     if worker.rank in mates:
         profiler = worker.memory.pop(_PROFILER, None) or _profiler(worker, task)
         contention = contention_of(profiler, worker.rank == mates[0], len(mates), _barrier(everyone))
     if worker.rank in mates[:2]:
-        first = worker.rank == mates[0]
         devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
         mover = ProcessTransport(devices, worker.device.name)
-        peer = worker.devices[mates[1] if first else mates[0]].name
-        messages = message_costs(mover, peer, first, _barrier(pair))
+        peer = worker.devices[mates[1] if worker.rank == mates[0] else mates[0]].name
+        messages = message_costs(mover, peer, _barrier(pair))
     for group in (everyone, pair):
         if group is not dist.GroupMember.NON_GROUP_MEMBER:
             dist.destroy_process_group(group)

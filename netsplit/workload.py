@@ -313,7 +313,13 @@ def _at_speeds(costs: Costs, base: str, speeds: Mapping[str, float]) -> Costs:
     return replace(costs, seconds=seconds, **rates)
 
 
-_DEVICE_SECONDS = ("step_seconds_per_byte", "instruction_s", "message_s", "copy_s_per_byte")
+_DEVICE_SECONDS = (
+    "step_seconds_per_byte",
+    "instruction_s",
+    "message_s",
+    "copy_s_per_byte",
+    "accumulate_s_per_byte",
+)
 
 
 def _size(cluster: Cluster | ClusterDescription | None) -> int:

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["dumps_workload", "read_own"]
 
 
-_RATES = ("step_seconds_per_byte", "instruction_s", "message_s", "contention", "copy_s_per_byte")
+_RATES = (
+    "step_seconds_per_byte",
+    "instruction_s",
+    "message_s",
+    "contention",
+    "copy_s_per_byte",
+    "accumulate_s_per_byte",
+)
 """Fields of `Costs` that hold a number for each device kind."""
 
 

@@ -19,7 +19,7 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.partition.verify import Verdict
 
 if TYPE_CHECKING:  # this room does not import what lies further along
-    from netsplit.program.instructions import Program
+    from netsplit.program.instructions import Program, Segment
     from netsplit.simulate.timeline import Event, Timeline
 
 __all__ = ["verify_timeline"]
@@ -337,7 +337,7 @@ class _Check:
                 split = ("weight", s, i) in self.spans
                 expected = sum(each.backward_s - (each.weight_s if split else 0.0) for each in trained)
             for e in events:
-                most = self._slowed(e, expected)
+                most = self._slowed(e, expected + self._adding_s(segment, e.device))
                 if not expected - self.slack_s <= e.end_s - e.start_s <= most + self.slack_s:
                     yield f"The {_read(e)} lasts {e.end_s - e.start_s:.9g} s instead of {expected:.9g} s."
         for events in self.sends.values():
@@ -366,6 +366,14 @@ class _Check:
                 if other.kind in ("send", "reduce") and e.device in (other.device, other.peer)
             )
         return most
+
+    def _adding_s(self, segment: Segment, device: str) -> float:
+        """The most that gradients take to be added to those of micro-batches before."""
+        initializers = self.problem.graph.initializers
+        nodes = self.problem.graph.nodes
+        used = {k for name in segment.nodes for k in nodes[name].initializers}
+        nbytes = sum(initializers[k].nbytes for k in used if initializers[k].requires_grad)
+        return nbytes * self.problem.costs.accumulate_s_per_byte.get(self.kind_of.get(device, ""), 0.0)
 
     def _step_seconds(self) -> Iterator[str]:
         graph, costs = self.problem.graph, self.problem.costs

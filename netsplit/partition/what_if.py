@@ -280,19 +280,26 @@ def _with_faster_kinds(costs: Costs, kinds: set[str], factor: float) -> Costs:
     """Further kinds whose operators and optimiser steps are faster; the overhead of instructions stays."""
     seconds_of, step = dict(costs.seconds), dict(costs.step_seconds_per_byte)
     overhead, messages = dict(costs.instruction_s), dict(costs.message_s)
+    adding = dict(costs.accumulate_s_per_byte)
     for kind in kinds:
         new = _faster(kind, factor)
         seconds_of[new] = {
             name: NodeSeconds(each.forward_s / factor, each.backward_s / factor, each.weight_s / factor)
             for name, each in costs.seconds[kind].items()
         }
-        if kind in step:
-            step[new] = step[kind] / factor
+        for rates in (step, adding):
+            if kind in rates:
+                rates[new] = rates[kind] / factor
         for table in (overhead, messages):
             if kind in table:
                 table[new] = table[kind]
     return replace(
-        costs, seconds=seconds_of, step_seconds_per_byte=step, instruction_s=overhead, message_s=messages
+        costs,
+        seconds=seconds_of,
+        step_seconds_per_byte=step,
+        instruction_s=overhead,
+        message_s=messages,
+        accumulate_s_per_byte=adding,
     )
 
 

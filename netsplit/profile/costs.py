@@ -46,9 +46,9 @@ class Costs:
     copy_s_per_byte: dict[str, float] = field(default_factory=dict)
     """Device kind -> seconds of computation that a byte on its way takes from either end that computes
     meanwhile, as the threads that copy it share the processors; missing: 0."""
-    wake_s: dict[str, float] = field(default_factory=dict)
-    """Device kind -> seconds that a computation of some milliseconds takes longer where its device has
-    waited before it, as the caches are cold by then; missing: 0. Not modelled by the simulator yet."""
+    accumulate_s_per_byte: dict[str, float] = field(default_factory=dict)
+    """Device kind -> seconds per byte of parameter of adding a gradient to one that is there, as every
+    backward of a segment between two steps does but the first; missing: 0."""
     variable_copies: int | None = None
     """How often a variable's bytes count on a device that touches it, in (5-18). None: the micro-batches
     in flight, and one gradient. A graph file may state otherwise (0: a node's bytes include its output)."""

@@ -25,7 +25,7 @@ __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "prof
 
 log = logging.getLogger(__name__)
 
-VERSION = 3  # of how is measured: raise it where seconds come to mean something else
+VERSION = 4  # of how is measured: raise it where seconds come to mean something else
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 
@@ -40,7 +40,7 @@ class Measured:
     message_s: float = 0.0  # 0: there was nobody to exchange messages with
     contention: float = 1.0
     copy_s_per_byte: float = 0.0
-    wake_s: float = 0.0
+    accumulate_s_per_byte: float = 0.0
     drift: float = 0.0
     reference_s: float = 0.0
 

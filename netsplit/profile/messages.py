@@ -3,9 +3,6 @@
 both ends:  receive, send, compute ─► wait          small messages: seconds of a Send or a Recv itself
 both ends:  receive, send, compute ─► wait          large ones: what copying a byte takes from computing
 both ends:  compute                                 in turn, for comparison
-
-in turn:    compute ─► send ─► compute ─► send      each end waits while the other computes: how much
-               0                  1                 longer a computation takes that begins after a wait
 """
 
 from __future__ import annotations
@@ -41,25 +38,21 @@ class Mover(Protocol):
 
 @dataclass(frozen=True)
 class MessageCosts:
-    """`message_s`: seconds of a Send or a Recv; `copy_s_per_byte`: taken from each end that computes;
-    `wake_s`: added to a computation that begins after its device has waited."""
+    """`message_s`: seconds of a Send or a Recv; `copy_s_per_byte`: taken from each end that computes."""
 
     message_s: float
     copy_s_per_byte: float
-    wake_s: float
 
 
-def message_costs(
-    mover: Mover, peer: str, first: bool, barrier: Callable[[], None], rounds: int = 25
-) -> MessageCosts:
-    """To be called by two workers at once, of which one is `first`; both get what they measured themselves.
+def message_costs(mover: Mover, peer: str, barrier: Callable[[], None], rounds: int = 25) -> MessageCosts:
+    """To be called by two workers at once; both get what they measured themselves.
 
     Kinds of a round follow one another at once, so that a change of the machine's speed reaches all of
     them; the answers are medians of differences within a round.
     """
     work = _Work()
     small, large = (torch.zeros(n, dtype=torch.uint8) for n in (SMALL, LARGE))
-    posting, copying, waking = [], [], []
+    posting, copying = [], []
     for _ in range(rounds):
         barrier()
         plain_s = _busy(mover, peer, None, work)
@@ -67,11 +60,9 @@ def message_costs(
         small_s = _busy(mover, peer, small, work)
         barrier()
         large_s = _busy(mover, peer, large, work)
-        barrier()
         posting.append((small_s - plain_s) / (2 * PIECES))
         copying.append((large_s - small_s) / (2 * PIECES * LARGE))
-        waking.append(_in_turn(mover, peer, first, small, work) - plain_s)
-    return MessageCosts(*(max(median(found[rounds // 5 :]), 0.0) for found in (posting, copying, waking)))
+    return MessageCosts(*(max(median(found[rounds // 5 :]), 0.0) for found in (posting, copying)))
 
 
 class _Work:
@@ -109,17 +100,4 @@ def _busy(mover: Mover, peer: str, tensor: Tensor | None, work: _Work) -> float:
     seconds = work.seconds(start)
     for each in moving:
         each.wait(WAIT_S)
-    return seconds
-
-
-def _in_turn(mover: Mover, peer: str, first: bool, tensor: Tensor, work: _Work) -> float:
-    """Seconds of the computation on each end, which has waited while the other computed."""
-    if first:
-        mover.send(tensor, peer, 0, False).wait(WAIT_S)
-    seconds = 0.0
-    for turn in range(2):
-        mover.receive(torch.empty_like(tensor), peer, 0).wait(WAIT_S)
-        seconds = work.seconds()
-        if turn == 0 or not first:
-            mover.send(tensor, peer, 0, False).wait(WAIT_S)
     return seconds

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.profile.clock import Clock, Lap, worker_conditions
 
-__all__ = ["check_optimizer", "describe_optimizer", "optimizer_alpha", "step_seconds_per_byte"]
+__all__ = [
+    "accumulate_seconds_per_byte",
+    "check_optimizer",
+    "describe_optimizer",
+    "optimizer_alpha",
+    "step_seconds_per_byte",
+]
 
 OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
@@ -106,6 +112,37 @@ def step_seconds_per_byte(
             optimizer.zero_grad(set_to_none=True)
             laps.append((start, clock.now()))
     return median(clock.seconds(laps)[warmup:]) / sum(4 * p.numel() for p in parameters)
+
+
+def accumulate_seconds_per_byte(
+    shapes: Sequence[tuple[int, ...]],
+    torch_device: torch.device | str,
+    *,
+    repeats: int = 5,
+    threads: int = 1,
+    at_most_bytes: int = 2**27,
+) -> float:
+    """Measured seconds per byte of parameter of adding a gradient just made to the sum of those before it.
+
+    Arguments as of `step_seconds_per_byte`; 0 where there is no parameter.
+    """
+    chosen = _sampled(shapes, at_most_bytes)
+    if not chosen:
+        return 0.0
+    device = torch.device(torch_device)
+    clock = Clock(device, threads)
+    totals = []
+    with worker_conditions(device, threads):
+        sums = [torch.zeros(shape, device=device) for shape in chosen]
+        for _ in range(1 + repeats):
+            laps: list[Lap] = []
+            for total in sums:
+                made = torch.ones_like(total)
+                start = clock.now()
+                total += made
+                laps.append((start, clock.now()))
+            totals.append(sum(clock.seconds(laps)))
+    return median(totals[1:]) / sum(4 * total.numel() for total in sums)
 
 
 def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:

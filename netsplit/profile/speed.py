@@ -60,7 +60,7 @@ def scaled(costs: Costs, factor: Mapping[str, float]) -> Costs:
         instruction_s=times(costs.instruction_s),
         message_s=times(costs.message_s),
         copy_s_per_byte=times(costs.copy_s_per_byte),
-        wake_s=times(costs.wake_s),
+        accumulate_s_per_byte=times(costs.accumulate_s_per_byte),
     )
 
 

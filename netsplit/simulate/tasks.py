@@ -17,7 +17,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.profile.costs import Costs
 from netsplit.program.check import needs
-from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
+from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Key", "Message", "Task", "Tasks", "reduce_bytes", "reduce_links", "reduce_seconds"]
@@ -61,6 +61,7 @@ class Tasks:
         self.kinds = {device.name: device.kind for device in cluster.devices}
         self.seconds = _segment_seconds(program, costs, self.kinds)
         self.reads, self.gradients = _needed(program)
+        self.trainable = [_trainable_bytes(program, segment) for segment in program.segments]
         self.names = [f"segment {s.index}" for s in program.segments]
         self.again = {
             (ins.segment, ins.microbatch)
@@ -76,6 +77,8 @@ class Tasks:
         message_s = costs.message_s.get(kind, overhead_s)
         step_s = self._step_bytes(device) * costs.step_seconds_per_byte.get(kind, 0.0)
         seconds = self.seconds[kind]
+        adding_s = costs.accumulate_s_per_byte.get(kind, 0.0)
+        added: set[tuple[int, int]] = set()  # (segment, step) that have a gradient
         sums: list[Key] = []  # the one that was started and not yet waited for
         for ins in self.program.instructions[device]:
             if isinstance(ins, Forward):
@@ -85,7 +88,12 @@ class Tasks:
                     overhead_s, keys, "forward", name, ins.microbatch, seconds.forward[ins.segment], None
                 )
             elif isinstance(ins, Backward):
-                yield from self._backward(ins, overhead_s, seconds)
+                more_s = 0.0
+                if adding_s and ins.part != "input":
+                    if (ins.segment, ins.update) in added:
+                        more_s = adding_s * self.trainable[ins.segment]
+                    added.add((ins.segment, ins.update))
+                yield from self._backward(ins, overhead_s, seconds, more_s)
             elif isinstance(ins, Step):
                 yield Task(overhead_s, tuple(sums), "step", str(ins), -1, step_s, None)
                 sums = []
@@ -95,10 +103,10 @@ class Tasks:
             else:
                 yield Task(message_s, (), None, "", ins.microbatch, 0.0, ins)
 
-    def _backward(self, ins: Backward, overhead_s: float, seconds: _Seconds) -> Iterator[Task]:
+    def _backward(self, ins: Backward, overhead_s: float, seconds: _Seconds, more_s: float) -> Iterator[Task]:
         s, i, name = ins.segment, ins.microbatch, self.names[ins.segment]
         if ins.part == "weight":
-            yield Task(overhead_s, (), "weight", name, i, seconds.weight[s], None)
+            yield Task(overhead_s, (), "weight", name, i, seconds.weight[s] + more_s, None)
             return
         if (s, i) in self.again:
             yield Task(overhead_s, (), "recompute", name, i, seconds.forward[s], None)
@@ -107,7 +115,7 @@ class Tasks:
         own_s = seconds.backward[s]
         if ins.part == "input":
             own_s = max(own_s - seconds.weight[s], 0.0)
-        yield Task(overhead_s, keys, "backward", name, i, own_s, None)
+        yield Task(overhead_s, keys, "backward", name, i, own_s + more_s, None)
 
     def _step_bytes(self, device: str) -> int:
         initializers = self.program.graph.initializers
@@ -184,6 +192,12 @@ def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> d
             found[kind].backward[segment.index] = sum(each.backward_s for each in backs)
             found[kind].weight[segment.index] = sum(each.weight_s for each in backs)
     return found
+
+
+def _trainable_bytes(program: Program, segment: Segment) -> int:
+    graph = program.graph
+    used = {k for name in segment.nodes for k in graph.nodes[name].initializers}
+    return sum(graph.initializers[k].nbytes for k in used if graph.initializers[k].requires_grad)
 
 
 def _needed(program: Program) -> tuple[list[list[str]], list[list[str]]]:

@@ -149,7 +149,11 @@ def test_scaled_costs_are_slower_in_everything_but_ratios() -> None:
     assert (slow.step_seconds_per_byte, slow.instruction_s, slow.message_s) == (
         {"cpu": 2.0}, {"cpu": 4.0}, {"cpu": 6.0},
     )  # fmt: skip
-    assert (slow.contention, slow.copy_s_per_byte, slow.wake_s) == ({"cpu": 1.2}, {"cpu": 8.0}, {"cpu": 10.0})
+    assert (slow.contention, slow.copy_s_per_byte, slow.accumulate_s_per_byte) == (
+        {"cpu": 1.2},
+        {"cpu": 8.0},
+        {"cpu": 10.0},
+    )
     assert slow.alpha == 4
 
 

@@ -8,11 +8,13 @@ import pytest
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError
+from netsplit.graph import capture
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program, Reduce
-from netsplit.program.schedules import GPipe, PipeDream, Schedule, SingleBatch
+from netsplit.program.schedules import GPipe, OneFOneB, PipeDream, Schedule, SingleBatch
 from netsplit.simulate import Timeline, simulate
+from tests.nets import CASES, cluster_of
 from tests.simulate.drawn import chain
 
 SLOW = Link(0.5, 0.25)  # 4.5 s for the 16 bytes of a variable
@@ -173,3 +175,17 @@ def test_programs_with_sums_have_them_on_every_device() -> None:
     sums = {p: [i for i in each if isinstance(i, Reduce)] for p, each in program.instructions.items()}
     assert sums["p"] == sums["q"] != []
     assert sums["r"] == []
+
+
+def test_every_backward_but_the_first_adds_its_gradients_to_those_before() -> None:
+    """Three micro-batches of one segment: twice the weights' bytes are added."""
+    case = CASES["chain"]
+    graph = capture(case.fresh(), case.loss, case.batch(2))
+    program = compile_program(
+        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cluster_of(1), OneFOneB(3)
+    )
+    seconds = {"cpu": {name: NodeSeconds(1.0, 2.0, 0.5) for name in graph.nodes}}
+    nbytes = sum(init.nbytes for init in graph.initializers.values() if init.requires_grad)
+    plain = simulate(program, cluster_of(1), Costs(seconds, 2))
+    adding = simulate(program, cluster_of(1), Costs(seconds, 2, accumulate_s_per_byte={"cpu": 1e-3}))
+    assert adding.iteration_s == pytest.approx(plain.iteration_s + 2 * 1e-3 * nbytes)
