@@ -14,7 +14,7 @@ from netsplit.program import compile_program
 from netsplit.program.instructions import Program, Reduce
 from netsplit.program.schedules import GPipe, OneFOneB, PipeDream, Schedule, SingleBatch
 from netsplit.simulate import Timeline, simulate
-from tests.nets import CASES, cluster_of
+from tests.nets import CASES
 from tests.simulate.drawn import chain
 
 SLOW = Link(0.5, 0.25)  # 4.5 s for the 16 bytes of a variable
@@ -182,10 +182,10 @@ def test_every_backward_but_the_first_adds_its_gradients_to_those_before() -> No
     case = CASES["chain"]
     graph = capture(case.fresh(), case.loss, case.batch(2))
     program = compile_program(
-        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cluster_of(1), OneFOneB(3)
+        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cluster_of("cpu:0"), OneFOneB(3)
     )
     seconds = {"cpu": {name: NodeSeconds(1.0, 2.0, 0.5) for name in graph.nodes}}
     nbytes = sum(init.nbytes for init in graph.initializers.values() if init.requires_grad)
-    plain = simulate(program, cluster_of(1), Costs(seconds, 2))
-    adding = simulate(program, cluster_of(1), Costs(seconds, 2, accumulate_s_per_byte={"cpu": 1e-3}))
+    plain = simulate(program, cluster_of("cpu:0"), Costs(seconds, 2))
+    adding = simulate(program, cluster_of("cpu:0"), Costs(seconds, 2, accumulate_s_per_byte={"cpu": 1e-3}))
     assert adding.iteration_s == pytest.approx(plain.iteration_s + 2 * 1e-3 * nbytes)
