@@ -63,7 +63,7 @@ class DistributedRuntime:
         self.resized = resized
         self.programs: dict[int, Program] = {_samples(program): program}
         self.running = program
-        pool.programs = {1: program} if inference is None else {1: program, 2: inference}
+        pool.runs({1: program} if inference is None else {1: program, 2: inference})
         followers = {name for each in program.replicas.values() for name in each[1:]}
         light = _light(program), None if inference is None else _light(inference)
         pool.call_each(

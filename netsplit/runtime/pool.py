@@ -77,6 +77,11 @@ class WorkerPool:
             self.close(str(error) if isinstance(error, WorkerError) else "")
             raise
 
+    def runs(self, programs: dict[int, Program]) -> None:
+        """What the workers will be asked to run, by the boards' phase; how long it takes is not known yet."""
+        self.programs = programs
+        self._pace = Pace()
+
     def call(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """`function(worker, *args)` on all workers at once; their answers in rank order."""
         return self.call_each(function, [args] * len(self.connections))
