@@ -115,7 +115,7 @@ class Deployed:
         programs = (
             {1: runtime.program} if runtime.inference is None else {1: runtime.program, 2: runtime.inference}
         )
-        self.session.pool.programs = programs
+        self.session.pool.runs(programs)
 
 
 class Ours:
