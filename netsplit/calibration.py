@@ -1,7 +1,7 @@
 """Costs of a graph on a session's workers: each device kind alone, then together.
 
 one worker of each kind, alone      operators, optimiser, instructions        reused from disk
-all CPU workers of a kind at once   contention, messages                      with the rest
+all CPU workers of a kind at once   contention, messages (`rehearsal`)        with the rest
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from netsplit.graph.ir import Graph
 from netsplit.profile.compute import Profiler, settle
 from netsplit.profile.costs import Costs
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
-from netsplit.profile.messages import MessageCosts, message_costs
+from netsplit.profile.messages import copy_seconds_per_byte
 from netsplit.profile.optimizer import (
     accumulate_seconds_per_byte,
     describe_optimizer,
@@ -31,10 +31,10 @@ from netsplit.profile.optimizer import (
     step_seconds_per_byte,
 )
 from netsplit.profile.overhead import instruction_seconds, trivial_step
-from netsplit.profile.sharing import contention_of
 from netsplit.profile.speed import reference_seconds
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
+from netsplit.rehearsal import Rehearsal, fitted
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.share import OptimizerFactory, Share
@@ -46,7 +46,6 @@ __all__ = ["Calibration", "calibrate"]
 log = logging.getLogger(__name__)
 
 MOVED = 0.10  # of the machine's speed since a profile was kept, from which a word is said
-_PROFILER = "profiler"  # in a worker's memory
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,9 @@ class Calibration:
     in_flight: int = 1
 
 
-def calibrate(task: Calibration, pool: WorkerPool, devices: Sequence[Device], cache: ProfileCache) -> Costs:
+def calibrate(task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache) -> Costs:
     """Costs of every device kind: kept ones where nothing has changed, else measured now."""
+    devices = cluster.devices
     found: dict[str, Measured] = {}
     for rank, device in enumerate(devices):
         if device.kind in found:
@@ -88,7 +88,7 @@ def calibrate(task: Calibration, pool: WorkerPool, devices: Sequence[Device], ca
         log.info("measuring %d operators on %s", len(task.graph), device.name)
         measured = pool.call_one(rank, _measure, task)
         if len(mates) > 1:
-            measured = _together(measured, task, pool, mates)
+            measured = _together(measured, task, pool, cluster, mates)
         found[device.kind] = measured
         cache.put(digest, measured)
     return _costs(found, optimizer_alpha(task.optimizer))
@@ -117,22 +117,19 @@ def _mates(devices: Sequence[Device], pool: WorkerPool, rank: int) -> list[int]:
     ]
 
 
-def _together(measured: Measured, task: Calibration, pool: WorkerPool, mates: list[int]) -> Measured:
-    answers = pool.call(_measure_together, task, mates)
-    contention, messages = answers[mates[0]]
-    both = [answers[rank][1] for rank in mates[:2]]
-    log.info(
-        "together: computing %.1f %% slower; a message %.0f µs of each end, %.2f ns a byte",
-        100 * (contention - 1),
-        1e6 * messages.message_s,
-        1e9 * messages.copy_s_per_byte,
-    )
-    return replace(
-        measured,
-        contention=contention,
-        message_s=sum(each.message_s for each in both) / 2,
-        copy_s_per_byte=sum(each.copy_s_per_byte for each in both) / 2,
-    )
+def _together(
+    measured: Measured, task: Calibration, pool: WorkerPool, cluster: Cluster, mates: list[int]
+) -> Measured:
+    """What shows only while several devices of a host compute."""
+    copying = pool.call(_measure_copying, mates[:2])
+    measured = replace(measured, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
+    names = tuple(cluster.devices[rank].name for rank in mates)
+    kind = cluster.devices[mates[0]].kind
+    log.info("rehearsing on %s", ", ".join(names))
+    rehearsal = Rehearsal(task.graph, task.batch, task.values, task.optimizer, kind, names)
+    costs = _costs({kind: measured}, optimizer_alpha(task.optimizer))
+    contention, message_s = fitted(rehearsal, costs, cluster, pool)
+    return replace(measured, contention=contention, message_s=message_s)
 
 
 def _tell(device: Device, kept: Measured, age_s: float, now_s: float) -> None:
@@ -191,7 +188,7 @@ def _measure(worker: Worker, task: Calibration) -> Measured:
     """One device alone: its operators in two rounds, what else it does between them."""
     device = worker.torch_device
     reference = [reference_seconds(device)]
-    profiler = worker.memory[_PROFILER] = _profiler(worker, task)
+    profiler = _profiler(worker, task)
     profiler.round()
     initializers = task.graph.initializers.values()
     shapes = [init.shape for init in initializers if init.is_parameter and init.requires_grad]
@@ -227,22 +224,18 @@ def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
     return instruction_seconds(run, len(program.instructions[name]))
 
 
-def _measure_together(worker: Worker, task: Calibration, mates: list[int]) -> tuple[float, MessageCosts]:
-    """Called on all workers; those that are not `mates` only help to make the groups."""
-    everyone, pair = (dist.new_group(ranks, backend="gloo") for ranks in (mates, mates[:2]))
-    contention, messages = 1.0, MessageCosts(0.0, 0.0)
-    if worker.rank in mates:
-        profiler = worker.memory.pop(_PROFILER, None) or _profiler(worker, task)
-        contention = contention_of(profiler, worker.rank == mates[0], len(mates), _barrier(everyone))
-    if worker.rank in mates[:2]:
+def _measure_copying(worker: Worker, ends: list[int]) -> float:
+    """Called on all workers; those that are not `ends` only help to make the group."""
+    group = dist.new_group(ends, backend="gloo")
+    found = 0.0
+    if worker.rank in ends:
         devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
         mover = ProcessTransport(devices, worker.device.name)
-        peer = worker.devices[mates[1] if worker.rank == mates[0] else mates[0]].name
-        messages = message_costs(mover, peer, _barrier(pair))
-    for group in (everyone, pair):
-        if group is not dist.GroupMember.NON_GROUP_MEMBER:
-            dist.destroy_process_group(group)
-    return contention, messages
+        peer = worker.devices[ends[1] if worker.rank == ends[0] else ends[0]].name
+        found = copy_seconds_per_byte(mover, peer, _barrier(group))
+    if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        dist.destroy_process_group(group)
+    return found
 
 
 def _barrier(group: Any) -> Callable[[], None]:

@@ -294,7 +294,7 @@ class Session:
         copies = {k: values[k].detach() for k in graph.initializers}
         task = Calibration(graph, batch, copies, optimizer, in_flight)
         cache = ProfileCache(self.profile_cache, self.refresh)
-        return calibrate(task, self.pool, self.spec.devices, cache)
+        return calibrate(task, self.pool, self.cluster, cache)
 
 
 def _device_type(spec: ClusterSpec, autocast: str | None) -> str:

@@ -1,22 +1,20 @@
-"""What messages between two workers cost their computations, measured while both compute.
+"""What copying a message's bytes takes from computations of its two ends, measured while both compute.
 
-both ends:  receive, send, compute ─► wait          small messages: seconds of a Send or a Recv itself
-both ends:  receive, send, compute ─► wait          large ones: what copying a byte takes from computing
-both ends:  compute                                 in turn, for comparison
+both ends:  receive, send, compute ─► wait          small messages
+both ends:  receive, send, compute ─► wait          large ones: longer by what copying takes
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["MessageCosts", "Mover", "message_costs"]
+__all__ = ["Mover", "copy_seconds_per_byte"]
 
 SMALL, LARGE = 64, 2**20  # bytes
 COMPUTE_S = 6e-3  # of a computation, in pieces
@@ -36,33 +34,22 @@ class Mover(Protocol):
     def receive(self, buffer: Tensor, peer: str, tag: int) -> _Moving: ...
 
 
-@dataclass(frozen=True)
-class MessageCosts:
-    """`message_s`: seconds of a Send or a Recv; `copy_s_per_byte`: taken from each end that computes."""
+def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None], rounds: int = 15) -> float:
+    """To be called by two workers at once; each gets what it measured itself.
 
-    message_s: float
-    copy_s_per_byte: float
-
-
-def message_costs(mover: Mover, peer: str, barrier: Callable[[], None], rounds: int = 25) -> MessageCosts:
-    """To be called by two workers at once; both get what they measured themselves.
-
-    Kinds of a round follow one another at once, so that a change of the machine's speed reaches all of
-    them; the answers are medians of differences within a round.
+    Kinds of a round follow one another at once, so that a change of the machine's speed reaches both of
+    them; the answer is the median of differences within a round.
     """
     work = _Work()
     small, large = (torch.zeros(n, dtype=torch.uint8) for n in (SMALL, LARGE))
-    posting, copying = [], []
+    copying = []
     for _ in range(rounds):
-        barrier()
-        plain_s = _busy(mover, peer, None, work)
         barrier()
         small_s = _busy(mover, peer, small, work)
         barrier()
         large_s = _busy(mover, peer, large, work)
-        posting.append((small_s - plain_s) / (2 * PIECES))
         copying.append((large_s - small_s) / (2 * PIECES * LARGE))
-    return MessageCosts(*(max(median(found[rounds // 5 :]), 0.0) for found in (posting, copying)))
+    return max(median(copying[rounds // 5 :]), 0.0)
 
 
 class _Work:
@@ -87,14 +74,13 @@ class _Work:
         return time.perf_counter() - start
 
 
-def _busy(mover: Mover, peer: str, tensor: Tensor | None, work: _Work) -> float:
-    """Seconds of a computation that hides messages either way, starting them included; None: without."""
+def _busy(mover: Mover, peer: str, tensor: Tensor, work: _Work) -> float:
+    """Seconds of a computation that hides messages either way, starting them included."""
     moving: list[_Moving] = []
 
     def start() -> None:
-        if tensor is not None:
-            moving.append(mover.receive(torch.empty_like(tensor), peer, 0))
-            moving.append(mover.send(tensor, peer, 0, tensor.nbytes > SMALL))
+        moving.append(mover.receive(torch.empty_like(tensor), peer, 0))
+        moving.append(mover.send(tensor, peer, 0, tensor.nbytes > SMALL))
 
     work.seconds()  # from the barrier on the caches are cold
     seconds = work.seconds(start)

@@ -16,7 +16,6 @@ from netsplit.graph.deferrable import deferrable_nodes
 from netsplit.profile.compute import Profiler, profile_compute, settle
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.optimizer import describe_optimizer
-from netsplit.profile.sharing import contention_of
 from netsplit.profile.speed import reference_seconds, scaled
 from netsplit.profile.split import AT_MOST, _spread
 
@@ -108,29 +107,6 @@ def test_spreading_keeps_the_total_within_bounds(total: float, each: dict[str, t
     found = _spread(total, like, bounds)
     assert all(0 <= found[name] <= bounds[name] * (1 + 1e-9) for name in found)
     assert sum(found.values()) == pytest.approx(min(total, sum(bounds.values())), rel=1e-6, abs=1e-9)
-
-
-def test_contention_is_the_median_of_together_over_alone() -> None:
-    walks = iter([1.0, 1.0, 2.0, 3.0, 2.0, 8.0, 2.0, 3.2])
-
-    class Walks:
-        def walk_seconds(self) -> float:
-            return next(walks)
-
-    met: list[None] = []
-    factor = contention_of(Walks(), True, 1, lambda: met.append(None), rounds=3)  # type: ignore[arg-type]
-    assert factor == pytest.approx(1.6)
-    assert len(met) == 3 * 4
-
-
-def test_contention_is_never_below_one() -> None:
-    walks = iter([1.0, 0.5] * 3)
-
-    class Walks:
-        def walk_seconds(self) -> float:
-            return next(walks)
-
-    assert contention_of(Walks(), True, 1, lambda: None, rounds=2) == 1.0  # type: ignore[arg-type]
 
 
 def test_the_reference_piece_takes_time_and_leaves_random_numbers_alone() -> None:
