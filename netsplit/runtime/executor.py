@@ -76,9 +76,14 @@ class Executor:
         self.recorder = Recorder(device)
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
-        self.split = any(isinstance(ins, Backward) and ins.part != "whole" for ins in self.instructions)
+        self.split = {
+            (ins.segment, ins.microbatch)
+            for ins in self.instructions
+            if isinstance(ins, Backward) and ins.part == "input"
+        }
         self.pieces = self._pieces(program.graph)
-        self.tail_pieces = self._pieces(program.tail) if program.tail is not None else self.pieces
+        self.split_pieces = self._split_pieces(program.graph)
+        self.tail_pieces = self.pieces if program.tail is None else self._tail_pieces(program.tail)
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {
@@ -152,8 +157,9 @@ class Executor:
         return outputs
 
     def _piece(self, s: int, i: int) -> Piece:
-        last = i == self.program.microbatches - 1
-        return (self.tail_pieces if last else self.pieces)[s]
+        if self.program.tail is not None and i == self.program.microbatches - 1:
+            return self.tail_pieces[s]
+        return self.split_pieces[s] if (s, i) in self.split else self.pieces[s]
 
     def _graph(self, i: int) -> Graph:
         tail = self.program.tail
@@ -357,8 +363,21 @@ class Executor:
 
     def _pieces(self, graph: Graph) -> dict[int, Piece]:
         return {
-            s: Piece(graph, segment, self.share.tensors, self.torch_device, self.split)
+            s: Piece(graph, segment, self.share.tensors, self.torch_device)
             for s, segment in self.segments.items()
+        }
+
+    def _split_pieces(self, graph: Graph) -> dict[int, Piece]:
+        """For backwards in two parts, whose calls cost more."""
+        return {
+            s: Piece(graph, self.segments[s], self.share.tensors, self.torch_device, deferrable=True)
+            for s in sorted({s for s, _ in self.split})
+        }
+
+    def _tail_pieces(self, tail: Graph) -> dict[int, Piece]:
+        last = self.program.microbatches - 1
+        return self._pieces(tail) | {
+            s: piece for s, piece in self._split_pieces(tail).items() if (s, last) in self.split
         }
 
     def _versions(self) -> WeightVersions | None:
