@@ -3,6 +3,9 @@
     parts:  one piece a device    few transfers  ─► contention ┐ such that the simulator
     turns:  many pieces, in turn  many transfers ─► message_s  ┘ predicts what was measured
 
+The second runs under GPipe, where most messages are there before they are needed, and under 1F1B, where most
+are waited for; in between lie the two answers' mean and most programs.
+
 What a message takes from a device that is about to compute cannot be had by timing the call: it is the
 system's threads that copy, wake up and take turns with the computation, which differ with what is computed.
 """
@@ -14,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +27,7 @@ from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
-from netsplit.program.schedules import GPipe
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.share import OptimizerFactory
@@ -33,7 +37,7 @@ __all__ = ["Rehearsal", "fitted", "in_turns"]
 
 log = logging.getLogger(__name__)
 
-PIECES = 8  # a device's, in the program with many transfers
+PIECES = 16  # a device's, in the program with many transfers
 MICROBATCHES = 4
 WARM_UP, TIMED = 2, 5
 MOST_CONTENTION, MOST_MESSAGE_S = 4.0, 5e-3
@@ -57,10 +61,12 @@ class Rehearsal:
     kind: str
     names: tuple[str, ...]
 
-    def program(self, cluster: Cluster, seconds: Mapping[str, NodeSeconds], pieces: int) -> Program:
+    def program(
+        self, cluster: Cluster, seconds: Mapping[str, NodeSeconds], pieces: int, schedule: Schedule
+    ) -> Program:
         """The graph in pieces of equal seconds, which the devices take in turn."""
         device_of = in_turns(self.graph, seconds, self.names, pieces)
-        return compile_program(self.graph, device_of, self.graph.position, cluster, GPipe(MICROBATCHES))
+        return compile_program(self.graph, device_of, self.graph.position, cluster, schedule)
 
     def seconds(self, program: Program, pool: WorkerPool) -> float:
         """Median seconds of an iteration."""
@@ -92,27 +98,36 @@ def in_turns(
 
 
 def fitted(rehearsal: Rehearsal, costs: Costs, cluster: Cluster, pool: WorkerPool) -> tuple[float, float]:
-    """(contention, message_s) with which the simulator predicts both programs; 1 and 0 at least."""
+    """(contention, message_s) with which the simulator predicts the programs; 1 and 0 at least."""
     seconds, kind = costs.seconds[rehearsal.kind], rehearsal.kind
     count = len(rehearsal.names)
-    parts = rehearsal.program(cluster, seconds, count)
-    turns = rehearsal.program(cluster, seconds, PIECES * count)
-    parts_s, turns_s = rehearsal.seconds(parts, pool), rehearsal.seconds(turns, pool)
+    parts = rehearsal.program(cluster, seconds, count, GPipe(MICROBATCHES))
+    turns = [
+        rehearsal.program(cluster, seconds, PIECES * count, schedule)
+        for schedule in (GPipe(MICROBATCHES), OneFOneB(MICROBATCHES))
+    ]
+    parts_s, *turns_s = (rehearsal.seconds(program, pool) for program in (parts, *turns))
 
     def predicted(program: Program, contention: float, message_s: float) -> float:
         found = replace(costs, contention={kind: contention}, message_s={kind: message_s})
         return simulate(program, cluster, found).iteration_s
 
-    contention, message_s = 1.0, 0.0
-    for _ in range(2):
-        given = message_s
-        contention = _root(lambda c, m=given: predicted(parts, c, m), parts_s, 1.0, MOST_CONTENTION)  # type: ignore[misc]
-        slower = contention
-        message_s = _root(lambda m, c=slower: predicted(turns, c, m), turns_s, 0.0, MOST_MESSAGE_S)  # type: ignore[misc]
+    def contention_at(message_s: float) -> float:
+        return _root(lambda c: predicted(parts, c, message_s), parts_s, 1.0, MOST_CONTENTION)
+
+    def message_at(contention: float) -> float:
+        return statistics.mean(
+            _root(partial(predicted, program, contention), took, 0.0, MOST_MESSAGE_S)
+            for program, took in zip(turns, turns_s, strict=True)
+        )
+
+    message_s = message_at(contention_at(0.0))
+    contention = contention_at(message_s)
+    message_s = message_at(contention)
     log.info(
         "rehearsed with %d and %d transfers: computing together takes %.0f %% longer, a message %.0f µs",
         parts.transfers,
-        turns.transfers,
+        turns[0].transfers,
         100 * (contention - 1),
         1e6 * message_s,
     )

@@ -25,7 +25,7 @@ __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "prof
 
 log = logging.getLogger(__name__)
 
-VERSION = 5  # of how is measured: raise it where seconds come to mean something else
+VERSION = 6  # of how is measured: raise it where seconds come to mean something else
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 
