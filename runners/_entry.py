@@ -20,22 +20,22 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from netsplit.config import suggest
-from netsplit.errors import NetSplitError
+from netsplit.config import TARGET, build, suggest
+from netsplit.errors import ConfigError, NetSplitError
 
-__all__ = ["entry", "sentence"]
+__all__ = ["entry", "sentence", "settings_of"]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
@@ -68,6 +68,27 @@ def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
         return command
 
     return decorate
+
+
+def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Iterable[str]) -> Any:
+    """The runner's own top-level keys as its settings.
+
+    Args:
+        owner: dotted name of the settings' class.
+        names: of its fields.
+        groups: keys that belong to others.
+
+    Raises:
+        ConfigError: an unknown key, or a value that the class does not take.
+    """
+    own, known = list(names), [*names, *groups]
+    for key in map(str, cfg):
+        if key not in known:
+            raise ConfigError(f"{key} is not a config key: {suggest(key, known)}")
+    given = OmegaConf.masked_copy(cfg, [name for name in own if name in cfg])
+    OmegaConf.set_struct(given, False)
+    given[TARGET] = owner
+    return build(given)
 
 
 def sentence(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from rich.console import Console
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.files import check_replaceable, write_text
-from runners._entry import CONF, entry
+from runners._entry import CONF, entry, settings_of
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Partitioner, Placement, Problem
@@ -128,13 +128,7 @@ def main(cfg: DictConfig) -> None:
 
 def _settings(cfg: DictConfig) -> Settings:
     names = [field.name for field in fields(Settings)]
-    for key in map(str, cfg):
-        if key not in (*names, *GROUPS):
-            raise ConfigError(f"{key} is not a config key: {suggest(key, (*names, *GROUPS))}")
-    given = OmegaConf.masked_copy(cfg, [name for name in names if name in cfg])
-    OmegaConf.set_struct(given, False)
-    given[TARGET] = f"{__name__ if __name__ != '__main__' else 'runners.partition'}.Settings"
-    found = build(given)
+    found: Settings = settings_of(cfg, "runners.partition.Settings", names, GROUPS)
     if not found.graph.strip():
         raise ConfigError("graph is empty: give the path of a graph file, as in graph=profiles/vgg16.txt.")
     return found

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
-from netsplit.config import TARGET, build, suggest
+from netsplit.config import build
 from netsplit.errors import ConfigError
-from runners._entry import entry
+from runners._entry import entry, settings_of
 from runners.partition import described, one_partitioner
 
 if TYPE_CHECKING:
@@ -111,13 +111,7 @@ def main(cfg: DictConfig) -> None:
 
 def _settings(cfg: DictConfig) -> Settings:
     names = [field.name for field in fields(Settings)]
-    for key in map(str, cfg):
-        if key not in (*names, *GROUPS):
-            raise ConfigError(f"{key} is not a config key: {suggest(key, (*names, *GROUPS))}")
-    given = OmegaConf.masked_copy(cfg, [name for name in names if name in cfg])
-    OmegaConf.set_struct(given, False)
-    given[TARGET] = "runners.simulate.Settings"
-    found: Settings = build(given)
+    found: Settings = settings_of(cfg, "runners.simulate.Settings", names, GROUPS)
     return found
 
 

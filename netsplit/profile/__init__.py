@@ -13,7 +13,7 @@ from netsplit.profile.memory import memory_of, node_weight_bytes, static_bytes
 if TYPE_CHECKING:
     from netsplit.profile.compute import Profiler, profile_compute
     from netsplit.profile.optimizer import optimizer_alpha, step_seconds_per_byte
-    from netsplit.profile.speed import reference_seconds, scaled
+    from netsplit.profile.speed import reference_seconds
 
 __all__ = [
     "Costs",
@@ -24,7 +24,6 @@ __all__ = [
     "optimizer_alpha",
     "profile_compute",
     "reference_seconds",
-    "scaled",
     "static_bytes",
     "step_seconds_per_byte",
 ]
@@ -34,7 +33,6 @@ _HOME = {
     "optimizer_alpha": "optimizer",
     "profile_compute": "compute",
     "reference_seconds": "speed",
-    "scaled": "speed",
     "step_seconds_per_byte": "optimizer",
 }
 

@@ -111,15 +111,6 @@ class Profiler:
             found |= window.seconds(self.timed, min(self.engine_call_s))
         return found
 
-    def walk_seconds(self) -> float:
-        """One more walk, the nodes of a window together only; it does not count in `seconds`."""
-        with worker_conditions(self.device, self.threads):
-            frontier = Frontier(self.graph, self.batch, self.values, self.device)
-            total = 0.0
-            for window in self.windows:
-                total += window.pass_by(frontier)
-            return total
-
     @property
     def drift(self) -> float:
         """By what part the slowest round took longer than the fastest."""

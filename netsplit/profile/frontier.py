@@ -65,16 +65,6 @@ class Frontier:
             if self.last_reader[reference] == node.name:
                 self.tensors.pop(reference, None)
 
-    def leave(self, nodes: list[Node], results: Mapping[str, Tensor]) -> None:
-        """Take what nodes that ran as one piece have made, and forget what no later node reads."""
-        for k, output in results.items():
-            if ("var", k) in self.last_reader:
-                self.tensors["var", k] = output
-        for node in nodes:
-            for reference in read_by(node):
-                if self.last_reader[reference] == node.name:
-                    self.tensors.pop(reference, None)
-
 
 def read_by(node: Node) -> tuple[Reference, ...]:
     """The tensors in a node's arguments, each once."""

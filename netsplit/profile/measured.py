@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -106,17 +106,6 @@ class ProfileCache:
             write_text(self._path(digest), json.dumps(data))
         except OSError as error:
             log.warning("the profile could not be kept in %s (%s).", self.folder, _in_words(error))
-
-    def get_or_measure(
-        self, digest: str, nodes: frozenset[str], measure: Callable[[], Measured]
-    ) -> tuple[Measured, float | None]:
-        """Kept, or measured and then kept; and the age of what was kept."""
-        kept = self.get(digest)
-        if kept is not None and kept[0].seconds.keys() == nodes:
-            return kept
-        measured = measure()
-        self.put(digest, measured)
-        return measured, None
 
     def _path(self, digest: str) -> Path:
         assert self.folder is not None

@@ -6,17 +6,14 @@ with the processor's clock, with other guests of the same host. The piece tells 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from statistics import median
 
 import torch
 from torch.nn import functional
 
 from netsplit.profile.clock import Clock, worker_conditions
-from netsplit.profile.costs import Costs, NodeSeconds
 
-__all__ = ["reference_seconds", "scaled"]
+__all__ = ["reference_seconds"]
 
 
 def reference_seconds(torch_device: torch.device | str, repeats: int = 15, threads: int = 1) -> float:
@@ -39,30 +36,3 @@ def reference_seconds(torch_device: torch.device | str, repeats: int = 15, threa
                 small = small.relu()
             laps.append((start, clock.now()))
     return median(clock.seconds(laps)[3:])
-
-
-def scaled(costs: Costs, factor: Mapping[str, float]) -> Costs:
-    """Costs of devices of which each kind takes `factor` times as long for everything; missing: as long.
-
-    Factors come from `reference_seconds` now over then.
-    """
-
-    def times(rates: Mapping[str, float]) -> dict[str, float]:
-        return {kind: rate * factor.get(kind, 1.0) for kind, rate in rates.items()}
-
-    return replace(
-        costs,
-        seconds={
-            kind: {name: _times(each, factor.get(kind, 1.0)) for name, each in found.items()}
-            for kind, found in costs.seconds.items()
-        },
-        step_seconds_per_byte=times(costs.step_seconds_per_byte),
-        instruction_s=times(costs.instruction_s),
-        message_s=times(costs.message_s),
-        copy_s_per_byte=times(costs.copy_s_per_byte),
-        accumulate_s_per_byte=times(costs.accumulate_s_per_byte),
-    )
-
-
-def _times(each: NodeSeconds, factor: float) -> NodeSeconds:
-    return NodeSeconds(each.forward_s * factor, each.backward_s * factor, each.weight_s * factor)

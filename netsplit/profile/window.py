@@ -68,15 +68,6 @@ class Window:
         for bench in reversed(self.benches):
             bench.run_backward(contexts.pop(), gradients)
 
-    def pass_by(self, frontier: Frontier) -> float:
-        """Run together only, and leave what later windows read; the seconds, which are not kept."""
-        inputs, tensors = self._copies(frontier)
-        results = self._run_together(frontier.graph, inputs, tensors)
-        frontier.leave(self.nodes, dict(zip(self.outputs, results, strict=True)))
-        seconds, kept = self.together_s, len(self.backward) and len(self.backward) - self.in_flight
-        del self.segment.laps[-self.in_flight :], self.backward[kept:]
-        return seconds
-
     def _copies(self, frontier: Frontier) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """Copies of all that the window's nodes could write, so that the frontier is left as it was."""
         inputs = tuple(frontier.leaf(("var", k)) for k in self.inputs)

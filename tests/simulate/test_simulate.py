@@ -14,33 +14,18 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, DeadlockError, NetSplitError
 from netsplit.graph import capture
-from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program import Backward, Forward, GPipe, Recv, Schedule, Send, SingleBatch, compile_program
 from netsplit.program.check import needs
 from netsplit.program.instructions import Program
 from netsplit.simulate import Event, Timeline, simulate
 from tests.nets import CASES, placements
+from tests.simulate.drawn import graph_of
 
 EXACT = 1e-9  # seconds; sums of a few hundred numbers below 1000, in double precision
 FREE = Link(0.0, 0.0)
 SLOW = Link(0.5, 0.25)  # 4.5 s for the 16 bytes of a variable here
-
-
-def graph_of(feeders: Mapping[str, Sequence[str]], weights: Mapping[str, int] | None = None) -> Graph:
-    """Node -> those it reads from; each makes one variable `k_<node>` of 16 bytes, the last the loss."""
-    weights = weights or {}
-    entries = tuple(name for name, feeds in feeders.items() if not feeds)
-    variables = {"x": Variable("x", "float32", (1,), None, entries)}
-    nodes = {}
-    for name, feeds in feeders.items():
-        readers = tuple(v for v, others in feeders.items() if name in others)
-        variables[f"k_{name}"] = Variable(f"k_{name}", "float32", (4,), name, readers, requires_grad=True)
-        inputs = tuple(f"k_{u}" for u in feeds) or ("x",)
-        own = (f"w_{name}",) if name in weights else ()
-        nodes[name] = Node(name, "test.operator.default", inputs, (f"k_{name}",), own)
-    initializers = {f"w_{n}": Initializer(f"w_{n}", "float32", (w,), True, True) for n, w in weights.items()}
-    return Graph(nodes, variables, ("x",), (f"k_{list(feeders)[-1]}",), initializers)
 
 
 def cluster_of(names: Sequence[str], link: Link = FREE) -> Cluster:

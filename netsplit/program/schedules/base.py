@@ -52,7 +52,7 @@ class Pipeline:
         """Segments on the longest path after each."""
         return longest(self.readers(), range(len(self) - 1, -1, -1), [1] * len(self))
 
-    def workers_from(self, s: int | None = None) -> list[int]:
+    def workers_from(self) -> list[int]:
         """Of every segment: replicas on the longest path from it to the end, its own included."""
         own = [len(devices) for devices in self.devices]
         after = longest(self.readers(), range(len(self) - 1, -1, -1), own)
