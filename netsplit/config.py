@@ -247,6 +247,8 @@ def _value(parameter: Parameter, value: Any, place: str) -> Any:
         key = _join(place, parameter.name)
         items = [_instance(item, entry, f"{key}[{index}]") for index, entry in enumerate(value)]
         return tuple(items) if parameter.as_tuple else items
+    if parameter.hint is bool and not isinstance(value, bool):
+        raise ConfigError(f"{_join(place, parameter.name)} is {_shown(value)}: give {parameter.accepts}.")
     schema = OmegaConf.structured(dataclasses.make_dataclass("Schema", [(parameter.name, parameter.hint)]))
     try:
         merged = OmegaConf.merge(schema, {parameter.name: value})

@@ -38,6 +38,8 @@ def job(cfg: DictConfig) -> None:
     partitioners = {name: build(node) for name, node in cfg.partitioner.items()}
     schedule = build(cfg.schedule)
     schedule.microbatch_size(settings.batch_size)
+    if settings.checkpoint.folder is not None:
+        _make(Path(settings.checkpoint.folder))
 
     import torch
 
@@ -92,6 +94,16 @@ def job(cfg: DictConfig) -> None:
 @entry(config_name="config")
 def main(cfg: DictConfig) -> None:
     job(cfg)
+
+
+def _make(folder: Path) -> None:
+    """Before hours of work, rather than at the first checkpoint."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"checkpoint.folder is '{folder}', which cannot be made: {error.strerror}; choose another."
+        ) from error
 
 
 def _name(cfg: DictConfig) -> str:

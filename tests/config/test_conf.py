@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build, check
 from netsplit.data import Data
@@ -60,3 +60,10 @@ def test_an_optimizer_is_built_without_its_parameters() -> None:
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_every_file_says_what_it_is_in_its_first_words(path: Path) -> None:
     assert path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("value", [2, 0, "maybe"])
+def test_a_switch_takes_true_and_false_only(value: object) -> None:
+    config = OmegaConf.create({"epochs": 1, "batch_size": 1, "seed": 0, "drop_last": value})
+    with pytest.raises(ConfigError, match="drop_last is"):
+        check(config)
