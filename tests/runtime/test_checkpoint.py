@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import multiprocessing
 import os
@@ -15,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import cache, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
@@ -438,37 +438,43 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         save(runtime, CHAIN, tmp_path / "file" / "one")
 
 
-def _save_for_ever(runtime: LocalRuntime, folder: Path) -> None:
+def _save_for_ever(folder: Path, saved: Connection) -> None:
+    torch.set_num_threads(1)
+    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
     for step in range(1, 10_000):
         for tensor in runtime.shares["cpu:0"].tensors.values():
             tensor.detach().fill_(step)
         save(runtime, CHAIN, folder, step=step)
+        saved.send(step)
 
 
 def test_a_kill_at_any_moment_leaves_one_whole_checkpoint(tmp_path: Path) -> None:
     """A process that replaces one checkpoint for ever, killed at times drawn at random."""
-    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
-    folder = tmp_path / "one"
-    save(runtime, CHAIN, folder, step=0)
-    draw, seen, rounds = random.Random(3), {0}, 0
-    while rounds < 12 or max(seen) < 2:  # a busy machine saves less often
-        rounds += 1
-        assert rounds < 60
-        process = multiprocessing.get_context("fork").Process(target=_save_for_ever, args=(runtime, folder))
+    processes = multiprocessing.get_context("forkserver")  # a fork of this process would have its locks
+    processes.set_forkserver_preload([__name__])
+    held = set(runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD).shares["cpu:0"].tensors)
+    draw, folder = random.Random(3), tmp_path / "one"
+    for _ in range(6):
+        told, saved = processes.Pipe(duplex=False)
+        process = processes.Process(target=_save_for_ever, args=(folder, saved))
         process.start()
-        time.sleep(draw.uniform(0.02, 0.02 * (12 + rounds)))
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+        saved.close()
+        for _ in range(draw.randint(1, 4)):
+            assert told.poll(120), "nothing was saved"
+            last = told.recv()
+        time.sleep(draw.uniform(0.0, 0.03))
+        process.kill()
         process.join()
         whole = [place for place in tmp_path.iterdir() if is_complete(place)]
         assert whole
+        steps = set()
         for place in whole:
-            step = json.loads((place / EXTRA).read_text())["step"]
+            step = read_extra(place)["step"]
             model = CHAIN.fresh()
             load_plain(place, model)
-            held = {k for k in runtime.shares["cpu:0"].tensors if step}
             assert all((tensor == step).all() for k, tensor in model.state_dict().items() if k in held)
-            seen.add(step)
+            steps.add(step)
+        assert max(steps) >= last
 
 
 # --- worker processes ---------------------------------------------------------------------------------
