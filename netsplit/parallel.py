@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_unflatten
 
+from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
 from netsplit.graph.ir import Graph
@@ -29,8 +30,12 @@ Batch = tuple[Any, Any]
 
 
 def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
-    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many."""
-    return float((outputs.argmax(1) == targets).sum()), targets.numel()
+    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many.
+
+    Targets that are `IGNORED`, as torch's losses have it, do not count.
+    """
+    counted = targets != IGNORED
+    return float(((outputs.argmax(1) == targets) & counted).sum()), int(counted.sum())
 
 
 class ParallelModel:

@@ -18,7 +18,7 @@ import torch
 
 from netsplit.checkpoints import Checkpoints
 from netsplit.data.dataset import Data
-from netsplit.data.loader import batches
+from netsplit.data.loader import Loader, batches
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.history import Epoch, History, Iteration, Observer, Position
 from netsplit.parallel import Metric, ParallelModel, correct
@@ -100,6 +100,8 @@ class _Training:
     ) -> None:
         self.model = model
         self.data = data
+        self.loading: dict[str, Any] = {"workers": data.workers, "prefetch": data.prefetch}
+        self.loader = Loader(data.train, model.batch_size, seed=seed, drop_last=drop_last, **self.loading)
         self.epochs = epochs
         self.seed = seed
         self.observer = observer
@@ -173,9 +175,7 @@ class _Training:
         """The rest of the present epoch, one optimiser step after another."""
         count, size = self._samples, self.model.batch_size
         epoch, seen = self.position.epoch, self.position.samples
-        loader = batches(
-            self.data.train, size, epoch=epoch, seed=self.seed, drop_last=self.drop_last, skip=seen
-        )
+        loader = self.loader.epoch(epoch, skip=seen)
         while seen < count:
             total = min(self.accumulate * size, count - seen)
             start = time.perf_counter()
@@ -227,7 +227,7 @@ class _Training:
 
     def _end_epoch(self) -> None:
         position = self.position
-        tests = batches(self.data.test, self.model.batch_size, shuffle=False, drop_last=False)
+        tests = batches(self.data.test, self.model.batch_size, shuffle=False, drop_last=False, **self.loading)
         accuracy = self.model.evaluate(tests, self.metric)
         done = Epoch(position.epoch, position.loss_sum / position.samples, accuracy, position.seconds)
         self.history.epochs.append(done)

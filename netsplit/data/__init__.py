@@ -1,8 +1,28 @@
 """The datasets of the evaluation, one builder per file, and the order of their batches."""
 
-from netsplit.data.dataset import Data, Samples
+from netsplit.data.cifar10 import cifar10
+from netsplit.data.dataset import IGNORED, Data, Samples
 from netsplit.data.digits import digits
+from netsplit.data.digits_segmentation import digits_segmentation
 from netsplit.data.imagefolder import imagefolder
-from netsplit.data.loader import batches
+from netsplit.data.imagenet import imagenet
+from netsplit.data.loader import Loader, batches
+from netsplit.data.synthetic import synthetic
+from netsplit.data.text import text
+from netsplit.data.voc2012 import voc2012
 
-__all__ = ["Data", "Samples", "batches", "digits", "imagefolder"]
+__all__ = [
+    "IGNORED",
+    "Data",
+    "Loader",
+    "Samples",
+    "batches",
+    "cifar10",
+    "digits",
+    "digits_segmentation",
+    "imagefolder",
+    "imagenet",
+    "synthetic",
+    "text",
+    "voc2012",
+]

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-__all__ = ["Data", "Samples"]
+__all__ = ["IGNORED", "Data", "Drawable", "Samples"]
+
+IGNORED = -100
+"""The target of what does not count: `CrossEntropyLoss`'s own default, and what accuracy leaves out."""
 
 
 class Samples(Protocol):
-    """A sized, indexable collection of (image (channels, height, width), class index) pairs."""
+    """A sized, indexable collection of (input, target) pairs.
+
+    Inputs are float images (channels, height, width) or int64 tokens (length,); targets are an int64 class,
+    or a class for every pixel (height, width) or every token (length,), `IGNORED` where there is none.
+    """
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> tuple[Tensor, ...]: ...
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """Samples that chance changes: they depend on a seed, the epoch and the index, and on nothing else."""
+
+    def at_epoch(self, epoch: int) -> Samples: ...
 
 
 @dataclass(frozen=True)
@@ -26,8 +40,10 @@ class Data:
     name: str
     train: Samples
     test: Samples
-    num_classes: int
+    num_classes: int  # what a model scores: classes of an image or pixel, or the size of the vocabulary
     classes: Sequence[str]  # one readable name per class index
+    workers: int = 0  # processes that load samples; 0: the training process does
+    prefetch: int = 2  # batches that each of them loads ahead
 
     def summary(self) -> str:
         return f"{self.name}: {len(self.train)} train, {len(self.test)} test, {self.num_classes} classes"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import TensorDataset
 
 from netsplit.data.dataset import Data
-from netsplit.errors import ConfigError
+from netsplit.data.keys import at_least
 
-__all__ = ["digits"]
+__all__ = ["digits", "digits_split"]
 
 TEST_FRACTION = 0.2
 LARGEST_GREY = 16.0
@@ -28,17 +26,10 @@ def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, se
     Raises:
         ConfigError: a size, a number of channels or a limit below what can be used.
     """
-    _require("image_size", image_size, 8)
-    _require("channels", channels, 1)
-    _require("limit", 1 if limit is None else limit, 1)
-    raw = load_digits()
-    train, test = train_test_split(
-        np.arange(len(raw.target)), test_size=TEST_FRACTION, stratify=raw.target, random_state=seed
-    )
-    images = torch.from_numpy(raw.images.astype(np.float32) / LARGEST_GREY)[:, None]
-    images = interpolate(images, size=(image_size, image_size), mode="bilinear", align_corners=False)
+    at_least(8, image_size=image_size)
+    at_least(1, channels=channels, limit=limit)
+    images, targets, train, test = digits_split(image_size, seed)
     images = (images - images[train].mean()) / images[train].std()
-    targets = torch.from_numpy(raw.target.astype(np.int64))
 
     def half(indices: np.ndarray) -> TensorDataset:
         chosen = torch.from_numpy(indices[:limit])
@@ -47,10 +38,24 @@ def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, se
     return Data("digits", half(train), half(test), num_classes=10, classes=tuple("0123456789"))
 
 
+def digits_split(image_size: int, seed: int) -> tuple[Tensor, Tensor, np.ndarray, np.ndarray]:
+    """All digits, and which of them are the train and the test half.
+
+    Returns:
+        images (1797, 1, image_size, image_size) between 0 and 1, scaled bilinearly; classes (1797,) int64;
+        the indices of the two halves, shuffled.
+    """
+    from sklearn.datasets import load_digits  # takes a second to import, which the other datasets spare
+    from sklearn.model_selection import train_test_split
+
+    raw = load_digits()
+    train, test = train_test_split(
+        np.arange(len(raw.target)), test_size=TEST_FRACTION, stratify=raw.target, random_state=seed
+    )
+    images = torch.from_numpy(raw.images.astype(np.float32) / LARGEST_GREY)[:, None]
+    images = interpolate(images, size=(image_size, image_size), mode="bilinear", align_corners=False)
+    return images, torch.from_numpy(raw.target.astype(np.int64)), train, test
+
+
 def _repeat(images: Tensor, channels: int) -> Tensor:
     return images.expand(-1, channels, -1, -1).contiguous()
-
-
-def _require(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"dataset.{key} is {value}: give at least {least}.")

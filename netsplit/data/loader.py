@@ -1,20 +1,37 @@
-"""Batches of a dataset in an order that depends on the seed and the epoch only."""
+"""Batches of a dataset, in an order and with samples that depend on the seed and the epoch only.
+
+    order of (seed, epoch) ─► batches of (epoch, index) ─┬─► this process ──────┬─► (inputs, targets)
+                              those skipped left out     └─► loader processes ──┘
+
+A loader process is told the epoch with every index, so that one which lives on serves any epoch.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import sys
+import threading
+import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, default_collate
 
-from netsplit.data.dataset import Samples
-from netsplit.errors import ConfigError
+from netsplit.data.dataset import Drawable, Samples
+from netsplit.errors import ConfigError, NetSplitError
 
-__all__ = ["batches"]
+__all__ = ["Loader", "batches"]
 
 EPOCHS_PER_SEED = 1_000_003  # keeps (seed, epoch) pairs apart without touching the global generator
+
+Key = tuple[int, int]
+Batch = tuple[Tensor, Tensor]
 
 
 def batches(
@@ -26,27 +43,235 @@ def batches(
     shuffle: bool = True,
     drop_last: bool = True,
     skip: int = 0,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch of (inputs (batch_size, ...), targets (batch_size,)); each epoch has its own order.
+    workers: int = 0,
+    prefetch: int = 2,
+) -> Iterator[Batch]:
+    """One epoch of a `Loader`, whose processes end with it: see there.
 
     Args:
-        drop_last: leave out the samples that do not fill a batch.
         skip: begin after so many samples of the order, none of which is loaded.
 
     Raises:
         ConfigError: no batch at all would come out; raised by the call, not by the first `next`.
     """
-    if batch_size < 1:
-        raise ConfigError(f"batch_size is {batch_size}: give at least 1.")
-    if len(dataset) < (batch_size if drop_last else 1):
-        raise ConfigError(
-            f"batch_size is {batch_size}, but the dataset has {len(dataset)} samples: "
-            "give a smaller batch_size or a larger dataset.limit."
-        )
-    generator = torch.Generator().manual_seed(seed * EPOCHS_PER_SEED + epoch)
-    torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a shuffling DataLoader draws first
-    count = len(dataset)
-    order = torch.randperm(count, generator=generator).tolist() if shuffle else list(range(count))
-    rest: Subset[Any] = Subset(cast(Any, dataset), order[skip:])
-    loader: DataLoader[Any] = DataLoader(rest, batch_size, drop_last=drop_last, generator=generator)
-    return ((inputs, targets) for inputs, targets in loader)
+    loader = Loader(
+        dataset,
+        batch_size,
+        seed=seed,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        workers=workers,
+        prefetch=prefetch,
+    )
+    return loader.epoch(epoch, skip)
+
+
+class Loader:
+    """Epochs of (inputs (batch_size, ...), targets (batch_size, ...)); each epoch has its own order.
+
+    Args:
+        drop_last: leave out the samples that do not fill a batch.
+        workers: processes that load samples; they live as long as this object, or until `close`. What comes
+            out does not depend on them. 0: this process loads.
+        prefetch: batches that each of them loads ahead.
+
+    Raises:
+        ConfigError: no batch at all would come out.
+    """
+
+    def __init__(
+        self,
+        dataset: Samples,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        workers: int = 0,
+        prefetch: int = 2,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}: give at least 1.")
+        if len(dataset) < (batch_size if drop_last else 1):
+            raise ConfigError(
+                f"batch_size is {batch_size}, but the dataset has {len(dataset)} samples: "
+                "give a smaller batch_size or a larger dataset.limit."
+            )
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.workers = workers
+        self.prefetch = prefetch
+        self._keyed = _Keyed(dataset)
+        self._order = _Order(batch_size)
+        self._pool: DataLoader[Any] | None = None
+        self._turn = 0
+
+    def epoch(self, epoch: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch. With workers, beginning another epoch ends this one.
+
+        Raises:
+            NetSplitError: by `next`; a sample cannot be loaded, or a loader process died.
+        """
+        indices = self._indices(epoch)[skip:]
+        if self.drop_last:
+            indices = indices[: len(indices) - len(indices) % self.batch_size]
+        order = _Order(self.batch_size, epoch, indices)
+        return self._shared(order) if self.workers else self._alone(order)
+
+    def close(self) -> None:
+        """End the loader processes; they are started again when needed."""
+        self._turn += 1
+        self._pool = None
+
+    def _indices(self, epoch: int) -> Tensor:
+        count = len(self._keyed.samples)
+        if not self.shuffle:
+            return torch.arange(count)
+        generator = torch.Generator().manual_seed(self.seed * EPOCHS_PER_SEED + epoch)
+        torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a DataLoader draws first
+        return torch.randperm(count, generator=generator)
+
+    def _alone(self, order: _Order) -> Iterator[Batch]:
+        for batch in order:
+            yield _checked(_collate([self._keyed[key] for key in batch]))
+
+    def _shared(self, order: _Order) -> Iterator[Batch]:
+        self._turn += 1
+        turn = self._turn
+        self._order.epoch, self._order.indices = order.epoch, order.indices
+        try:
+            found = self._start()
+            for _ in range(len(order)):
+                assert turn == self._turn, "another epoch began, or the loader was closed"
+                yield _checked(next(found))
+        except (RuntimeError, OSError, EOFError) as error:  # DataLoader's ways to say that a process is gone
+            self.close()
+            raise NetSplitError(
+                f"a process that loads samples failed ({_first_line(error)}): is memory, "
+                "or shared memory in /dev/shm, used up? Fewer dataset.workers or dataset.prefetch need less, "
+                "dataset.workers=0 none."
+            ) from error
+
+    def _start(self) -> Iterator[Any]:
+        """Processes at work on the order; forked, where that is safe, so that they begin in milliseconds."""
+        if self._pool is None:
+            linux = sys.platform == "linux"
+            main = threading.current_thread() is threading.main_thread()
+            self._pool = DataLoader(
+                cast(Any, self._keyed),
+                batch_sampler=self._order,
+                num_workers=self.workers,
+                prefetch_factor=self.prefetch,
+                persistent_workers=True,
+                collate_fn=_collate,
+                worker_init_fn=partial(_end_with, os.getpid()) if linux and main else None,
+                multiprocessing_context="fork" if linux else None,
+                generator=torch.Generator(),
+            )
+        with _own_child_handler():
+            return iter(self._pool)
+
+
+class _Order:
+    """Batches of (epoch, index). A DataLoader keeps the object that it was given: an epoch changes it."""
+
+    def __init__(self, batch_size: int, epoch: int = 0, indices: Tensor | None = None) -> None:
+        self.batch_size = batch_size
+        self.epoch = epoch
+        self.indices = torch.empty(0, dtype=torch.int64) if indices is None else indices
+
+    def __len__(self) -> int:
+        return -(-len(self.indices) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        epoch, indices = self.epoch, self.indices
+        for start in range(0, len(indices), self.batch_size):
+            yield [(epoch, index) for index in indices[start : start + self.batch_size].tolist()]
+
+
+class _Failure:
+    """Comes in place of a sample or batch that cannot be had: an exception would lose its sentence."""
+
+    def __init__(self, sentence: str, known: type[NetSplitError] = NetSplitError) -> None:
+        self.sentence = sentence
+        self.known = known
+
+
+class _Keyed:
+    """Samples by (epoch, index)."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+        self._epoch: int | None = None
+        self._now = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, ...] | _Failure:
+        epoch, index = key
+        if epoch != self._epoch:
+            at_epoch = self.samples.at_epoch(epoch) if isinstance(self.samples, Drawable) else self.samples
+            self._epoch, self._now = epoch, at_epoch
+        try:
+            return self._now[index]
+        except NetSplitError as error:
+            return _Failure(str(error), type(error))
+        except Exception as error:
+            return _Failure(f"sample {index} cannot be loaded: {_described(error)}.")
+
+
+def _collate(samples: list[Any]) -> Any:
+    for sample in samples:
+        if isinstance(sample, _Failure):
+            return sample
+    shapes = [tuple(getattr(value, "shape", ()) for value in sample) for sample in samples]
+    if len(set(shapes)) > 1:
+        few = " and ".join(sorted({str([tuple(shape) for shape in each]) for each in shapes})[:2])
+        return _Failure(f"samples of shapes {few} do not fit into one batch: give all of them one shape.")
+    try:
+        return default_collate(samples)
+    except (RuntimeError, TypeError) as error:
+        return _Failure(f"the samples do not fit into one batch: {_described(error)}.")
+
+
+def _checked(batch: Any) -> Batch:
+    if isinstance(batch, _Failure):
+        raise batch.known(batch.sentence)
+    inputs, targets = batch
+    return inputs, targets
+
+
+def _described(error: Exception) -> str:
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {_first_line(error)} ({at.filename}, line {at.lineno})"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "no reason given").rstrip(".")
+
+
+def _end_with(parent: int, _: int) -> None:
+    """Have Linux end this loader process with the thread that forked it: its parent's main one.
+
+    DataLoader's own watch over the parent looks every five seconds, and never while a sample is loaded.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+@contextmanager
+def _own_child_handler() -> Iterator[None]:
+    """Keep DataLoader's SIGCHLD handler out: it raises in the midst of whatever this process does then.
+
+    A process that died is found out about where its batch is asked for.
+    """
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGCHLD, before)

@@ -32,12 +32,14 @@ def test_the_default_config_chooses_every_group() -> None:
     assert list(config.partitioner) == ["auto", "netsplit", "m_topo", "single"]
     assert check(config).epochs == 3
 
+NEEDING_A_FOLDER = ("cifar10", "imagefolder", "imagenet", "voc2012")
+
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_fits_its_target(option: str) -> None:
     group, name = option.split("=")
     override = f"{group}=[{name}]" if group == "partitioner" else option
-    check(composed(override, *(["dataset.root=/nowhere"] if name == "imagefolder" else [])))
+    check(composed(override, *(["dataset.root=/nowhere"] if name in NEEDING_A_FOLDER else [])))
 
 
 def test_the_quick_experiment_is_short() -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import Self
+
+import psutil
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from netsplit.data import batches
-from netsplit.errors import ConfigError
+from netsplit.data import Loader, batches
+from netsplit.errors import ConfigError, NetSplitError
 
 NUMBERS = TensorDataset(torch.arange(10.0)[:, None], torch.arange(10))
 
@@ -51,3 +63,142 @@ def test_drop_last_gives_whole_batches_only() -> None:
 def test_a_batch_size_that_gives_no_batch_is_refused_at_once(size: int) -> None:
     with pytest.raises(ConfigError, match=f"batch_size is {size}"):
         batches(NUMBERS, size)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Samples that say their index, their epoch and the process that loaded them; some cannot be loaded."""
+
+    count: int = 10
+    epoch: int = 0
+    bad: int = -1
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> tuple[Tensor, Tensor]:
+        if index == self.bad:
+            raise ConfigError(f"sample {index} is bad.")
+        if index == self.bad - 1:
+            raise KeyError(index)
+        if index == self.bad - 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor([index, self.epoch]), torch.tensor(os.getpid())
+
+    def at_epoch(self, epoch: int) -> Self:
+        return replace(self, epoch=epoch)
+
+
+def indices(loader: Loader, epoch: int, skip: int = 0) -> list[list[list[int]]]:
+    return [inputs.tolist() for inputs, _ in loader.epoch(epoch, skip)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    workers=st.integers(1, 2),
+    size=st.integers(1, 4),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    seed=st.integers(0, 9),
+    asked=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4
+    ),
+)
+def test_processes_that_live_on_give_what_one_process_gives(
+    workers: int, size: int, shuffle: bool, drop_last: bool, seed: int, asked: list[tuple[int, int, int]]
+) -> None:
+    """Epochs in any order, from any sample on, broken off anywhere."""
+    shared, alone = (
+        Loader(Told(), size, seed=seed, shuffle=shuffle, drop_last=drop_last, workers=count, prefetch=1)
+        for count in (workers, 0)
+    )
+    for epoch, skip, taken in asked:
+        for (found, _), (wanted, _), _ in zip(
+            shared.epoch(epoch, skip), alone.epoch(epoch, skip), range(taken), strict=False
+        ):
+            assert torch.equal(found, wanted)
+        assert indices(shared, epoch, skip) == indices(alone, epoch, skip)
+    shared.close()
+
+
+def test_an_epoch_is_told_to_samples_that_want_it_and_every_sample_comes_once() -> None:
+    for workers in (0, 2):
+        rows = [
+            row for batch in indices(Loader(Told(), 3, drop_last=False, workers=workers), 4) for row in batch
+        ]
+        assert sorted(rows) == [[index, 4] for index in range(10)]
+
+
+def test_the_processes_of_one_epoch_are_those_of_the_next() -> None:
+    loader = Loader(Told(), 2, workers=2)
+    first, second = ({int(pid) for _, pids in loader.epoch(epoch) for pid in pids} for epoch in (0, 1))
+    assert first == second
+    assert len(first) == 2
+    assert os.getpid() not in first
+    loader.close()
+    assert not any(map(psutil.pid_exists, first))
+
+
+def test_processes_end_with_the_iterator_of_batches() -> None:
+    pids = {int(pid) for _, batch in batches(Told(), 2, workers=2) for pid in batch}
+    assert not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_cannot_be_loaded_gives_the_same_sentence(workers: int) -> None:
+    loader = Loader(Told(bad=3), 2, shuffle=False, workers=workers)
+    with pytest.raises(ConfigError, match=r"^sample 3 is bad\.$"):
+        list(loader.epoch(0, skip=3))
+    with pytest.raises(
+        NetSplitError, match=r"^sample 2 cannot be loaded: KeyError: 2 \(.*test_loader\.py, line \d+\)\.$"
+    ):
+        list(loader.epoch(0, skip=2))
+    assert indices(loader, 0, skip=4) == [[[4, 0], [5, 0]], [[6, 0], [7, 0]], [[8, 0], [9, 0]]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_of_different_shapes_are_explained(workers: int) -> None:
+    ragged = [(torch.zeros(length), torch.tensor(0)) for length in (1, 2)]
+    with pytest.raises(
+        NetSplitError, match=r"^samples of shapes \[\(1,\), \(\)\] and \[\(2,\), \(\)\] do not fit"
+    ):
+        list(batches(ragged, 2, workers=workers))
+
+
+def test_a_process_that_dies_ends_in_a_sentence_and_is_replaced() -> None:
+    loader = Loader(Told(bad=2), 1, shuffle=False, workers=1)
+    with pytest.raises(
+        NetSplitError, match=r"^a process that loads samples failed .*dataset\.workers=0 none\.$"
+    ):
+        list(loader.epoch())
+    assert indices(loader, 0, skip=8) == [[[8, 0]], [[9, 0]]]
+
+
+def test_the_handler_of_ended_children_is_left_alone() -> None:
+    before = signal.getsignal(signal.SIGCHLD)
+    list(batches(Told(), 2, workers=1))
+    assert signal.getsignal(signal.SIGCHLD) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system ends them on Linux only")
+def test_processes_die_with_their_parent_even_in_the_midst_of_a_sample() -> None:
+    code = """
+import time, torch
+from netsplit.data import batches
+class Slow:
+    def __len__(self): return 9
+    def __getitem__(self, index):
+        import os
+        print(os.getpid(), flush=True)
+        time.sleep(300)
+next(batches(Slow(), 1, workers=2))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    children = {int(parent.stdout.readline()) for _ in range(2)}
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while any(map(psutil.pid_exists, children)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, children))

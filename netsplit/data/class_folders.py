@@ -1,0 +1,91 @@
+"""Image files in one folder per class, listed at once and opened when asked for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from netsplit.data.draw import limited
+from netsplit.data.keys import existing_folder, root_folder
+from netsplit.data.pictures import Picture, open_picture
+from netsplit.errors import ConfigError
+
+__all__ = ["ImageFiles", "class_folders"]
+
+LAYOUT = "train/<class>/ and val/<class>/"
+SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp"})
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """(picture, class index) for every file; a file is opened when its index is asked for.
+
+    Names are kept in one array, not as a million objects: what loader processes share stays shared.
+    """
+
+    folder: Path
+    names: np.ndarray  # (n,) bytes: paths within the folder
+    targets: np.ndarray  # (n,) int64
+    mode: str
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int, /) -> tuple[Picture, int]:
+        """Raises ConfigError where the file cannot be read as an image."""
+        path = self.folder / os.fsdecode(bytes(self.names[index]))
+        return open_picture(path, self.mode), int(self.targets[index])
+
+
+def class_folders(
+    root: str, mode: str, limit: int | None, seed: int
+) -> tuple[ImageFiles, ImageFiles, tuple[str, ...]]:
+    """The halves `root`/train and `root`/val, and the names of the classes: train's folders in order.
+
+    Args:
+        mode: Pillow's, see `open_picture`.
+        limit: at most so many files of each half, drawn by `seed` over all classes.
+
+    Raises:
+        ConfigError: a folder is missing or empty, or has a class that train/ does not have.
+    """
+    folder = root_folder(root, "train/ and val/")
+    classes = _classes(folder / "train")
+    train, test = (_files(folder / half, classes, mode, limit, seed) for half in ("train", "val"))
+    return train, test, classes
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    with os.scandir(existing_folder(folder, LAYOUT)) as entries:
+        names = tuple(sorted(entry.name for entry in entries if entry.is_dir()))
+    if not names:
+        raise ConfigError(f"{folder} has no subfolder: give one folder of images per class.")
+    return names
+
+
+def _files(folder: Path, classes: tuple[str, ...], mode: str, limit: int | None, seed: int) -> ImageFiles:
+    own = set(_classes(folder))
+    unknown = sorted(own - set(classes))
+    if unknown:
+        shown = ", ".join(unknown[:5]) + (", …" if len(unknown) > 5 else "")
+        raise ConfigError(f"{folder} has classes that train/ does not have: {shown}.")
+    names: list[bytes] = []
+    targets: list[int] = []
+    for target, name in enumerate(classes):
+        files = _images(folder / name) if name in own else []
+        names.extend(os.fsencode(os.path.join(name, file)) for file in files)
+        targets.extend([target] * len(files))
+    if not names:
+        raise ConfigError(
+            f"{folder} holds no image: put {', '.join(sorted(SUFFIXES))} files in its class folders."
+        )
+    chosen = limited(len(names), limit, seed)
+    return ImageFiles(folder, np.array(names)[chosen], np.array(targets)[chosen], mode)
+
+
+def _images(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if os.path.splitext(e.name)[1].lower() in SUFFIXES)

@@ -1,0 +1,55 @@
+"""Chance that can be repeated: what is drawn for a sample depends on named numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+from torch import Tensor
+
+__all__ = ["Drawn", "Source", "draws", "limited"]
+
+
+class Source(Protocol):
+    """What samples are made from: pictures of any form, say."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def draws(*key: int) -> np.random.Generator:
+    """A generator of its own for every tuple of numbers from 0 on, the same one in every process."""
+    return np.random.default_rng(key)
+
+
+def limited(count: int, limit: int | None, seed: int) -> np.ndarray:
+    """At most `limit` indices below `count`, ascending and drawn by `seed`; (n,) int64."""
+    if limit is None or limit >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).permutation(count)[:limit])
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """`change(item, generator)` of every item of `source`: augmented, masked or merely made a tensor.
+
+    The generator is that of (seed, epoch, index), so that neither the order in which samples are loaded, nor
+    the process that loads them, nor those loaded before make a difference.
+    """
+
+    source: Source
+    change: Callable[[Any, np.random.Generator], tuple[Tensor, ...]]
+    seed: int = 0
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int, /) -> tuple[Tensor, ...]:
+        return self.change(self.source[index], draws(self.seed, self.epoch, index))
+
+    def at_epoch(self, epoch: int) -> Self:
+        return replace(self, epoch=epoch)

@@ -1,0 +1,153 @@
+"""Data of any shape and number, made when asked for: to measure with, and to try a model on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from netsplit.data.dataset import Data
+from netsplit.data.draw import draws
+from netsplit.data.keys import at_least, check_common
+from netsplit.errors import ConfigError
+
+__all__ = ["synthetic"]
+
+Kind = Literal["image", "mask", "tokens"]
+
+DIMENSIONS = {"image": 3, "mask": 3, "tokens": 1}
+SHAPES = {3: "[channels, height, width]", 1: "[length]"}
+
+CELLS = 4  # a mask is so many by so many patches of one class
+FOLLOWS = 0.9  # how often a token is followed by the one that its own choice says
+NOISE = 0.5
+
+_RULE = 2  # keeps what all samples share apart from the samples of the two halves, 0 and 1
+
+
+def synthetic(
+    kind: Kind = "image",
+    shape: Sequence[int] = (3, 224, 224),
+    num_classes: int = 10,
+    learnable: bool = True,
+    train: int = 1024,
+    test: int = 256,
+    limit: int | None = None,
+    workers: int = 0,
+    prefetch: int = 2,
+    seed: int = 0,
+) -> Data:
+    """Samples drawn from (seed, half, index) when they are asked for, so that their number costs no memory.
+
+    `image`: float32 of `shape` (channels, height, width), and a class. `mask`: such an image, and a class
+    for every pixel (height, width). `tokens`: int64 of `shape` (length,) below `num_classes`, and the next
+    of each.
+
+    Args:
+        learnable: a class is a wave of its own in the image, or a colour of its own in the mask's patches,
+            under noise; a token mostly decides the next. False: nothing says anything about the target.
+        train: samples in the training half.
+        test: samples in the test half.
+        limit: at most so many of each half.
+
+    Raises:
+        ConfigError: a shape that does not fit the kind, or a number that cannot be used.
+    """
+    if kind not in DIMENSIONS:
+        raise ConfigError(f"dataset.kind is '{kind}': give one of {', '.join(DIMENSIONS)}.")
+    if len(shape) != DIMENSIONS[kind] or min(shape) < 1:
+        raise ConfigError(
+            f"dataset.shape is {list(shape)}: give {SHAPES[DIMENSIONS[kind]]} for kind {kind}, all above 0."
+        )
+    at_least(1, num_classes=num_classes, train=train, test=test)
+    check_common(limit, workers, prefetch, seed)
+    counts = (count if limit is None else min(count, limit) for count in (train, test))
+    make = _MAKERS[kind]
+    first, second = (make(tuple(shape), num_classes, learnable, n, seed, i) for i, n in enumerate(counts))
+    classes = tuple(map(str, range(num_classes)))
+    return Data(f"synthetic_{kind}", first, second, num_classes, classes, workers=workers, prefetch=prefetch)
+
+
+@dataclass(frozen=True)
+class _Made:
+    shape: tuple[int, ...]
+    num_classes: int
+    learnable: bool
+    count: int
+    seed: int
+    half: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> tuple[Tensor, Tensor]:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return self.made(draws(self.seed, self.half, index))
+
+    def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def noise(self, rng: np.random.Generator) -> Tensor:
+        """(*shape,) with deviation 1, or less where a signal is to be seen in it."""
+        values = rng.standard_normal(self.shape, dtype=np.float32)
+        return torch.from_numpy(values) * (NOISE if self.learnable else 1.0)
+
+
+class _Images(_Made):
+    def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        target = int(rng.integers(self.num_classes))
+        image = self.noise(rng)
+        return (image + self._wave(target) if self.learnable else image), torch.tensor(target)
+
+    def _wave(self, target: int) -> Tensor:
+        """A plane wave (channels, height, width) whose direction, length and phases are the class's."""
+        rng = draws(self.seed, _RULE, target)
+        channels, height, width = self.shape
+        down, right = rng.uniform(0.5, 4, size=2) * 2 * np.pi * rng.choice([-1, 1], size=2)
+        phases = rng.uniform(0, 2 * np.pi, size=(channels, 1, 1))
+        y = (down * np.linspace(0, 1, height)[:, None] + phases).astype(np.float32)
+        x = (right * np.linspace(0, 1, width)[None, :]).astype(np.float32)
+        return torch.from_numpy(np.cos(y) * np.cos(x) - np.sin(y) * np.sin(x))  # cos(y + x), for less
+
+
+class _Masks(_Made):
+    def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        _, height, width = self.shape
+        cells = rng.integers(self.num_classes, size=(CELLS, CELLS))
+        rows, columns = (np.arange(side) * CELLS // side for side in (height, width))
+        target = cells[rows[:, None], columns[None, :]]
+        image = self.noise(rng)
+        if self.learnable:
+            image += torch.from_numpy(self._colours(cells)[:, rows[:, None], columns[None, :]])
+        return image, torch.from_numpy(target)
+
+    def _colours(self, cells: np.ndarray) -> np.ndarray:
+        """(channels, *cells.shape): the colour of each cell's class."""
+        found = np.empty((self.shape[0], *cells.shape), dtype=np.float32)
+        for target in np.unique(cells):
+            colour = 2 * draws(self.seed, _RULE, int(target)).standard_normal((self.shape[0], 1))
+            found[:, cells == target] = colour
+        return found
+
+
+class _Tokens(_Made):
+    def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        length = self.shape[0] + 1
+        tokens = rng.integers(self.num_classes, size=length)
+        if self.learnable:
+            step = 1 + int(draws(self.seed, _RULE).integers(max(1, self.num_classes - 1)))
+            # A token that follows is the one before it plus a step; the others begin anew.
+            begins = rng.random(length) >= FOLLOWS
+            begins[0] = True
+            since = np.arange(length) - np.maximum.accumulate(np.where(begins, np.arange(length), 0))
+            tokens = (tokens[np.arange(length) - since] + since * step) % self.num_classes
+        found = torch.from_numpy(tokens)
+        return found[:-1], found[1:]
+
+
+_MAKERS: dict[str, type[_Made]] = {"image": _Images, "mask": _Masks, "tokens": _Tokens}

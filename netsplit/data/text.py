@@ -1,0 +1,146 @@
+"""Characters of the Python standard library's sources: real text that is everywhere, no download."""
+
+from __future__ import annotations
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from netsplit.data.dataset import IGNORED, Data
+from netsplit.data.draw import Drawn, limited
+from netsplit.data.keys import at_least, check_common, root_folder
+from netsplit.errors import ConfigError
+
+__all__ = ["MASK", "UNKNOWN", "VOCABULARY", "decoded", "encoded", "text"]
+
+VOCABULARY = ("<unknown>", "<mask>", "\t", "\n", *map(chr, range(ord(" "), ord("~") + 1)))
+"""The same for every text: a model trained on one fits another."""
+
+UNKNOWN, MASK = 0, 1
+
+TEST_FRACTION = 0.1
+
+# Devlin et al., BERT, 2019, section 3.1: of the masked characters so many are shown as the mask, so many as
+# any character; the rest stay.
+MASKED_FRACTION, SHOWN_AS_MASK, SHOWN_AS_OTHER = 0.15, 0.8, 0.1
+
+_LAST = ord("~") + 1
+_IDS = np.zeros(_LAST + 1, dtype=np.uint8)  # by code point; the last entry stands for all beyond
+_IDS[[ord(character) for character in VOCABULARY[2:]]] = np.arange(2, len(VOCABULARY))
+
+
+def text(
+    context: int = 128,
+    masked: bool = False,
+    root: str | None = None,
+    pattern: str = "*.py",
+    limit: int | None = None,
+    workers: int = 0,
+    prefetch: int = 2,
+    seed: int = 0,
+) -> Data:
+    """Windows of characters: int64 tokens (context,), with the next character of each as target (context,).
+
+    Files are taken in the order of their names, a tenth of them, drawn by `seed`, as the test half. Windows
+    do not overlap. The vocabulary is fixed: printable ASCII, tab and newline; others are unknown.
+
+    Args:
+        masked: targets are 15 % of the characters, which the input hides as BERT does; those of the other
+            positions are -100. Which ones, depends on `seed`, the epoch and the window's index.
+        root: a folder of other text; null is the standard library of the Python that runs.
+        pattern: which files of the folder.
+        limit: at most so many windows of each half, drawn by `seed`.
+
+    Raises:
+        ConfigError: there are too few files or too little text, or a number cannot be used.
+    """
+    at_least(1, context=context)
+    check_common(limit, workers, prefetch, seed)
+    standard = root is None
+    folder = root_folder(sysconfig.get_path("stdlib") if root is None else root, "text files")
+    files = _files(folder, pattern)
+    rng = np.random.default_rng(seed)
+    tests = set(rng.permutation(len(files))[: max(1, round(TEST_FRACTION * len(files)))].tolist())
+    parts = ([file for index, file in enumerate(files) if (index in tests) == half] for half in (False, True))
+    windows = (_windows(own, context, limit, seed) for own in parts)
+    train, test = (Drawn(each, _masked if masked else _next, seed) for each in windows)
+    name = ("text" if standard else folder.resolve().name) + ("_masked" if masked else "")
+    return Data(name, train, test, len(VOCABULARY), VOCABULARY, workers=workers, prefetch=prefetch)
+
+
+def encoded(characters: str) -> np.ndarray:
+    """Indices in the vocabulary, (n,) uint8."""
+    points = np.frombuffer(characters.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return _IDS[np.minimum(points, _LAST)]
+
+
+def decoded(tokens: Tensor) -> str:
+    """The characters again; unknown and masked ones by their names."""
+    return "".join(VOCABULARY[token] for token in tokens.tolist())
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    try:
+        files = sorted(path for path in folder.glob(pattern) if path.is_file())
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(f"dataset.pattern is '{pattern}': give one such as '*.txt'.") from error
+    if len(files) < 2:
+        raise ConfigError(
+            f"{folder} has {len(files)} files that fit dataset.pattern '{pattern}': give at least two, "
+            "one for each half."
+        )
+    return files
+
+
+@dataclass(frozen=True, eq=False)
+class _Windows:
+    tokens: np.ndarray  # (characters,) uint8
+    starts: np.ndarray  # (n,)
+    context: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int, /) -> Tensor:
+        """Tokens (context + 1,)."""
+        start = self.starts[index]
+        return torch.from_numpy(self.tokens[start : start + self.context + 1].astype(np.int64))
+
+
+def _windows(files: list[Path], context: int, limit: int | None, seed: int) -> _Windows:
+    tokens = encoded("".join(_read(file) for file in files))
+    count = (len(tokens) - 1) // context
+    if count < 1:
+        raise ConfigError(
+            f"dataset.context is {context}, but a half of the text has {len(tokens)} characters: give less, "
+            "or more text."
+        )
+    return _Windows(tokens, limited(count, limit, seed) * context, context)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"cannot read {file} ({error.strerror}): mend or remove the file.") from error
+
+
+def _next(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    return window[:-1], window[1:]
+
+
+def _masked(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """As many characters in every window: the mean over a batch is then that over its micro-batches."""
+    tokens, targets = window[:-1].clone(), torch.full((len(window) - 1,), IGNORED)
+    count = max(1, round(MASKED_FRACTION * len(tokens)))
+    chosen = torch.from_numpy(rng.permutation(len(tokens))[:count])
+    targets[chosen] = tokens[chosen]
+    how = torch.from_numpy(rng.random(count))
+    other = torch.from_numpy(rng.integers(2, len(VOCABULARY), size=count))
+    shown = torch.where(how < SHOWN_AS_MASK, MASK, tokens[chosen])
+    tokens[chosen] = torch.where(how >= 1 - SHOWN_AS_OTHER, other, shown)
+    return tokens, targets

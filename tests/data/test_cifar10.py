@@ -1,0 +1,122 @@
+"""CIFAR-10's own pickles: read, cut and flipped, and nothing in them is run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from netsplit.data import cifar10
+from netsplit.errors import ConfigError
+from tests.data.folders import make_cifar
+
+PLAIN = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_cifar(tmp_path)
+
+
+def batch(root: Path, name: str) -> Path:
+    return root / "cifar-10-batches-py" / name
+
+
+def test_the_batches_come_in_order_with_their_labels(root: Path) -> None:
+    data = cifar10(str(root), augment=False, **PLAIN)
+    assert (len(data.train), len(data.test), data.num_classes) == (30, 6, 10)
+    assert data.classes[:2] == ("airplane", "automobile")
+    for half, first, name in ((data.train, 12, "data_batch_3"), (data.test, 0, "test_batch")):
+        content = pickle.loads(batch(root, name).read_bytes(), encoding="bytes")
+        for i in range(6):
+            image, target = half[first + i]
+            assert target.item() == content[b"labels"][i]
+            expected = torch.from_numpy(content[b"data"][i].reshape(3, 32, 32).astype(np.float32))
+            torch.testing.assert_close(image * 255, expected)
+
+
+def test_augmented_images_are_moved_by_up_to_four_pixels_and_flipped(root: Path) -> None:
+    plain = cifar10(str(root), augment=False, **PLAIN).train[0][0]
+    train = cifar10(str(root), **PLAIN).train
+    padded = torch.nn.functional.pad(plain, (4, 4, 4, 4))
+    places = {
+        (y, x, flipped): part.flip(-1) if flipped else part
+        for y in range(9)
+        for x in range(9)
+        for part in (padded[:, y : y + 32, x : x + 32],)
+        for flipped in (False, True)
+    }
+    found = []
+    for epoch in range(60):
+        image = train.at_epoch(epoch)[0][0]  # type: ignore[attr-defined]
+        found += [place for place, expected in places.items() if torch.equal(image, expected)]
+    assert len(found) == 60
+    assert {y for y, _, _ in found} == {x for _, x, _ in found} == set(range(9))
+    assert 15 < sum(flipped for *_, flipped in found) < 45
+
+
+def test_images_are_normalised_by_the_channel(root: Path) -> None:
+    image = cifar10(str(root), mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 4.0)).test[1][0]
+    plain = cifar10(str(root), **PLAIN).test[1][0]
+    for channel, (mean, std) in enumerate(((0.1, 1), (0.2, 2), (0.3, 4))):
+        torch.testing.assert_close(image[channel] * std + mean, plain[channel])
+
+
+def test_a_missing_file_is_named(root: Path) -> None:
+    batch(root, "data_batch_4").unlink()
+    with pytest.raises(ConfigError, match=r"data_batch_4 is not there: dataset\.root must hold cifar-10"):
+        cifar10(str(root))
+    with pytest.raises(ConfigError, match=r"cifar-10-batches-py is not there"):
+        cifar10(str(root / "cifar-10-batches-py"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no batch"),
+        (b"<html>", "no batch"),
+        (pickle.dumps([1]), "no mapping"),
+        (pickle.dumps({b"labels": [1]}), "'data'"),
+        (pickle.dumps({b"data": np.zeros((2, 3071), np.uint8), b"labels": [1, 2]}), "3072 bytes"),
+        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}), "2 images, but 1 labels"),
+        (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [10]}), "labels from 10 to 10"),
+        (pickle.dumps({b"data": os.system, b"labels": [1]}), "it asks for posix.system"),
+    ],
+)
+def test_a_broken_batch_is_named(root: Path, content: bytes, reason: str) -> None:
+    batch(root, "data_batch_2").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"data_batch_2 is no batch of CIFAR-10") as caught:
+        cifar10(str(root))
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_batch_is_named(root: Path) -> None:
+    file = batch(root, "test_batch")
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(ConfigError, match=r"test_batch is no batch"):
+        cifar10(str(root))
+
+
+def test_a_pickle_cannot_run_code(root: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, (f"touch {marker}",)
+
+    batch(root, "batches.meta").write_bytes(pickle.dumps({b"label_names": Evil()}))
+    with pytest.raises(ConfigError, match=r"batches\.meta .*it asks for"):
+        cifar10(str(root))
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("names", [None, [], ["airplane"]])
+def test_classes_without_names_are_refused(root: Path, names: object) -> None:
+    batch(root, "batches.meta").write_bytes(pickle.dumps({b"label_names": names}))
+    with pytest.raises(ConfigError, match=r"batches\.meta .*no list 'label_names'"):
+        cifar10(str(root))

@@ -1,0 +1,124 @@
+"""What holds for every dataset: the same samples whoever loads them, and when."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from netsplit.data import IGNORED, Data, batches
+from netsplit.data.dataset import Drawable
+from netsplit.errors import ConfigError
+from tests.data.conftest import Builder
+
+NAMES = [
+    "digits", "digits_segmentation", "text", "text_masked", "synthetic_image", "synthetic_mask",
+    "synthetic_tokens", "cifar10", "imagenet", "imagefolder", "voc2012",
+]  # fmt: skip
+WITH_WORKERS = [name for name in NAMES if name != "digits"]
+CHANGING = {"text_masked", "cifar10", "imagenet", "voc2012"}
+
+some_epochs = st.integers(0, 3)
+few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+def loaded(data: Data, size: int = 2, **options: int | bool) -> Pairs:
+    return list(batches(data.train, size, **options))  # type: ignore[arg-type]
+
+
+def same(one: Pairs, other: Pairs) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a, b)
+        for left, right in zip(one, other, strict=True)
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def test_the_list_of_names_is_whole(builders: dict[str, Builder]) -> None:
+    assert set(NAMES) == set(builders)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_targets_are_classes_or_ignored(builders: dict[str, Builder], name: str) -> None:
+    data = builders[name]()
+    assert len(data.classes) == data.num_classes
+    for half in (data.train, data.test):
+        for index in range(len(half)):
+            inputs, targets = half[index]
+            assert inputs.dtype == (torch.int64 if inputs.dim() == 1 else torch.float32)
+            assert targets.dtype == torch.int64
+            counted = targets[targets != IGNORED]
+            assert len(counted)
+            assert 0 <= counted.min() <= counted.max() < data.num_classes
+            assert targets.shape in ((), inputs.shape[-targets.dim() :])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@few
+@given(epoch=some_epochs, seed=st.integers(0, 3), skip=st.integers(0, 3), size=st.integers(1, 3))
+def test_a_resumed_epoch_goes_on_with_the_same_samples(
+    builders: dict[str, Builder], name: str, epoch: int, seed: int, skip: int, size: int
+) -> None:
+    data = builders[name](seed=seed)
+    whole = loaded(data, size, epoch=epoch, seed=seed)
+    torch.manual_seed(epoch)
+    rest = loaded(builders[name](seed=seed), size, epoch=epoch, seed=seed, skip=skip * size)
+    assert same(rest, whole[skip:])
+
+
+@pytest.mark.parametrize("name", WITH_WORKERS)
+def test_workers_change_nothing(builders: dict[str, Builder], name: str) -> None:
+    data = builders[name](workers=2, prefetch=1)
+    assert (data.workers, data.prefetch) == (2, 1)
+    for workers in (1, 2):
+        found = loaded(data, epoch=2, seed=5, skip=2, workers=workers)
+        assert same(found, loaded(data, epoch=2, seed=5, skip=2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_is_augmented_changes_from_epoch_to_epoch(builders: dict[str, Builder], name: str) -> None:
+    data = builders[name]()
+    epochs = [loaded(data, epoch=epoch, shuffle=False) for epoch in (0, 0, 1)]
+    assert same(epochs[0], epochs[1])
+    assert same(epochs[0], epochs[2]) == (name not in CHANGING)
+
+
+@pytest.mark.parametrize("name", sorted(CHANGING - {"text_masked"}))
+def test_without_augmentation_nothing_changes(builders: dict[str, Builder], name: str) -> None:
+    data = builders[name](augment=False)
+    assert same(loaded(data, epoch=0, shuffle=False), loaded(data, epoch=1, shuffle=False))
+
+
+@pytest.mark.parametrize("name", sorted(CHANGING))
+def test_another_seed_augments_otherwise(builders: dict[str, Builder], name: str) -> None:
+    assert not same(*(loaded(builders[name](seed=seed), shuffle=False) for seed in (0, 1)))
+
+
+@pytest.mark.parametrize("name", sorted(CHANGING))
+def test_an_epoch_s_samples_do_not_depend_on_those_taken_before(
+    builders: dict[str, Builder], name: str
+) -> None:
+    train = builders[name]().train
+    assert isinstance(train, Drawable)
+    straight = train.at_epoch(3)[1]
+    for index in (2, 0, 1):
+        train.at_epoch(1)[index]
+    assert all(torch.equal(a, b) for a, b in zip(train.at_epoch(3)[1], straight, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_limit_keeps_so_many_of_each_half(builders: dict[str, Builder], name: str) -> None:
+    data = builders[name](limit=2)
+    assert (len(data.train), len(data.test)) == (2, 2)
+
+
+@pytest.mark.parametrize("name", WITH_WORKERS)
+@pytest.mark.parametrize("key", ["limit", "prefetch", "workers", "seed"])
+def test_numbers_that_cannot_be_used_are_refused(builders: dict[str, Builder], name: str, key: str) -> None:
+    value = -1 if key in ("workers", "seed") else 0
+    with pytest.raises(ConfigError, match=rf"dataset\.{key} is {value}: give at least {value + 1}"):
+        builders[name](**{key: value})

@@ -1,0 +1,123 @@
+"""Characters: every one of them once, the right target, and masks as BERT has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netsplit.data import IGNORED, text
+from netsplit.data.text import MASK, UNKNOWN, VOCABULARY, decoded, encoded
+from netsplit.errors import ConfigError
+from tests.data.folders import make_text
+
+
+@given(st.text())
+def test_encoding_keeps_what_the_vocabulary_has_and_marks_the_rest(characters: str) -> None:
+    tokens = encoded(characters)
+    assert len(tokens) == len(characters)
+    for token, character in zip(tokens, characters, strict=True):
+        assert token == (VOCABULARY.index(character) if character in VOCABULARY[2:] else UNKNOWN)
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
+def test_decoding_gives_the_characters_back(characters: str) -> None:
+    assert decoded(torch.from_numpy(encoded(characters))) == characters
+
+
+def test_the_standard_library_is_there_and_large_enough() -> None:
+    data = text()
+    assert data.num_classes == len(data.classes) == len(VOCABULARY) == 99
+    assert len(data.train) > 10_000
+    assert 0.02 < len(data.test) / len(data.train) < 0.4
+    inputs, targets = data.train[0]
+    assert inputs.shape == targets.shape == (128,)
+    assert "import " in "".join(decoded(data.train[index][0]) for index in range(200))
+
+
+def test_the_target_is_the_next_character_and_windows_hang_together(tmp_path: Path) -> None:
+    data = text(8, root=str(make_text(tmp_path)))
+    for half in (data.train, data.test):
+        whole, expected = "", torch.tensor(UNKNOWN)
+        for index in range(len(half)):
+            inputs, targets = half[index]
+            assert torch.equal(inputs[1:], targets[:-1])
+            assert inputs[0] == expected or index == 0
+            expected = targets[-1]
+            whole += decoded(inputs)
+        assert "\treturn x + " in whole
+        assert "<unknown>" in whole
+
+
+def test_no_file_is_in_both_halves_and_the_seed_draws_them(tmp_path: Path) -> None:
+    root = str(make_text(tmp_path, files=10))
+    splits = []
+    for seed in (0, 0, 1, 2):
+        data = text(4, root=root, seed=seed)
+        found = [
+            {number for number in range(10) if f"def f{number}(" in whole}
+            for half in (data.train, data.test)
+            for whole in ("".join(decoded(half[i][0]) for i in range(len(half))),)
+        ]
+        assert found[0].isdisjoint(found[1])
+        assert (len(found[0]), len(found[1])) == (9, 1)
+        splits.append(found)
+    assert splits[0] == splits[1]
+    assert splits[0] != splits[2] or splits[0] != splits[3]
+
+
+@given(context=st.integers(1, 60), seed=st.integers(0, 5))
+def test_masked_targets_are_what_the_input_hides(
+    tmp_path_factory: pytest.TempPathFactory, context: int, seed: int
+) -> None:
+    root = str(make_text(tmp_path_factory.getbasetemp() / "masked", files=4))
+    plain, masked = text(context, root=root, seed=seed), text(context, masked=True, root=root, seed=seed)
+    for index in range(min(4, len(plain.train))):
+        original, (inputs, targets) = plain.train[index][0], masked.train[index]
+        chosen = targets != IGNORED
+        assert int(chosen.sum()) == max(1, round(0.15 * context))
+        assert torch.equal(targets[chosen], original[chosen])
+        assert torch.equal(inputs[~chosen], original[~chosen])
+
+
+def test_eight_of_ten_masked_characters_are_masks_and_one_is_another() -> None:
+    plain, masked = text(limit=300), text(limit=300, masked=True)
+    shown, hidden = [], []
+    for index in range(300):
+        inputs, targets = masked.train[index]
+        chosen = targets != IGNORED
+        shown.append(inputs[chosen])
+        hidden.append(plain.train[index][0][chosen])
+    tokens, original = torch.cat(shown), torch.cat(hidden)
+    assert (tokens == MASK).double().mean().item() == pytest.approx(0.8, abs=0.03)
+    assert (tokens == original).double().mean().item() == pytest.approx(0.1, abs=0.03)
+    assert (tokens != UNKNOWN).all() or (original == UNKNOWN).any()
+
+
+def test_a_limit_is_drawn_over_the_whole_text() -> None:
+    """The first windows of a sorted list of files would be of one file."""
+    whole, few = text(), text(limit=50)
+    starts = few.train.source.starts // 128  # type: ignore[attr-defined]
+    assert starts.max() > len(whole.train) / 2
+
+
+def test_subfolders_are_read_when_the_pattern_says_so(tmp_path: Path) -> None:
+    root = make_text(tmp_path / "a")
+    assert len(text(4, root=str(tmp_path), pattern="**/*.py").train) == len(text(4, root=str(root)).train)
+
+
+def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    root = str(make_text(tmp_path / "text"))
+    with pytest.raises(ConfigError, match=r"dataset\.context is 0"):
+        text(0)
+    with pytest.raises(ConfigError, match=r"dataset\.context is 100000, but a half of the text has \d+ char"):
+        text(100_000, root=root)
+    with pytest.raises(ConfigError, match=r"has 0 files that fit dataset\.pattern '\*\.txt'"):
+        text(root=root, pattern="*.txt")
+    with pytest.raises(ConfigError, match=r"dataset\.pattern is ''"):
+        text(root=root, pattern="")
+    with pytest.raises(ConfigError, match=r"dataset\.root is .*nowhere"):
+        text(root=str(tmp_path / "nowhere"))
