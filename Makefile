@@ -10,7 +10,7 @@ GRAPHS ?= outputs/compare/runs
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run partition simulate bench bench-runtime fidelity train test test-all lint format ui pictures clean clean-all
+.PHONY: help setup run partition simulate bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all
 
 help:  ## List these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +60,9 @@ lint: $(STAMP)  ## Check style, format and types
 format: $(STAMP)  ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+report: $(STAMP)  ## Recorded comparisons as one page, outputs/report.html; ARGS="runs=3"
+	$(BIN)/python -m runners.report $(ARGS)
 
 ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
 	@mkdir -p outputs

@@ -1,0 +1,161 @@
+"""Which comparisons of the database a report shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from netsplit.config import suggest
+from netsplit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+__all__ = ["NEWEST", "Runs", "check_runs", "choose_comparisons", "runs_of"]
+
+NEWEST = "newest"
+PARENT = "mlflow.parentRunId"
+_PAGE = 1000  # runs of one answer
+_LEAST_ID = 4  # characters of a run's id that are enough
+
+Runs = int | str | Sequence[str]
+"""NEWEST of each name, so many newest, or ids of runs or their beginnings."""
+
+
+def check_runs(runs: Runs) -> Runs:
+    """`runs` as the functions here take it, an id as a list of one.
+
+    Raises:
+        ConfigError: it is none of what may be given.
+    """
+    accepted = "give newest, how many of the newest, or run ids in quotes"
+    if isinstance(runs, bool) or not isinstance(runs, (int, str, Sequence)):
+        raise ConfigError(f"runs is {runs}: {accepted}.")
+    if isinstance(runs, int):
+        if runs < 1:
+            raise ConfigError(f"runs is {runs}: give at least 1.")
+        return runs
+    if runs == NEWEST:
+        return runs
+    ids = [runs] if isinstance(runs, str) else list(runs)
+    wrong = [each for each in ids if not isinstance(each, str) or len(each) < _LEAST_ID]
+    if wrong or not ids:
+        raise ConfigError(
+            f"runs is {wrong[0] if wrong else 'empty'}: {accepted}, {_LEAST_ID} characters or more."
+        )
+    return ids
+
+
+def choose_comparisons(client: MlflowClient, experiments: Sequence[str], runs: Runs) -> list[tuple[Run, str]]:
+    """The comparisons' runs, each with its experiment's name: newest first, or in the order of the ids.
+
+    Counted are those that finished; of a name of which none did, those whose methods all failed.
+
+    Args:
+        experiments: names, or patterns with ``*`` and ``?``.
+
+    Raises:
+        ConfigError: no such experiment, no such run, or none that has finished.
+    """
+    runs = check_runs(runs)
+    names = _experiments(client, experiments)
+    if isinstance(runs, Sequence) and not isinstance(runs, str):
+        found = _by_id(client, list(names), runs)
+    else:
+        every = runs_of(client, list(names), "tags.role = 'comparison'")
+        ended = _ended(every)
+        if not ended:
+            raise ConfigError(_none_finished(every, list(names.values())))
+        found = ended[:runs] if isinstance(runs, int) else _newest_of_each(ended)
+    return [(run, names[run.info.experiment_id]) for run in found]
+
+
+def runs_of(client: MlflowClient, experiment_ids: list[str], condition: str) -> list[Run]:
+    """All runs that meet the condition, the newest first."""
+    found: list[Run] = []
+    token = None
+    while True:
+        page = client.search_runs(
+            experiment_ids,
+            condition,
+            max_results=_PAGE,
+            order_by=["attributes.start_time DESC"],
+            page_token=token,
+        )
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def _experiments(client: MlflowClient, patterns: Sequence[str]) -> dict[str, str]:
+    """Id to name of the experiments that the patterns name."""
+    known: dict[str, str] = {}
+    token = None
+    while True:
+        page = client.search_experiments(max_results=_PAGE, page_token=token)
+        known |= {str(each.experiment_id): str(each.name) for each in page}
+        token = page.token
+        if not token:
+            break
+    for pattern in patterns:
+        if not any(_matches(name, pattern) for name in known.values()):
+            raise ConfigError(
+                f"experiments names '{pattern}', which the database does not have: "
+                f"{suggest(pattern, known.values())}"
+            )
+    return {key: name for key, name in known.items() if any(_matches(name, each) for each in patterns)}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)  # a name may hold what a pattern reads as a sign
+
+
+def _ended(every: Sequence[Run]) -> list[Run]:
+    """Those that finished, and of names of which none did, those of which every method failed."""
+    finished = {_name(run) for run in every if run.info.status == "FINISHED"}
+    return [
+        run
+        for run in every
+        if run.info.status == "FINISHED"
+        or (_name(run) not in finished and run.info.status == "FAILED" and "failed_methods" in run.data.tags)
+    ]
+
+
+def _newest_of_each(newest_first: Sequence[Run]) -> list[Run]:
+    found: dict[tuple[str, str], Run] = {}
+    for run in newest_first:
+        found.setdefault((run.info.experiment_id, _name(run)), run)
+    return list(found.values())
+
+
+def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) -> list[Run]:
+    """The comparisons with these ids; a method's id stands for its comparison."""
+    every = {run.info.run_id: run for run in runs_of(client, experiment_ids, "")}
+    found: dict[str, Run] = {}
+    for each in ids:
+        matches = [run_id for run_id in every if run_id.startswith(each)]
+        if len(matches) != 1:
+            number = "several runs begin with it: give more of it" if matches else "there is no such run"
+            raise ConfigError(f"runs names '{each}', but {number}; `make ui` shows the ids.")
+        run = every[matches[0]]
+        run = every.get(run.data.tags.get(PARENT, ""), run)
+        if run.data.tags.get("role") != "comparison":
+            raise ConfigError(f"runs names '{each}', which is no run of NetSplit; `make ui` shows the ids.")
+        found[run.info.run_id] = run
+    return list(found.values())
+
+
+def _none_finished(every: Sequence[Run], names: Sequence[str]) -> str:
+    where = f"experiment '{names[0]}'" if len(names) == 1 else f"{len(names)} experiments"
+    if not every:
+        return f"there is no comparison in {where}: `make run` records one."
+    states = [run.info.status.lower() for run in every]
+    counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return f"no comparison in {where} has finished ({counted}): give runs=<id> for one that has not."
+
+
+def _name(run: Run) -> str:
+    return str(run.info.run_name)

@@ -1,0 +1,64 @@
+"""Write recorded comparisons as one HTML page and as Markdown: `python -m runners.report --help`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from omegaconf import DictConfig, OmegaConf
+
+from netsplit.config import build
+from netsplit.errors import ConfigError
+from runners._entry import entry, settings_of
+
+__all__ = ["Settings", "job", "main"]
+
+GROUPS = ("tracking",)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The top-level keys of `conf/report.yaml`."""
+
+    experiments: str | list[str]
+    runs: int | str | list[str] = "newest"
+    output: str = "outputs/report.html"
+    title: str = "NetSplit report"
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError(f"experiments is {self.experiments}: give a name, or a list of names.")
+
+    @property
+    def names(self) -> list[str]:
+        return [self.experiments] if isinstance(self.experiments, str) else list(self.experiments or ())
+
+
+def job(cfg: DictConfig) -> None:
+    """Everything from the composed config to the two files."""
+    OmegaConf.resolve(cfg)
+    settings: Settings = settings_of(cfg, "runners.report.Settings", _names(), GROUPS)
+    tracker = build(cfg.tracking)
+    if not tracker.enabled:
+        raise ConfigError("tracking records nothing, so there is nothing to report: choose tracking=mlflow.")
+
+    from netsplit.tracking.report import check_output, read_report, write_report
+
+    check_output(settings.output)
+    report = read_report(tracker.uri, settings.names, settings.runs, settings.title)
+    page, text = write_report(report, settings.output)
+    number = len(report.comparisons)
+    print(f"Written to {page} and {text}: {number} comparison{'s' * (number != 1)}.")
+
+
+def _names() -> list[str]:
+    return [field.name for field in fields(Settings)]
+
+
+@entry(config_name="report")
+def main(cfg: DictConfig) -> None:
+    job(cfg)
+
+
+if __name__ == "__main__":
+    main()

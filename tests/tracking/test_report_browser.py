@@ -1,0 +1,98 @@
+"""The page in a real browser: it fits a telephone, asks for nothing, and sorts its tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netsplit.tracking.report import html_page
+from tests.tracking.test_report import HOSTILE, planned, report, trained
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
+    "--virtual-time-budget=2000",
+]  # fmt: skip
+
+# The page in a frame of a telephone's width, since a browser's own window may not become so narrow.
+FRAME = """<!DOCTYPE html><body><iframe src="page.html" width="{width}" height="800"></iframe>
+<pre id="found">nothing</pre><script>
+addEventListener("message", function (event) {{
+  document.getElementById("found").textContent = event.data; }});
+</script></body>"""
+PROBE = """<script>addEventListener("load", function () {
+  var rows = function () {
+    return Array.from(document.querySelector("#c1 table").tBodies[0].rows, function (row) {
+      return row.cells[0].textContent; });
+  };
+  var before = rows();
+  document.querySelectorAll("#c1 table thead th")[1].click();
+  parent.postMessage(JSON.stringify({
+    inner: innerWidth, scroll: document.documentElement.scrollWidth,
+    boxes: Array.from(document.querySelectorAll("svg, dl, p, h1, h2, figure"), function (each) {
+      return each.getBoundingClientRect().right; }),
+    heights: Array.from(document.querySelectorAll("figure svg"), function (each) {
+      return each.getBoundingClientRect().height; }),
+    resources: performance.getEntriesByType("resource").length,
+    scripts: document.scripts.length, before: before, after: rows()
+  }), "*");
+});</script>"""
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")
+
+
+def browse(folder: Path, *arguments: str) -> str:
+    assert BROWSER is not None
+    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", *arguments]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    return done.stdout.decode()
+
+
+def look(folder: Path, page: str, width: int) -> dict[str, Any]:
+    """What a script in a copy of the page finds, in a frame of so many pixels."""
+    (folder / "page.html").write_text(page.replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
+    (folder / "frame.html").write_text(FRAME.format(width=width))
+    dom = browse(folder, "--dump-dom", (folder / "frame.html").as_uri())
+    found = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def test_a_telephone_shows_it_without_scrolling_sideways(tmp_path: Path) -> None:
+    long = trained(f"{HOSTILE} {'a_very_long_name_without_any_space' * 5}")
+    found = look(tmp_path, html_page(report(long, planned()), tmp_path), 360)
+    assert found["inner"] == 360
+    assert found["scroll"] == 360
+    assert max(found["boxes"]) <= 360
+    assert min(found["heights"]) > 20
+    assert found["resources"] == 0
+    assert found["scripts"] == 2  # the page's own and the probe: no name became a third
+    assert found["before"] == ["netsplit", "m_topo", "m_sct", "single"]
+    assert found["after"] == ["single", "m_topo", "netsplit", "m_sct"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [320, 768, 1280])
+def test_other_widths_do_not_scroll_either(tmp_path: Path, width: int) -> None:
+    found = look(tmp_path, html_page(report(), tmp_path), width)
+    assert found["scroll"] <= width
+
+
+@pytest.mark.slow
+def test_it_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(html_page(report(), tmp_path), encoding="utf-8")
+    picture = tmp_path / "picture.png"
+    browse(tmp_path, f"--screenshot={picture}", "--window-size=800,2000", (tmp_path / "page.html").as_uri())
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        colours = image.convert("RGB").getcolors(maxcolors=1 << 24)
+    assert colours is not None
+    assert len(colours) > 50
