@@ -8,9 +8,10 @@ DATABASE := sqlite:///outputs/mlflow.db
 PORT ?= 5000
 GRAPHS ?= outputs/compare/runs
 ARGS ?=
+EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 table_6_4 ablation scaling convergence
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run partition simulate bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all
+.PHONY: help setup run partition simulate reproduce convergence sweep bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all
 
 help:  ## List these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +61,21 @@ lint: $(STAMP)  ## Check style, format and types
 format: $(STAMP)  ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reproduce: $(STAMP)  ## The thesis's tables and pictures, one after another, then the report; EXPERIMENTS="table_6_3 ..."
+	@failed=; for name in $(EXPERIMENTS); do \
+	  runner=compare; grep -q '^study:' conf/experiment/$$name.yaml && runner=study; \
+	  echo "== $$name: python -m runners.$$runner experiment=$$name"; \
+	  $(BIN)/python -m runners.$$runner experiment=$$name $(ARGS) || failed="$$failed $$name"; \
+	done; \
+	$(BIN)/python -m runners.report; \
+	test -z "$$failed" || { echo "Not reproduced:$$failed; each says why above." >&2; exit 1; }
+
+convergence: $(STAMP)  ## NetSplit's training beside data parallelism's, on two workers
+	$(BIN)/python -m runners.compare experiment=convergence $(ARGS)
+
+sweep: $(STAMP)  ## Every schedule with several numbers of micro-batches; ARGS="schedule=gpipe,1f1b"
+	$(BIN)/python -m runners.compare --multirun schedule=gpipe,1f1b,zb_h1 schedule.microbatches=2,4 partitioner=[balanced] epochs=1 $(ARGS)
 
 report: $(STAMP)  ## Recorded comparisons as one page, outputs/report.html; ARGS="runs=3"
 	$(BIN)/python -m runners.report $(ARGS)

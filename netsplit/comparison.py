@@ -5,39 +5,36 @@ study once ──► per method: plan ──► deploy ──► fit ──► r
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from netsplit.checkpoints import Checkpoints, newest, stable_folder
-from netsplit.cluster.cluster import Link
 from netsplit.config import CheckpointSettings
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.files import write_text
 from netsplit.partition.base import Partitioner
 from netsplit.program.schedules import Schedule
+from netsplit.records import Comparison, capacities, record_comparison, record_study, row_of, write_plan
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.session import Plan, Session, Study
+from netsplit.session import Session, Study
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking import ComparisonRow, MethodRun, Tracker, markdown, outline
-from netsplit.tracking.figures import TrainingCurve, comparison_figure, link_figure, training_figure
-from netsplit.tracking.graph_figure import graph_figure
+from netsplit.tracking import Comparison as ParentRun
+from netsplit.tracking import ComparisonRow, MethodRun, Tracker
+from netsplit.tracking.figures import link_figure
 from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, solver_summary, timeline_summary
 from netsplit.tracking.timeline_figure import timeline_figure
-from netsplit.training import Epoch, History, Iteration, Observer, fit
+from netsplit.training import Epoch, Iteration, Observer, fit
 
-__all__ = ["Comparison", "Experiment", "Progress", "compare"]
+__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "tags_of"]
 
 log = logging.getLogger(__name__)
 
@@ -63,25 +60,13 @@ class Experiment:
     autocast: str | None = None
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    variable_copies: int | None = None
 
 
 class Progress(Observer, Protocol):
     """An observer that is told which method is next, and how many iterations it will take."""
 
     def method(self, name: str, iterations: int) -> None: ...
-
-
-@dataclass
-class Comparison:
-    """Rows in the order of the methods; everything else is in `folder` and in MLflow."""
-
-    folder: Path
-    rows: list[ComparisonRow] = field(default_factory=list)
-    histories: dict[str, History] = field(default_factory=dict)
-
-    @property
-    def failed(self) -> list[ComparisonRow]:
-        return [row for row in self.rows if row.failed]
 
 
 def compare(
@@ -98,25 +83,47 @@ def compare(
     if experiment.resume not in ("never", "auto"):
         _origin(experiment.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
-    with tracker.comparison(experiment.name, experiment.config, tags=_tags(experiment, session)) as parent:
+    with tracker.comparison(
+        experiment.name, experiment.config, tags=tags_of(experiment, session.spec.name)
+    ) as parent:
         study = _study(experiment, session)
-        _record_study(parent, study, session, folder)
-        for name, partitioner in experiment.partitioners.items():
-            try:
-                with parent.method(name, experiment.config, tags={"partitioner": name}) as run:
-                    row = _method(experiment, session, study, partitioner, run, found, progress)
-            except (NetSplitError, OSError) as error:
-                reason = " ".join(str(error).split())
-                log.error("%s failed: %s", name, reason)
-                row = ComparisonRow(name, "failed", capacity=_capacities(study), error=reason)
-            found.rows.append(row)
-        _record_comparison(parent, found)
+        record_study(parent, study, folder)
+        if session.link_samples:
+            link_figure(session.link_samples, study.cluster.links, folder / "links.png")
+            parent.artifact(folder / "links.png")
+        each_method(
+            experiment,
+            study,
+            parent,
+            found,
+            lambda partitioner, run: _method(experiment, session, study, partitioner, run, found, progress),
+        )
     return found
+
+
+def each_method(
+    experiment: Experiment,
+    study: Study,
+    parent: ParentRun,
+    found: Comparison,
+    row: Callable[[Partitioner, MethodRun], ComparisonRow],
+) -> None:
+    """The rows of all methods, each in a run of its own, recorded; a method that fails stops no other."""
+    for name, partitioner in experiment.partitioners.items():
+        try:
+            with parent.method(name, experiment.config, tags={"partitioner": name}) as run:
+                found.rows.append(row(partitioner, run))
+        except (NetSplitError, OSError) as error:
+            reason = " ".join(str(error).split())
+            log.error("%s failed: %s", name, reason)
+            failed = ComparisonRow(name, "failed", capacity=capacities(study.cluster), error=reason)
+            found.rows.append(failed)
+    record_comparison(parent, found)
 
 
 def _study(experiment: Experiment, session: Session) -> Study:
     first = next(batches(experiment.data.train, experiment.batch_size, seed=experiment.seed))
-    return session.study(
+    study = session.study(
         experiment.model,
         experiment.loss,
         first,
@@ -125,6 +132,7 @@ def _study(experiment: Experiment, session: Session) -> Study:
         experiment.clip_norm,
         experiment.autocast,
     )
+    return replace(study, costs=replace(study.costs, variable_copies=experiment.variable_copies))
 
 
 def _method(
@@ -140,7 +148,7 @@ def _method(
     run.summary(solver_summary(plan.placement.report))
     folder = found.folder / run.name
     log.info("%s: drawing the plan, placing the parameters", run.name)
-    _write_plan(plan, folder)
+    write_plan(plan, folder)
     run.describe(f"```\n{plan.summary()}\n```")
 
     def restart() -> DistributedRuntime:
@@ -167,8 +175,10 @@ def _method(
     timeline_figure(plan.predicted, history.measured, folder / "timeline.png")
     run.summary(timeline_summary(plan.predicted, history.typical, experiment.batch_size))
     run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
+    row = row_of(plan, run.name, history)
+    run.summary({"capacity_bytes": row.capacity, "nodes": row.nodes})
     run.artifact(folder)
-    return _row(plan, history, run.name)
+    return row
 
 
 def _steps_per_epoch(experiment: Experiment) -> int:
@@ -237,86 +247,11 @@ class _Recording:
         self.progress.epoch(done)
 
 
-def _row(plan: Plan, history: History, name: str) -> ComparisonRow:
-    report = plan.placement.report
-    last = history.epochs[-1]
-    return ComparisonRow(
-        method=name,
-        status=report.status,
-        objective_s=report.objective,
-        gap=report.gap,
-        solve_s=report.seconds,
-        predicted_s=plan.predicted.iteration_s,
-        measured_s=history.iteration_s,
-        throughput=history.throughput,
-        accuracy=last.test_accuracy,
-        predicted_peak=plan.predicted.peak_bytes,
-        measured_peak=history.peak_bytes,
-        capacity=_capacities(plan.study),
-        nodes=dict(Counter(plan.placement.device_of.values())),
-        loss=last.train_loss,
-    )
-
-
-def _capacities(study: Study) -> dict[str, int]:
-    return {device.name: device.capacity_bytes for device in study.cluster.devices}
-
-
-def _tags(experiment: Experiment, session: Session) -> dict[str, str]:
+def tags_of(experiment: Experiment, cluster: str) -> dict[str, str]:
     return {
         "model": type(experiment.model).__name__,
         "dataset": experiment.data.name,
-        "cluster": session.spec.name,
+        "cluster": cluster,
         "schedule": experiment.schedule.name,
         "methods": ", ".join(experiment.partitioners),
     }
-
-
-def _record_study(run: MethodRun, study: Study, session: Session, folder: Path) -> None:
-    """What all methods share: the graph with its costs and links, which `runners.partition` reads."""
-    study.workload.save(folder / "graph.json")
-    run.artifact(folder / "graph.json")
-    if session.link_samples:
-        link_figure(session.link_samples, study.cluster.links, folder / "links.png")
-        run.artifact(folder / "links.png")
-    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in study.cluster.links.items()})
-
-
-def _in_words(link: Link) -> str:
-    fit = "given" if link.r_squared is None else f"R² {link.r_squared:.4f}"
-    return f"{1e6 * link.latency_s:.1f} µs, {link.bandwidth / 1e9:.2f} GB/s, {fit}"
-
-
-def _write_plan(plan: Plan, folder: Path) -> None:
-    placement = plan.placement
-    _write_json(folder / "placement.json", asdict(placement))
-    write_text(folder / "program.txt", plan.program.show())
-    write_text(folder / "summary.txt", plan.summary())
-    graph_figure(
-        plan.study.graph, placement, folder / "graph.png", costs=plan.study.costs, cluster=plan.study.cluster
-    )
-
-
-def _record_comparison(run: MethodRun, found: Comparison) -> None:
-    write_text(found.folder / "comparison.md", markdown(found.rows) + "\n")
-    run.describe(f"```\n{outline(found.rows)}\n```")
-    run.artifact(found.folder / "comparison.md")
-    trained = [row for row in found.rows if not row.failed]
-    if trained:
-        curves = {name: _curve(history) for name, history in found.histories.items() if history.epochs}
-        comparison_figure(trained, found.folder / "comparison.png")
-        training_figure(curves, found.folder / "training.png")
-        run.artifact(found.folder / "comparison.png")
-        run.artifact(found.folder / "training.png")
-
-
-def _curve(history: History) -> TrainingCurve:
-    return TrainingCurve(
-        [epoch.train_loss for epoch in history.epochs],
-        [epoch.test_accuracy for epoch in history.epochs],
-        [epoch.seconds for epoch in history.epochs],
-    )
-
-
-def _write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1))

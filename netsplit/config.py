@@ -68,11 +68,14 @@ class Settings:
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     profile: Literal["reuse", "refresh", "off"] = "reuse"
+    variable_copies: int | None = None
 
     def __post_init__(self) -> None:
         for key, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("accumulate", 1)):
             if getattr(self, key) < least:
                 raise ConfigError(f"{key} is {getattr(self, key)}: give at least {least}.")
+        if self.variable_copies is not None and self.variable_copies < 0:
+            raise ConfigError(f"variable_copies is {self.variable_copies}: give 0 or more, or null.")
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ConfigError(f"clip_norm is {self.clip_norm}: give a number above 0, or null.")
 

@@ -59,7 +59,7 @@ class Study:
 
     model: nn.Module
     graph: Graph  # of the training step, at the micro-batch size
-    inference: Graph
+    inference: Graph  # the training step's own where nothing will be deployed
     values: dict[str, Tensor]  # initializers; the model's own tensors
     costs: Costs
     cluster: Cluster
@@ -86,14 +86,10 @@ class Study:
         placement = partitioner.partition(self.problem(seed))
         log.info("%s: %s", placement.method, placement.report.summary())
         program = self._program(placement)
-        where = inference_placement(self.graph, self.inference, placement.device_of)
-        inference = compile_program(
-            self.inference, where, self.inference.position, self.cluster, self.schedule, training=False
-        )
         predicted = simulate(program, self.cluster, self.costs)
         if partitioner.respects_capacity:
             _warn_of_overflow(placement.method, predicted, self.cluster)
-        return Plan(self, placement, program, inference, predicted)
+        return Plan(self, placement, program, predicted)
 
     def _program(self, placement: Placement, microbatches: int | None = None) -> Program:
         schedule = self.schedule
@@ -132,8 +128,14 @@ class Plan:
     study: Study
     placement: Placement
     program: Program
-    inference: Program
     predicted: Timeline
+
+    @cached_property
+    def inference(self) -> Program:
+        """Evaluation, with every node on the device of its like in training."""
+        study, graph = self.study, self.study.inference
+        where = inference_placement(study.graph, graph, self.placement.device_of)
+        return compile_program(graph, where, graph.position, study.cluster, study.schedule, training=False)
 
     @cached_property
     def static_bytes(self) -> dict[str, int]:

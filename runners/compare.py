@@ -1,40 +1,85 @@
-"""Compare partitioning methods: plan, train and record each. `python -m runners.compare --help`."""
+"""Compare partitioning methods: plan, train and record each. `python -m runners.compare --help`.
+
+On a cluster of this machine methods are trained; on a described one they are planned and predicted. With
+`cases` one comparison is made for each, and a table of all.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from netsplit.cluster.local import ClusterSpec
+from netsplit.cluster.described import ClusterDescription
 from netsplit.config import build, check
 from netsplit.errors import ConfigError, NetSplitError
+from runners._cases import cases_of
 from runners._entry import entry
+
+if TYPE_CHECKING:
+    from netsplit.records import Comparison
 
 __all__ = ["job", "main"]
 
 log = logging.getLogger(__name__)
 
-GROUPS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "tracking", "loss")
+GROUPS = (
+    "model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "tracking", "loss", "cases",
+    "published",
+)  # fmt: skip
 TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
-def job(cfg: DictConfig) -> None:
-    """Everything from the composed config to the table; used by `runners.train` too."""
-    settings = check(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
+def job(cfg: DictConfig) -> float | None:
+    """Everything from the composed config to the table; used by `runners.train` too.
+
+    Returns the least seconds of an iteration, which a sweep may minimise.
+    """
+    if "study" in cfg:
+        name = _title(cfg)
+        raise ConfigError(
+            f"experiment {name} is no comparison: run `python -m runners.study experiment={name}`."
+        )
     folder = Path(HydraConfig.get().runtime.output_dir)
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    cases = cases_of(cfg)
+    if not cases:
+        found = _comparison(cfg, _name(cfg), folder, console)
+        _require_all(found)
+        return found.best_s
+    done: dict[str, Comparison] = {}
+    for number, (name, case) in enumerate(cases.items(), 1):
+        log.info("case %s (%d of %d)", name, number, len(cases))
+        done[name] = _comparison(case, f"{_title(cfg)}: {name}", folder / name, console)
+    _conclude(cfg, done, folder, console)
+    return None
+
+
+def _conclude(cfg: DictConfig, done: dict[str, Comparison], folder: Path, console: Console) -> None:
+    from netsplit.cases import Cases, cases_figure
+
+    cases = Cases(done, OmegaConf.to_container(cfg.published) if cfg.get("published") else {})
+    cases.write(folder)
+    cases_figure(cases, folder / "cases.png")
+    cases_figure(cases, folder / "cases.svg")
+    console.print(cases.table(_title(cfg)))
+    console.print(f"Written to {folder}: cases.md, cases.csv, cases.png; 'make ui' shows the runs.")
+    for found in done.values():
+        _require_all(found)
+
+
+def _comparison(cfg: DictConfig, name: str, folder: Path, console: Console) -> Comparison:
+    """One comparison of all methods, shown as a table."""
+    settings = check(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
     tracker = build(cfg.tracking)
     spec = build(cfg.cluster)
-    if not isinstance(spec, ClusterSpec):
-        raise ConfigError(
-            "cluster describes devices that are not here: choose cpu2 or cpu4, or plan on it with "
-            "`python -m runners.partition`."
-        )
     partitioners = {name: build(node) for name, node in cfg.partitioner.items()}
     schedule = build(cfg.schedule)
     schedule.microbatch_size(settings.batch_size)
@@ -44,10 +89,10 @@ def job(cfg: DictConfig) -> None:
     import torch
 
     from netsplit.comparison import Experiment, compare
+    from netsplit.forecast import forecast
     from netsplit.profile.measured import default_folder
     from netsplit.profile.optimizer import check_optimizer
     from netsplit.session import Session
-    from netsplit.tracking import comparison_table, outline
     from runners._progress import ConsoleProgress
 
     torch.manual_seed(settings.seed)
@@ -55,9 +100,12 @@ def job(cfg: DictConfig) -> None:
     _check_classes(cfg, data.num_classes)
     optimizer = build(cfg.optimizer)
     check_optimizer(optimizer)
+    planned = isinstance(spec, ClusterDescription)
+    with torch.device("meta") if planned else nullcontext():
+        model = build(cfg.model)
     experiment = Experiment(
-        name=_name(cfg),
-        model=build(cfg.model),
+        name=name,
+        model=model,
         loss=build(cfg.loss),
         data=data,
         partitioners=partitioners,
@@ -73,18 +121,33 @@ def job(cfg: DictConfig) -> None:
         autocast=settings.autocast,
         resume=settings.resume,
         checkpoint=settings.checkpoint,
+        variable_copies=settings.variable_copies,
     )
     log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    kept = None if settings.profile == "off" else default_folder()
-    session = Session(spec, folder / "workers", profile_cache=kept, refresh=settings.profile == "refresh")
-    with session, ConsoleProgress(console) as progress:
-        found = compare(experiment, session, tracker, folder, progress)
+    folder.mkdir(parents=True, exist_ok=True)
+    if planned:
+        found = forecast(experiment, spec, tracker, folder)
+    else:
+        kept = None if settings.profile == "off" else default_folder()
+        session = Session(spec, folder / "workers", profile_cache=kept, refresh=settings.profile == "refresh")
+        with session, ConsoleProgress(console) as progress:
+            found = compare(experiment, session, tracker, folder, progress)
+    _show(found, name, folder, console)
+    return found
+
+
+def _show(found: Comparison, name: str, folder: Path, console: Console) -> None:
+    from netsplit.tracking import comparison_table, outline
+
     if console.width < TABLE_WIDTH:
         console.print(outline(found.rows), highlight=False, soft_wrap=True)
     else:
-        console.print(comparison_table(found.rows, title=experiment.name))
+        console.print(comparison_table(found.rows, title=name))
     console.print(f"Written to {folder}; 'make ui' shows the runs, 'comparison.md' there is this table.")
+
+
+def _require_all(found: Comparison) -> None:
+    """Raises NetSplitError: a method failed."""
     if found.failed:
         first, names = found.failed[0], ", ".join(row.method for row in found.failed)
         share = f"{len(found.failed)} of {len(found.rows)} methods failed ({names}); "
@@ -92,8 +155,8 @@ def job(cfg: DictConfig) -> None:
 
 
 @entry(config_name="config")
-def main(cfg: DictConfig) -> None:
-    job(cfg)
+def main(cfg: DictConfig) -> float | None:
+    return job(cfg)
 
 
 def _make(folder: Path) -> None:
@@ -106,6 +169,10 @@ def _make(folder: Path) -> None:
         ) from error
 
 
+def _title(cfg: DictConfig) -> str:
+    return str(HydraConfig.get().runtime.choices.get("experiment") or _name(cfg))
+
+
 def _name(cfg: DictConfig) -> str:
     choices = HydraConfig.get().runtime.choices
     return ", ".join(
@@ -114,11 +181,12 @@ def _name(cfg: DictConfig) -> str:
 
 
 def _check_classes(cfg: DictConfig, needed: int) -> None:
-    given = cfg.model.get("num_classes")
-    if given is not None and given < needed:
-        raise ConfigError(
-            f"model.num_classes is {given}, but the dataset has {needed} classes: give at least {needed}."
-        )
+    for key in ("num_classes", "vocabulary"):
+        given = cfg.model.get(key)
+        if given is not None and given < needed:
+            raise ConfigError(
+                f"model.{key} is {given}, but the dataset has {needed} classes: give at least {needed}."
+            )
 
 
 def _size(model: object) -> int:

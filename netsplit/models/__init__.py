@@ -1,5 +1,27 @@
 """The models of the evaluation, one builder per file."""
 
 from netsplit.models.amoebanet_d import amoebanet_d
+from netsplit.models.bert import bert
+from netsplit.models.deeplab_v3 import deeplab_v3
+from netsplit.models.googlenet import googlenet
+from netsplit.models.gpt import gpt
+from netsplit.models.inception_v3 import inception_v3
+from netsplit.models.resnet import resnet
+from netsplit.models.u_transformer import u_transformer
+from netsplit.models.unet import unet
+from netsplit.models.unet_classic import unet_classic
+from netsplit.models.vgg19 import vgg19
 
-__all__ = ["amoebanet_d"]
+__all__ = [
+    "amoebanet_d",
+    "bert",
+    "deeplab_v3",
+    "googlenet",
+    "gpt",
+    "inception_v3",
+    "resnet",
+    "u_transformer",
+    "unet",
+    "unet_classic",
+    "vgg19",
+]

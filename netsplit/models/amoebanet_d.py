@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from netsplit.errors import ConfigError
+from netsplit.models._sizes import check_least
 
 __all__ = ["AmoebaNetD", "amoebanet_d"]
 
@@ -238,9 +239,7 @@ def amoebanet_d(
         )
     if num_filters < 8 or num_filters % 8:
         raise ConfigError(f"model.num_filters is {num_filters}: give a positive multiple of 8.")
-    for name, value in (("num_classes", num_classes), ("in_channels", in_channels)):
-        if value < 1:
-            raise ConfigError(f"model.{name} is {value}: give at least 1.")
+    check_least(1, num_classes=num_classes, in_channels=in_channels)
     return AmoebaNetD(
         num_classes=num_classes,
         num_layers=num_layers,

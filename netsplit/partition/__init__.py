@@ -1,5 +1,6 @@
 """Methods that decide which device runs which node, and in which order: one file per method."""
 
+from netsplit.partition.ablated import Ablated
 from netsplit.partition.auto import Auto
 from netsplit.partition.balanced import Balanced
 from netsplit.partition.base import Objective, Partitioner, Placement, Problem, SolverReport, Stage
@@ -43,6 +44,7 @@ METHODS: dict[str, type[Partitioner]] = {
 }
 
 __all__ = [
+    "Ablated",
     "METHODS",
     "Auto",
     "Balanced",

@@ -11,6 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.config import build, check
 from netsplit.data import Data
 from netsplit.errors import ConfigError
+from runners._cases import cases_of
+from runners.study import question
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "tracking")
@@ -21,9 +23,9 @@ OPTIONS = [
 ]
 
 
-def composed(*overrides: str) -> DictConfig:
+def composed(*overrides: str, config: str = "config") -> DictConfig:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", list(overrides))
+        return compose(config, list(overrides))
 
 
 def test_the_default_config_chooses_every_group() -> None:
@@ -32,14 +34,20 @@ def test_the_default_config_chooses_every_group() -> None:
     assert list(config.partitioner) == ["auto", "netsplit", "m_topo", "single"]
     assert check(config).epochs == 3
 
+
 NEEDING_A_FOLDER = ("cifar10", "imagefolder", "imagenet", "voc2012")
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_fits_its_target(option: str) -> None:
     group, name = option.split("=")
+    if "\nstudy:" in (CONF / group / f"{name}.yaml").read_text():
+        question(composed(option, config="study").study, Path())
+        return
     override = f"{group}=[{name}]" if group == "partitioner" else option
-    check(composed(override, *(["dataset.root=/nowhere"] if name in NEEDING_A_FOLDER else [])))
+    config = composed(override, *(["dataset.root=/nowhere"] if name in NEEDING_A_FOLDER else []))
+    for each in (config, *cases_of(config).values()):
+        check(each)
 
 
 def test_the_quick_experiment_is_short() -> None:

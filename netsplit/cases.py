@@ -1,0 +1,162 @@
+"""Comparisons side by side: what every method reaches in every case, beside what others published."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from netsplit.files import write_text
+from netsplit.records import Comparison
+from netsplit.tracking.drawing import colours_of, new_figure, save
+from netsplit.tracking.table import ComparisonRow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+__all__ = ["Cases", "Cell", "cases_figure"]
+
+Published = Mapping[str, Mapping[str, float]]
+"""Case -> method -> samples per second."""
+
+_NONE = "-"
+_HEADINGS = (
+    "case", "method", "status", "seconds_to_plan", "predicted_s", "measured_s", "samples_per_s", "published",
+    "difference",
+)  # fmt: skip
+
+
+class Cell(NamedTuple):
+    """One method in one case. Samples per second; measured where the method was trained, else predicted."""
+
+    case: str
+    row: ComparisonRow
+    published: float | None
+    best: bool  # of the case
+
+    @property
+    def difference(self) -> float | None:
+        """(ours - published) / published."""
+        if self.published is None or self.row.throughput is None:
+            return None
+        return self.row.throughput / self.published - 1
+
+
+@dataclass(frozen=True)
+class Cases:
+    """All comparisons, by case."""
+
+    found: Mapping[str, Comparison]
+    published: Published = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Cell]:
+        for case, comparison in self.found.items():
+            reached = [row.throughput for row in comparison.rows if row.throughput is not None]
+            most = max(reached, default=None)
+            for row in comparison.rows:
+                known = self.published.get(case, {}).get(row.method)
+                yield Cell(case, row, known, row.throughput is not None and row.throughput == most)
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(cell.row.method for cell in self))
+
+    def of(self, method: str) -> dict[str, Cell]:
+        """Case -> the method's cell."""
+        return {cell.case: cell for cell in self if cell.row.method == method}
+
+    def table(self, title: str = "") -> Table:
+        """Methods by cases, for the terminal."""
+        from rich import box
+        from rich.table import Table
+
+        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, caption=self._legend())
+        table.add_column("samples/s")
+        for case in self.found:
+            table.add_column(case, justify="right")
+        for method in self.methods:
+            cells = self.of(method)
+            table.add_row(method, *(_text(cells.get(case)) for case in self.found))
+        return table
+
+    def markdown(self) -> str:
+        """The same as a GitHub table."""
+        lines = [["samples/s", *self.found], ["---", *("---:" for _ in self.found)]]
+        for method in self.methods:
+            cells = self.of(method)
+            lines.append([f"`{method}`", *(_text(cells.get(case)) for case in self.found)])
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"{table}\n\n{self._legend()}\n"
+
+    def csv(self) -> str:
+        """One line for each method in each case."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(_HEADINGS)
+        for cell in self:
+            row = cell.row
+            writer.writerow(
+                [
+                    cell.case, row.method, row.status, row.solve_s, row.predicted_s, row.measured_s,
+                    row.throughput, cell.published, cell.difference,
+                ]
+            )  # fmt: skip
+        return out.getvalue()
+
+    def write(self, folder: Path) -> None:
+        """`cases.md` and `cases.csv`."""
+        write_text(folder / "cases.md", self.markdown())
+        write_text(folder / "cases.csv", self.csv())
+
+    def _legend(self) -> str:
+        known = "; in brackets what was published, and the difference" if self.published else ""
+        return f"* the most of a case{known}"
+
+
+def cases_figure(cases: Cases, path: str | Path) -> Figure:
+    """Throughput of every method in every case: a group of bars for each case; marks where published."""
+    methods, names = cases.methods, list(cases.found)
+    colours = colours_of(methods)
+    figure = new_figure(max(7.0, 1.6 * len(names) + 0.25 * len(names) * len(methods)), 5)
+    axes = figure.subplots()
+    width = 0.8 / max(len(methods), 1)
+    marked = False
+    for index, method in enumerate(methods):
+        for at, cell in ((names.index(case), cell) for case, cell in cases.of(method).items()):
+            place = at + (index - (len(methods) - 1) / 2) * width
+            height = cell.row.throughput or 0.0
+            label = method if at == 0 else None
+            axes.bar(place, height, 0.92 * width, color=colours[method], label=label)
+            axes.annotate(
+                f"{height:.3g}" if height else "failed", (place, height), xytext=(0, 2),
+                textcoords="offset points", ha="center", va="bottom", fontsize=7,
+                rotation=0 if height else 90,
+            )  # fmt: skip
+            if cell.published is not None:
+                edge = 0.46 * width
+                published = None if marked else "published"
+                axes.plot(
+                    [place - edge, place + edge], [cell.published] * 2, color="black", lw=1.6, label=published
+                )
+                marked = True
+    axes.set_xticks(range(len(names)), names)
+    axes.set_ylabel("samples per second")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    axes.margins(y=0.1)
+    save(figure, path)
+    return figure
+
+
+def _text(cell: Cell | None) -> str:
+    if cell is None:
+        return _NONE
+    if cell.row.throughput is None:
+        return "failed" if cell.row.failed else _NONE
+    text = f"{cell.row.throughput:.2f}{'*' if cell.best else ''}"
+    if cell.published is not None and cell.difference is not None:
+        text += f" ({cell.published:.2f}, {100 * cell.difference:+.0f} %)"
+    return text

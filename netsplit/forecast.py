@@ -1,0 +1,132 @@
+"""Methods compared on devices that are not here: planned and simulated, with predicted costs.
+
+model on the meta device ──capture──► Graph ──predicted_costs──► per method: plan ──► record ──► row
+
+Nothing is computed and nothing is held: a model of any size is planned on any machine.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.comparison import Experiment, each_method, tags_of
+from netsplit.data.dataset import Samples
+from netsplit.errors import ConfigError
+from netsplit.graph.step import capture
+from netsplit.partition.base import Partitioner
+from netsplit.profile.optimizer import optimizer_alpha
+from netsplit.profile.predict import predicted_costs
+from netsplit.records import Comparison, record_study, row_of, write_plan
+from netsplit.runtime.share import UpdateRule
+from netsplit.session import Study
+from netsplit.simulate.trace import write_trace
+from netsplit.tracking import ComparisonRow, MethodRun, Tracker
+from netsplit.tracking.metrics import solver_summary, timeline_summary
+from netsplit.tracking.timeline_figure import timeline_figure
+from netsplit.workload import Workload
+
+__all__ = ["PLANNED", "forecast", "study_of"]
+
+log = logging.getLogger(__name__)
+
+PLANNED = {"mode": "planned"}
+"""Tag of runs in which nothing was trained."""
+
+
+def forecast(
+    experiment: Experiment, description: ClusterDescription, tracker: Tracker, folder: Path
+) -> Comparison:
+    """Plan with every method, and predict an iteration of each; `experiment.epochs` counts for nothing.
+
+    A method that fails keeps its row, with the reason; the others go on.
+
+    Raises:
+        CaptureError, ConfigError: before any method could begin.
+    """
+    found = Comparison(folder)
+    study = study_of(experiment, description)
+    tags = tags_of(experiment, description.name) | PLANNED
+    with tracker.comparison(experiment.name, experiment.config, tags=tags) as parent:
+        record_study(parent, study, folder)
+
+        def row(partitioner: Partitioner, run: MethodRun) -> ComparisonRow:
+            run.tags(PLANNED)
+            return _method(experiment, study, partitioner, run, folder / run.name)
+
+        each_method(experiment, study, parent, found, row)
+    return found
+
+
+def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
+    """The model's graph with predicted costs on the described devices.
+
+    Raises:
+        CaptureError: the model cannot be captured.
+        ConfigError: the devices' speeds are given relative to a profile, or the batch does not divide into
+            micro-batches.
+    """
+    if not description.accelerators:
+        raise ConfigError(
+            f"cluster '{description.name}' says how fast its devices are beside a measured graph: choose one "
+            "that names their models, as titan_rtx3, or plan a graph file with `python -m runners.partition`."
+        )
+    size = experiment.schedule.microbatch_size(experiment.batch_size)
+    model = experiment.model.to("meta")
+    log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
+    graph = capture(
+        model, experiment.loss, _example(experiment.data.train, size), autocast=experiment.autocast
+    )
+    log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+    kinds = {rates.name: rates for rates in description.accelerators.values()}
+    costs = replace(
+        predicted_costs(graph, kinds, optimizer_alpha(experiment.optimizer)),
+        variable_copies=experiment.variable_copies,
+    )
+    workload = Workload(type(model).__name__, graph, costs)
+    need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
+    cluster = description.cluster(workload.base_kind, need_bytes)
+    rule = UpdateRule(experiment.clip_norm, loss_scaling=experiment.autocast == "float16")
+    return Study(
+        model,
+        graph,
+        graph,
+        {},
+        costs,
+        cluster,
+        experiment.schedule,
+        experiment.optimizer,
+        experiment.loss,
+        rule,
+    )
+
+
+def _example(samples: Samples, size: int) -> tuple[Tensor, Tensor]:
+    """A micro-batch of such samples, without their values."""
+    inputs, targets = samples[0]
+    return tuple(  # type: ignore[return-value]
+        torch.empty((size, *each.shape), dtype=each.dtype, device="meta") for each in (inputs, targets)
+    )
+
+
+def _method(
+    experiment: Experiment, study: Study, partitioner: Partitioner, run: MethodRun, folder: Path
+) -> ComparisonRow:
+    plan = study.plan(partitioner, experiment.seed)
+    run.summary(solver_summary(plan.placement.report))
+    write_plan(plan, folder)
+    run.describe(f"```\n{plan.summary()}\n```")
+    write_trace(folder / "trace.json", plan.predicted, None, program=plan.program)
+    timeline_figure(plan.predicted, None, folder / "timeline.png")
+    run.summary(timeline_summary(plan.predicted, None, experiment.batch_size))
+    run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
+    row = row_of(plan, run.name)
+    found = {"predicted_throughput": row.throughput, "capacity_bytes": row.capacity, "nodes": row.nodes}
+    run.summary(found)
+    run.artifact(folder)
+    return row

@@ -1,0 +1,73 @@
+"""Checks that the builders share; each refusal names its config key."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from netsplit.errors import ConfigError
+
+__all__ = ["Widening", "check_even", "check_fraction", "check_least", "check_sides", "check_tokens"]
+
+Widening = Literal["none", "bottleneck", "all"]
+
+
+def check_least(least: int, /, **sizes: int) -> None:
+    """Every size, by the name of its key, is at least `least`.
+
+    Raises:
+        ConfigError: the first that is not.
+    """
+    for name, value in sizes.items():
+        if value < least:
+            raise ConfigError(f"model.{name} is {value}: give at least {least}.")
+
+
+def check_even(**sizes: int) -> None:
+    """Every size is even and at least 2.
+
+    Raises:
+        ConfigError: the first that is not.
+    """
+    for name, value in sizes.items():
+        if value < 2 or value % 2:
+            raise ConfigError(f"model.{name} is {value}: give an even number of at least 2.")
+
+
+def check_fraction(**values: float) -> None:
+    """Every probability is at least 0 and below 1.
+
+    Raises:
+        ConfigError: the first that is not.
+    """
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ConfigError(f"model.{name} is {value}: give at least 0 and less than 1.")
+
+
+def check_sides(images: Tensor, depth: int) -> None:
+    """Height and width of images (n, c, h, w) can be halved `depth` times.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    height, width = images.shape[-2:]
+    if height % 2**depth or width % 2**depth:
+        raise ConfigError(
+            f"model.depth is {depth}, but images of {height}x{width} pixels cannot be halved so often: "
+            f"give sides that are multiples of {2**depth}."
+        )
+
+
+def check_tokens(tokens: Tensor, context: int) -> None:
+    """Tokens (n, t) are no more a sample than there are positions.
+
+    Raises:
+        ConfigError: they are more.
+    """
+    if tokens.shape[1] > context:
+        raise ConfigError(
+            f"model.context is {context}, but a sample has {tokens.shape[1]} tokens: "
+            f"give at least {tokens.shape[1]}."
+        )

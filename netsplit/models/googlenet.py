@@ -1,0 +1,34 @@
+"""GoogLeNet: nine modules, each of which runs four branches on one input and joins what they give.
+
+Szegedy et al., "Going Deeper with Convolutions", CVPR 2015. The model is torchvision's, which has
+BatchNorm and 3x3 convolutions where the paper has 5x5; without the two auxiliary heads.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import nn
+
+from netsplit.models._sizes import check_fraction, check_least
+from netsplit.models._torchvision import import_torchvision
+
+__all__ = ["googlenet"]
+
+
+def googlenet(num_classes: int = 1000, dropout: float = 0.2) -> nn.Module:
+    """GoogLeNet: images (batch, 3, height, width) -> logits (batch, num_classes); made for sides of 224.
+
+    Args:
+        num_classes: scores a sample.
+        dropout: probability before the last layer.
+
+    Raises:
+        ConfigError: a size that cannot be.
+    """
+    check_least(1, num_classes=num_classes)
+    check_fraction(dropout=dropout)
+    model = import_torchvision().models.GoogLeNet(
+        num_classes=num_classes, aux_logits=False, init_weights=True, dropout=dropout
+    )
+    return cast(nn.Module, model)

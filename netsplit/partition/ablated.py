@@ -1,0 +1,70 @@
+"""A method that is not told everything: what each part of the problem is worth.
+
+The answer is made for the poorer problem, and judged, as any other, on the whole one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Literal
+
+from netsplit.cluster.cluster import Cluster, Link
+from netsplit.partition.base import Partitioner, Placement, Problem
+from netsplit.profile.costs import Costs
+
+__all__ = ["Ablated", "without_backward", "without_links"]
+
+Part = Literal["backward", "links"]
+
+
+@dataclass(frozen=True)
+class Ablated(Partitioner):
+    """`method` without a part of what there is to know.
+
+    Args:
+        without: ``backward``: no backward takes time, as where forward seconds alone are measured;
+            ``links``: every link is the mean of all.
+    """
+
+    method: Partitioner
+    without: Part
+
+    name = "ablated"
+
+    @property
+    def respects_capacity(self) -> bool:  # type: ignore[override]
+        return self.method.respects_capacity
+
+    def partition(self, problem: Problem) -> Placement:
+        poorer = _ABLATIONS[self.without](problem)
+        if problem.evaluate is not None:
+            poorer = problem.evaluate.moved_to(problem, poorer.cluster, poorer.costs)  # type: ignore[attr-defined]
+        return replace(self.method.partition(poorer), method=f"{self.method.name} without {self.without}")
+
+
+def without_backward(problem: Problem) -> Problem:
+    """No backward takes time."""
+    costs = problem.costs
+    seconds = {
+        kind: {name: replace(each, backward_s=0.0, weight_s=0.0) for name, each in found.items()}
+        for kind, found in costs.seconds.items()
+    }
+    found: Costs = replace(costs, seconds=seconds)
+    return replace(problem, costs=found)
+
+
+def without_links(problem: Problem) -> Problem:
+    """Every link is the mean of all."""
+    links = problem.cluster.links
+    if not links:
+        return problem
+    common = Link(
+        mean(link.latency_s for link in links.values()),
+        mean(link.seconds_per_byte for link in links.values()),
+    )
+    cluster: Cluster = replace(problem.cluster, links=dict.fromkeys(links, common))
+    return replace(problem, cluster=cluster)
+
+
+_ABLATIONS = {"backward": without_backward, "links": without_links}

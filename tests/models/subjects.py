@@ -1,0 +1,97 @@
+"""Every model of `conf/model/`: how many parameters it has, and a batch that it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from netsplit.config import build
+
+__all__ = ["CONF", "SUBJECTS", "Subject", "config_of", "count", "on_meta"]
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Parameters; sides of the images, or tokens a sample; `dense`: a class for each pixel."""
+
+    parameters: int
+    side: int = 0
+    tokens: int = 0
+    dense: bool = False
+
+    def batch(self, name: str, size: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
+        """Inputs and targets of `size` samples, drawn alike every time."""
+        config = config_of(name)
+        classes = config.get("num_classes") or config.vocabulary
+        generator = torch.Generator().manual_seed(3)
+        if self.tokens:
+            inputs = torch.randint(0, classes, (size, self.tokens), generator=generator)
+            targets = torch.randint(0, classes, (size, self.tokens), generator=generator)
+        else:
+            if device == "meta":
+                inputs = torch.empty(size, 3, self.side, self.side, device="meta")
+            else:
+                inputs = torch.randn(size, 3, self.side, self.side, generator=generator)
+            shape = (size, self.side, self.side) if self.dense else (size,)
+            targets = torch.randint(0, classes, shape, generator=generator)
+        return inputs.to(device), targets.to(device)
+
+
+SUBJECTS = {
+    "amoebanet_d": Subject(122_470_120, side=224),
+    "amoebanet_d_small": Subject(391_354, side=32),
+    "bert": Subject(109_514_298, tokens=512),
+    "bert_small": Subject(839_523, tokens=32),
+    "deeplab_v3": Subject(188_740_181, side=224, dense=True),
+    "deeplab_v3_all": Subject(263_588_757, side=224, dense=True),
+    "deeplab_v3_small": Subject(398_899, side=64, dense=True),
+    "googlenet": Subject(6_624_904, side=224),
+    "googlenet_small": Subject(5_610_154, side=32),
+    "gpt": Subject(124_439_808, tokens=1024),
+    "gpt_small": Subject(835_072, tokens=32),
+    "inception_v3": Subject(23_834_568, side=299),
+    "inception_v3_small": Subject(21_806_058, side=75),
+    "resnet152": Subject(60_192_808, side=224),
+    "resnet152_small": Subject(187_922, side=32),
+    "resnet50": Subject(25_557_032, side=224),
+    "u_transformer": Subject(36_626_306, side=256, dense=True),
+    "u_transformer_small": Subject(143_299, side=64, dense=True),
+    "unet": Subject(232_687_328, side=192, dense=True),
+    "unet_classic": Subject(31_037_698, side=256, dense=True),
+    "unet_classic_small": Subject(86_155, side=64, dense=True),
+    "unet_small": Subject(70_100, side=64, dense=True),
+    "vgg19": Subject(143_667_240, side=224),
+    "vgg19_small": Subject(1_289_946, side=32),
+    "wide_resnet152": Subject(174_658_344, side=224),
+    "wide_resnet152_all": Subject(236_350_568, side=224),
+    "wide_resnet152_small": Subject(579_994, side=32),
+}
+"""By the name of the config. Sides and tokens are those the model is made for; the small ones' are small."""
+
+
+@cache
+def config_of(name: str) -> DictConfig:
+    """The composed node `model`."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(f"model/{name}").model
+
+
+@cache
+def on_meta(name: str) -> nn.Module:
+    """The config's model without memory for its parameters."""
+    with torch.device("meta"):
+        model = build(config_of(name))
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,166 @@
+"""Comparisons on devices that are not here: planned, predicted, nothing trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
+from netsplit.comparison import Experiment
+from netsplit.data import synthetic
+from netsplit.errors import ConfigError
+from netsplit.forecast import forecast, study_of
+from netsplit.graph.ir import Graph
+from netsplit.partition import MTopo, NetSplit, Problem, Single
+from netsplit.partition.ablated import Ablated, without_links
+from netsplit.profile.costs import Costs
+from netsplit.program import GPipe, SingleBatch
+from netsplit.tracking import Tracker
+
+
+def two(model: str | None = "TITAN RTX", capacity: str = "4GB") -> ClusterDescription:
+    devices = [DescribedDevice(name, capacity=capacity, model=model) for name in ("a", "b")]
+    return described_cluster("two", devices, LinkCost(8e9, 2e-5))
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3),
+        nn.Flatten(),
+        nn.LazyLinear(10),
+    )
+    model(torch.zeros(2, 3, 12, 12))
+    return Experiment(
+        name="drawn",
+        model=model,
+        loss=nn.CrossEntropyLoss(),
+        data=synthetic(shape=[3, 12, 12]),
+        partitioners={"m_topo": MTopo(), "single": Single()},
+        schedule=SingleBatch(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        epochs=1,
+        batch_size=8,
+    )
+
+
+@pytest.fixture
+def unrecorded() -> Tracker:
+    return Tracker("sqlite:///nowhere.db", "none", enabled=False)
+
+
+def test_every_method_is_predicted_and_none_is_measured(
+    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
+) -> None:
+    found = forecast(experiment, two(), unrecorded, tmp_path)
+    assert [row.method for row in found.rows] == ["m_topo", "single"]
+    assert not found.failed
+    for row in found.rows:
+        assert row.predicted_s is not None
+        assert row.throughput == pytest.approx(8 / row.predicted_s)
+        assert row.measured_s is None
+        assert row.accuracy is None
+        assert {"placement.json", "program.txt", "trace.json", "timeline.png", "graph.png"} <= {
+            file.name for file in (tmp_path / row.method).iterdir()
+        }
+    assert found.best_s == min(row.predicted_s or 0.0 for row in found.rows)
+    assert (tmp_path / "comparison.md").exists()
+    assert not (tmp_path / "training.png").exists()
+
+
+def test_one_device_takes_the_sum_of_its_operators_and_the_step(
+    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
+) -> None:
+    study = study_of(experiment, two())
+    assert {each.device.type for each in experiment.model.parameters()} == {"meta"}
+    kind = "TITAN RTX"
+    operators_s = sum(each.total_s for each in study.costs.seconds[kind].values())
+    nbytes = sum(each.nbytes for each in study.graph.initializers.values() if each.requires_grad)
+    step_s = nbytes * study.costs.step_seconds_per_byte[kind]
+    instructions = study.plan(Single()).program.instructions["a"]
+    overhead_s = len(instructions) * study.costs.instruction_s.get(kind, 0.0)
+    predicted_s = study.plan(Single()).predicted.iteration_s
+    assert predicted_s == pytest.approx(operators_s + step_s + overhead_s)
+
+
+def test_a_method_without_room_keeps_its_row(
+    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
+) -> None:
+    found = forecast(experiment, two(capacity="20KB"), unrecorded, tmp_path)
+    (failed,) = found.failed
+    assert failed.method == "m_topo"
+    assert "no placement that fits" in str(failed.error)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda each: each,
+            r"cluster 'two' says how fast its devices are beside a measured graph",
+        ),
+        (lambda each: replace(each, schedule=GPipe(3)), "microbatches"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(
+    experiment: Experiment, change: Callable[[Experiment], Experiment], message: str
+) -> None:
+    changed = change(experiment)
+    cluster = two(model=None, capacity="50%") if changed is experiment else two()
+    with pytest.raises(ConfigError, match=message):
+        study_of(changed, cluster)
+
+
+def test_copies_of_variables_decide_what_fits(experiment: Experiment) -> None:
+    less, more = (study_of(replace(experiment, variable_copies=n), two()) for n in (1, 3))
+    problems = less.problem(), more.problem()
+    assert [problem.copies for problem in problems] == [1, 3]
+
+
+def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experiment) -> None:
+    study = study_of(experiment, two())
+    seen: list[float] = []
+
+    class Spy(Single):
+        def partition(self, problem):  # type: ignore[no-untyped-def]
+            costs, cluster = problem.costs, problem.cluster
+            seen.append(sum(each.backward_s for kind in costs.seconds.values() for each in kind.values()))
+            seen.append(problem.evaluate(placement := super().partition(problem)).iteration_s)
+            assert problem.evaluate.costs is costs
+            assert problem.evaluate.cluster is cluster
+            return placement
+
+    whole = study.plan(Single()).predicted.iteration_s
+    plan = study.plan(Ablated(Spy(), "backward"))
+    assert seen[0] == 0.0
+    assert seen[1] < whole
+    assert plan.predicted.iteration_s == pytest.approx(whole)
+    assert plan.placement.method == "single without backward"
+
+
+def test_links_are_all_alike_without_their_differences() -> None:
+    devices = [DescribedDevice(name, capacity="4GB", model="TITAN RTX") for name in "abc"]
+    cluster = described_cluster("three", devices, LinkCost(8e9, 2e-5)).cluster("x", 1)
+    slow = replace(cluster.links["a", "b"], seconds_per_byte=1.0)
+    cluster = replace(cluster, links={**cluster.links, ("a", "b"): slow})
+    found = without_links(Problem(Graph({}, {}, (), (), {}), Costs({}, 2), cluster)).cluster.links
+    assert len(set(found.values())) == 1
+    mean = sum(link.seconds_per_byte for link in cluster.links.values()) / len(cluster.links)
+    assert next(iter(found.values())).seconds_per_byte == pytest.approx(mean)
+
+
+def test_a_method_of_the_thesis_plans_too(
+    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
+) -> None:
+    changed = replace(experiment, partitioners={"netsplit": NetSplit(time_limit_s=5)})
+    (row,) = forecast(changed, two(), unrecorded, tmp_path).rows
+    assert row.status == "optimal"
