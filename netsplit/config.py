@@ -254,7 +254,7 @@ def _value(parameter: Parameter, value: Any, place: str) -> Any:
         raise ConfigError(f"{_join(place, parameter.name)} is {_shown(value)}: give {parameter.accepts}.")
     schema = OmegaConf.structured(dataclasses.make_dataclass("Schema", [(parameter.name, parameter.hint)]))
     try:
-        merged = OmegaConf.merge(schema, {parameter.name: value})
+        merged = OmegaConf.merge(schema, {parameter.name: _plain(value)})
         plain = getattr(OmegaConf.to_object(merged), parameter.name)
     except OmegaConfBaseException as error:
         key = _join(place, str(error.full_key or parameter.name))

@@ -1,0 +1,37 @@
+"""Questions about models, devices and links that are no comparison of methods: `python -m runners.study`.
+
+A study takes cases by name and returns a `StudyResult`, which `write` and `record` turn into files and an
+MLflow run:
+
+    cases ──► memory_needs, edge_bytes, operator_seconds, time_breakdown, link_lines ──► StudyResult
+    StudyResult ──write──► table.md, table.csv, pictures (PNG, SVG) with their data (CSV)
+"""
+
+from netsplit.studies.breakdown import RunCase, time_breakdown
+from netsplit.studies.cases import ByName, ModelCase
+from netsplit.studies.edges import edge_bytes
+from netsplit.studies.links import LinkCase, link_lines
+from netsplit.studies.memory import memory_needs
+from netsplit.studies.operators import OperatorCase, operator_seconds
+from netsplit.studies.render import markdown, record, terminal_table, write
+from netsplit.studies.result import Column, Picture, StudyResult
+
+__all__ = [
+    "ByName",
+    "Column",
+    "LinkCase",
+    "ModelCase",
+    "OperatorCase",
+    "Picture",
+    "RunCase",
+    "StudyResult",
+    "edge_bytes",
+    "link_lines",
+    "markdown",
+    "memory_needs",
+    "operator_seconds",
+    "record",
+    "terminal_table",
+    "time_breakdown",
+    "write",
+]

@@ -1,0 +1,95 @@
+"""What a study is asked about: cases by name, most of them a model on data of a shape."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.data.dataset import Data
+from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
+from netsplit.graph.step import capture, capture_inference
+
+__all__ = ["WORKERS", "ByName", "ModelCase", "check_references"]
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+
+WORKERS = Path("workers")
+"""Where workers write their logs if nothing else is said; the command gives a place in its own folder."""
+
+
+class ByName(dict[str, C]):
+    """A study's cases by name, in the order in which they are shown."""
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """A model with the data that it would be trained on.
+
+    Args:
+        model: builds it; called on the meta device where only shapes matter, so that size is no hindrance.
+        dataset: its first sample gives the shapes of a batch.
+        reference: figures that others have printed for this case, by the names that the study says.
+        label: what the case is called in tables; None: its name.
+    """
+
+    model: Callable[[], nn.Module]
+    dataset: Data
+    batch_size: int
+    loss: Callable[..., Tensor] = field(default_factory=nn.CrossEntropyLoss)
+    reference: Mapping[str, float] = field(default_factory=dict)
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size of a case is {self.batch_size}: give at least 1.")
+
+    def shapes(self) -> tuple[Tensor, Tensor]:
+        """A batch (inputs, targets) on the meta device: shapes and types without values."""
+        inputs, targets = self.dataset.train[0]
+        return self._many(inputs), self._many(targets)
+
+    def training_graph(self) -> Graph:
+        """Of one training step, captured without data or memory.
+
+        Raises:
+            CaptureError: the model cannot be captured.
+        """
+        graph = capture(self._on_meta(), self.loss, self.shapes())
+        log.info("%d operators, %d variables", len(graph), len(graph.variables))
+        return graph
+
+    def inference_graph(self) -> Graph:
+        """Of the model alone in evaluation mode; errors as of `training_graph`."""
+        return capture_inference(self._on_meta(), self.shapes()[0])
+
+    def _on_meta(self) -> nn.Module:
+        with torch.device("meta"):
+            return self.model()
+
+    def _many(self, sample: Tensor) -> Tensor:
+        sample = torch.as_tensor(sample)
+        return torch.empty((self.batch_size, *sample.shape), dtype=sample.dtype, device="meta")
+
+
+def check_references(cases: Mapping[str, ModelCase], *known: str) -> None:
+    """Refuse a case with a printed figure that the study has no place for.
+
+    Raises:
+        ConfigError: the first one, and the names that there are.
+    """
+    for name, case in cases.items():
+        for each in case.reference:
+            if each not in known:
+                raise ConfigError(
+                    f"study.cases.{name}.reference has {each}, with which nothing is compared: known: "
+                    f"{', '.join(known) or 'none'}."
+                )

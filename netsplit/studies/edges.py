@@ -1,0 +1,126 @@
+"""How large the tensors are that cross from node to node (thesis, Figure 5-3)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from statistics import median
+from typing import TYPE_CHECKING
+
+from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
+from netsplit.studies.cases import ByName, ModelCase, check_references
+from netsplit.studies.result import Cell, Column, Picture, StudyResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["cumulative", "edge_bytes"]
+
+log = logging.getLogger(__name__)
+
+MB = 1e-6
+
+
+def edge_bytes(cases: ByName[ModelCase], threshold_bytes: float = 1e8) -> StudyResult:
+    """The cumulative distribution of the bytes of a graph's edges, one for each reader of a variable.
+
+    Args:
+        cases: `reference` may have ``share_below``, a fraction.
+        threshold_bytes: the share of edges with fewer bytes is told.
+
+    Raises:
+        CaptureError: a model cannot be captured.
+    """
+    if threshold_bytes <= 0:
+        raise ConfigError(f"study.threshold_bytes is {threshold_bytes}: give more than 0.")
+    check_references(cases, "share_below")
+    rows: list[tuple[Cell, ...]] = []
+    curves: dict[str, list[tuple[int, float]]] = {}
+    shares: dict[str, float] = {}
+    for name, case in cases.items():
+        log.info("%s at batches of %d", name, case.batch_size)
+        graph = case.training_graph()
+        sizes = _sizes(graph)
+        label = case.label or name
+        shares[label] = sum(nbytes < threshold_bytes for nbytes in sizes) / len(sizes)
+        curves[label] = cumulative(sizes)
+        rows.append(
+            (
+                label,
+                case.batch_size,
+                len(graph),
+                len(sizes),
+                median(sizes),
+                max(sizes),
+                shares[label],
+                case.reference.get("share_below"),
+            )
+        )
+    return StudyResult(
+        "Bytes of the tensors that cross from node to node",
+        (
+            Column("model", text=True),
+            Column("batch", "d"),
+            Column("nodes", ",d"),
+            Column("edges", ",d"),
+            Column("median (MB)", ",.3g", MB),
+            Column("largest (MB)", ",.1f", MB),
+            Column(f"below {threshold_bytes / 1e6:g} MB (%)", ".1f", 100.0),
+            Column("printed (%)", ".1f", 100.0),
+        ),
+        tuple(rows),
+        ("An edge is a variable and one node that reads it; inputs of the graph and parameters are none.",),
+        (_picture(curves, threshold_bytes, shares),),
+        {f"share_below.{name}": share for name, share in zip(cases, shares.values(), strict=True)},
+    )
+
+
+def cumulative(sizes: list[int]) -> list[tuple[int, float]]:
+    """Every size that occurs, rising, with the share of all that are no larger."""
+    done, found = 0, []
+    for nbytes, count in sorted(Counter(sizes).items()):
+        done += count
+        found.append((nbytes, done / len(sizes)))
+    return found
+
+
+def _sizes(graph: Graph) -> list[int]:
+    found = [graph.variables[k].nbytes for _, _, k in graph.edges]
+    if not found:
+        raise ConfigError("the graph of a case has a single node, and so no edge: take a larger model.")
+    return found
+
+
+def _picture(
+    curves: dict[str, list[tuple[int, float]]], threshold_bytes: float, shares: dict[str, float]
+) -> Picture:
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import EngFormatter
+
+        from netsplit.tracking.drawing import PALETTE
+
+        axes = figure.subplots()
+        right = max(points[-1][0] for points in curves.values())
+        for index, (name, points) in enumerate(curves.items()):
+            shown = [(max(nbytes, 1), 100 * share) for nbytes, share in points]
+            axes.step(
+                [shown[0][0], *(nbytes for nbytes, _ in shown), 2 * right],
+                [0.0, *(share for _, share in shown), 100.0],
+                where="post",
+                color=PALETTE[index % len(PALETTE)],
+                linewidth=2,
+                label=f"{name}: {100 * shares[name]:.1f} % below {threshold_bytes / 1e6:g} MB",
+            )
+        axes.axvline(threshold_bytes, color="#777777", linestyle="--", linewidth=1)
+        axes.set_xscale("log")
+        axes.set_xlim(right=2 * right)
+        axes.set_ylim(0, 103)
+        axes.xaxis.set_major_formatter(EngFormatter("B"))
+        axes.set_xlabel("bytes of an edge")
+        axes.set_ylabel("edges with at most so many (%)")
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper left", fontsize=10)
+
+    rows = [(name, nbytes, share) for name, points in curves.items() for nbytes, share in points]
+    return Picture("edges", (9, 5.5), draw, ("model", "bytes", "share of edges with at most so many"), rows)

@@ -1,0 +1,77 @@
+"""What every study returns: one table, its notes, and pictures with the data that they show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Cell", "Column", "Picture", "StudyResult"]
+
+Cell: TypeAlias = str | int | float | None
+
+_NONE = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table. `form` is Python's format specification of its numbers, such as ``",.1f"``."""
+
+    name: str
+    form: str = ""
+    scale: float = 1.0  # from seconds, bytes and fractions to the unit that `name` says
+    text: bool = False  # words, which begin at the left
+
+    def scaled(self, cell: Cell) -> Cell:
+        """A cell in the column's unit; None where there is nothing to tell."""
+        if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+            return None
+        return cell if isinstance(cell, str) or self.scale == 1.0 else cell * self.scale
+
+    def shown(self, cell: Cell) -> str:
+        """A cell as people read it."""
+        value = self.scaled(cell)
+        if value is None:
+            return _NONE
+        return value if isinstance(value, str) else format(value, self.form)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture and what it shows, as rows of numbers."""
+
+    name: str  # of its files, without suffix
+    size_in: tuple[float, float]  # width and height in inches
+    draw: Callable[[Figure], None]
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The answer of a study. Cells hold seconds, bytes and fractions; columns say how they are shown.
+
+    Args:
+        metrics: figures for MLflow, by a name that says of which case they are.
+        notes: sentences below the table: how to read it, and what it leaves out.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            assert len(row) == len(self.columns), f"{row} does not fit the columns of '{self.title}'"
+
+    def column(self, name: str) -> list[Cell]:
+        """All cells of a column, from the top."""
+        index = [column.name for column in self.columns].index(name)
+        return [row[index] for row in self.rows]

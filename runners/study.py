@@ -1,0 +1,146 @@
+"""Answer a question about models, devices or links: `python -m runners.study --help`.
+
+study:
+  _target_: netsplit.studies.edge_bytes    # what is asked
+  cases:                                   # of what, by name
+    mine: {model: ..., dataset: ..., batch_size: 64}
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from netsplit.config import PARTIAL, TARGET, build, locate
+from netsplit.errors import ConfigError
+from runners._entry import CONF, entry, settings_of
+
+__all__ = ["Settings", "comparison_among", "job", "main", "question", "studies"]
+
+log = logging.getLogger(__name__)
+
+STUDY, CASES, FOLDER = "study", "cases", "folder"
+EXPERIMENT = "experiment"
+GROUPS = (STUDY, "tracking")
+_WIDTH = 120  # columns of a table that goes to a file or a pipe
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The top-level keys of `conf/study.yaml` that belong to no group."""
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}: give at least 0.")
+
+
+def job(cfg: DictConfig) -> None:
+    """Everything from the composed config to the table, the files and the run in MLflow."""
+    settings_of(cfg, "runners.study.Settings", ["seed"], GROUPS)
+    if cfg.get(STUDY) is None:
+        raise ConfigError(f"no study is chosen: give experiment=<name>, one of {', '.join(studies())}.")
+    config = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(config, dict)
+    tracker = build(cfg.tracking)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    ask = question(cfg[STUDY], folder / "workers")
+
+    from netsplit.studies import record, terminal_table, write
+
+    tracker.open()  # what is wrong with it shows before the work, not after
+    result = ask()
+    files = write(result, folder)
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    console.print(terminal_table(result))
+    names = ", ".join(path.name for path in files if path.suffix in (".md", ".csv", ".png"))
+    console.print(f"Written to {folder}: {names}.", highlight=False, soft_wrap=True)
+    record(result, tracker, _name(), config, files)
+
+
+_command = entry(config_name="study")(job)
+
+
+def main() -> None:
+    """The command; comparisons are refused before Hydra fails on the groups that they override."""
+    wrong = comparison_among(sys.argv[1:])
+    if wrong is not None:
+        sys.stderr.write(
+            f"error: experiment={wrong} is a comparison of methods, not a study: run it with "
+            f"`python -m runners.compare experiment={wrong}`.\n"
+        )
+        sys.exit(2)
+    _command()
+
+
+def studies() -> list[str]:
+    """The experiments that have a `study:` node."""
+    return sorted(path.stem for path in (CONF / EXPERIMENT).glob("*.yaml") if _is_study(path))
+
+
+def comparison_among(words: Sequence[str]) -> str | None:
+    """The first experiment on a command line that exists and is no study."""
+    for word in words:
+        key, _, value = word.lstrip("+").partition("=")
+        for name in value.split(",") if key == EXPERIMENT else ():
+            path = CONF / EXPERIMENT / f"{name.strip()}.yaml"
+            if path.is_file() and not _is_study(path):
+                return name.strip()
+    return None
+
+
+def question(node: DictConfig, folder: Path) -> Callable[[], Any]:
+    """The study as a call without arguments: its cases built, its own keys checked."""
+    OmegaConf.set_struct(node, False)
+    target = locate(str(node.get(TARGET, "")), f"{STUDY}.{TARGET}")
+    hints = typing.get_type_hints(target)
+    given: dict[str, Any] = {FOLDER: folder} if FOLDER in hints else {}
+    if CASES in hints:
+        kind = next(iter(typing.get_args(hints[CASES])[-1:]), dict)
+        given[CASES] = _cases(node.pop(CASES, None), f"{kind.__module__}.{kind.__qualname__}")
+    node[PARTIAL] = True
+    found: Callable[[], Any] = build(node, **given)
+    return found
+
+
+def _is_study(path: Path) -> bool:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        return True  # Hydra says what is wrong with it
+    return isinstance(found, dict) and STUDY in found
+
+
+def _cases(node: DictConfig | None, kind: str) -> dict[str, Any]:
+    """Every case as the class that the study takes; its model is left for the study to build."""
+    if not isinstance(node, DictConfig) or not node:
+        raise ConfigError(f"{STUDY}.{CASES} is empty: give at least one case, as in conf/experiment/.")
+    found = {}
+    for name in map(str, node):
+        case = node[name]
+        if not isinstance(case, DictConfig) or case._is_none():
+            raise ConfigError(f"{STUDY}.{CASES}.{name} is empty: give it a model, a dataset or a cluster.")
+        case[TARGET] = kind
+        if isinstance(case.get("model"), DictConfig):
+            case.model[PARTIAL] = True
+        found[name] = build(case)
+    return found
+
+
+def _name() -> str:
+    return str(HydraConfig.get().runtime.choices.get(EXPERIMENT) or STUDY)
+
+
+if __name__ == "__main__":
+    main()

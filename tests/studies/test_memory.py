@@ -1,0 +1,87 @@
+"""`netsplit.studies.memory` and `exported`: counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import ConfigError
+from netsplit.graph import capture_inference
+from netsplit.studies import ByName, memory_needs
+from netsplit.studies.exported import exported_size
+from tests.studies.nets import BATCH, CONV, HEAD, IMAGE, IN, MAP, MID, POOLED, SCORES, case
+
+
+def test_an_export_folds_the_norm_and_drops_the_dropout() -> None:
+    found = exported_size(case().inference_graph())
+    assert found.nodes == 6  # convolution, two ReLUs, sum, mean, linear
+    assert found.variable_bytes == IMAGE + 4 * MAP + POOLED + SCORES
+    assert found.parameter_bytes == CONV + MID * 4 + HEAD  # a bias comes into the convolution
+    assert found.need_bytes(4) == 2 * found.variable_bytes + 4 * found.parameter_bytes
+
+
+def test_a_norm_that_no_convolution_precedes_stays_with_its_four_tensors() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.BatchNorm2d(IN))
+    found = exported_size(capture_inference(model, torch.empty(BATCH, IN, 8, 8)))
+    assert (found.nodes, found.variable_bytes) == (2, 3 * IMAGE)
+    assert found.parameter_bytes >= 4 * IN * 4
+
+
+def test_a_convolution_whose_result_is_read_twice_keeps_its_norm() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(IN, IN, 1), nn.BatchNorm2d(IN)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return self.norm(y) + y
+
+    found = exported_size(capture_inference(Twice(), torch.empty(BATCH, IN, 8, 8)))
+    assert (found.nodes, found.variable_bytes) == (3, 4 * IMAGE)
+
+
+def test_the_table_has_the_figures_counted_by_hand_and_the_difference() -> None:
+    exported = 2 * (IMAGE + 4 * MAP + POOLED + SCORES) + 4 * (CONV + MID * 4 + HEAD)
+    printed_mib = exported / 2**20 / 1.25
+    named = case(reference={"nodes": 7, "mib": printed_mib}, label="Counted")
+    found = memory_needs(ByName({"mine": named, "other": case()}), alpha=4)
+    assert found.column("model") == ["Counted", "other"]
+    assert found.column("exported (MiB)") == [exported, exported]
+    assert found.column("difference (%)") == [pytest.approx(0.25), None]
+    assert found.column("nodes printed") == [7, None]
+    assert found.metrics["exported_bytes.mine"] == exported
+    (parameters, _) = found.column("parameters (M)")
+    assert parameters == (CONV + HEAD) / 4 + 2 * MID
+    # convolution, norm, two ReLUs, sum, dropout, mean, linear, loss; the norm's batch counter is one more
+    nodes = found.column("nodes")[0]
+    assert nodes in (9, 10)
+    static, peak = found.column("static (MiB)")[0], found.column("peak (MiB)")[0]
+    assert isinstance(static, int)
+    assert isinstance(peak, int)
+    assert static >= 2 * (IMAGE + 6 * MAP) + 4 * (CONV + HEAD)
+    assert CONV + HEAD < peak < static
+
+
+def test_adams_moments_are_what_alpha_adds() -> None:
+    plain, adam = (memory_needs(ByName({"mine": case()}), alpha=alpha) for alpha in (2, 4))
+    (before,), (after,) = plain.column("static (MiB)"), adam.column("static (MiB)")
+    initializers = case().training_graph().initializers.values()
+    assert after - before == 2 * sum(init.nbytes for init in initializers)  # type: ignore[operator]
+
+
+def test_memory_grows_with_the_batch_and_parameters_do_not() -> None:
+    found = memory_needs(ByName({"small": case(2), "large": case(4)}))
+    small, large = found.column("exported (MiB)")
+    assert large - small == 2 * (IMAGE + 4 * MAP + POOLED + SCORES)  # type: ignore[operator]
+    assert len(set(found.column("parameters (M)"))) == 1
+
+
+def test_an_unknown_reference_and_a_bad_alpha_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"study\.cases\.mine\.reference has gib, .* known: nodes, mib"):
+        memory_needs(ByName({"mine": case(reference={"gib": 1.0})}))
+    with pytest.raises(ConfigError, match=r"study\.alpha is 0"):
+        memory_needs(ByName({"mine": case()}), alpha=0)
+    with pytest.raises(ConfigError, match="batch_size of a case is 0"):
+        case(0)
