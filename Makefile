@@ -74,8 +74,9 @@ reproduce: $(STAMP)  ## The thesis's tables and pictures, one after another, the
 convergence: $(STAMP)  ## NetSplit's training beside data parallelism's, on two workers
 	$(BIN)/python -m runners.compare experiment=convergence $(ARGS)
 
-sweep: $(STAMP)  ## Every schedule with several numbers of micro-batches; ARGS="schedule=gpipe,1f1b"
-	$(BIN)/python -m runners.compare --multirun schedule=gpipe,1f1b,zb_h1 schedule.microbatches=2,4 partitioner=[balanced] epochs=1 $(ARGS)
+sweep: $(STAMP)  ## Search micro-batches and schedule; ARGS="cluster=titan_rtx5 model=vgg19 dataset=synthetic"
+	$(BIN)/python -m runners.compare --multirun hydra/sweeper=optuna partitioner=[auto] \
+	  schedule=gpipe,1f1b,zb_h1 schedule.microbatches=2,4,8 $(ARGS)
 
 report: $(STAMP)  ## Recorded comparisons as one page, outputs/report.html; ARGS="runs=3"
 	$(BIN)/python -m runners.report $(ARGS)

@@ -61,6 +61,7 @@ class Experiment:
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     variable_copies: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
 
 
 class Progress(Observer, Protocol):
@@ -86,6 +87,7 @@ def compare(
     with tracker.comparison(
         experiment.name, experiment.config, tags=tags_of(experiment, session.spec.name)
     ) as parent:
+        parent.data(experiment.data)
         study = _study(experiment, session)
         record_study(parent, study, folder)
         if session.link_samples:
@@ -248,10 +250,12 @@ class _Recording:
 
 
 def tags_of(experiment: Experiment, cluster: str) -> dict[str, str]:
-    return {
+    """What MLflow shows a comparison and its methods by."""
+    found = {
         "model": type(experiment.model).__name__,
         "dataset": experiment.data.name,
         "cluster": cluster,
         "schedule": experiment.schedule.name,
         "methods": ", ".join(experiment.partitioners),
     }
+    return found | dict(experiment.labels)

@@ -53,6 +53,7 @@ def forecast(
     study = study_of(experiment, description)
     tags = tags_of(experiment, description.name) | PLANNED
     with tracker.comparison(experiment.name, experiment.config, tags=tags) as parent:
+        parent.data(experiment.data)
         record_study(parent, study, folder)
 
         def row(partitioner: Partitioner, run: MethodRun) -> ComparisonRow:

@@ -21,6 +21,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Objective, Placement, Problem
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.memory import memory_of
+from netsplit.profile.predict import predicted_costs
 
 if TYPE_CHECKING:
     from netsplit.formats.pipedream import Inputs
@@ -34,6 +35,8 @@ ACCELERATOR, CPU = "accelerator", "cpu"
 """Device kinds of the public formats."""
 
 Passes = Literal["training", "forward"]
+
+_TORCH = "aten."  # begins the operators of a captured graph; those of the public formats have other names
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class Workload:
 
         Args:
             cluster: None for the file's own. A description gets one device kind per speed, with the seconds
-                of `base_kind` divided by the speed.
+                of `base_kind` divided by the speed; or one per model of accelerator, with seconds predicted
+                from the graph's operators (`profile.predict`).
             schedule: what ``simulated`` simulates; None: one batch at a time, as for other objectives.
             passes: ``forward`` leaves the backward out (see `forward_only`).
             alpha: bytes of training state per parameter byte; None as the file has it, else 2.
@@ -202,6 +206,17 @@ class Workload:
             variable_copies=costs.variable_copies if variable_copies is None else variable_copies,
         )
 
+    def _predicted(self, costs: Costs, cluster: ClusterDescription) -> Costs:
+        """Costs on the accelerators of a description, from the graph's operators alone."""
+        if not any(node.op.startswith(_TORCH) for node in self.graph):
+            raise ConfigError(
+                f"cluster '{cluster.name}' gives models of devices, whose seconds are predicted from torch's "
+                f"operators, and '{self.name}' has none: choose a cluster with speeds, as mixed4 is."
+            )
+        kinds = {each.name: each for each in cluster.accelerators.values()}
+        found = predicted_costs(self.graph, kinds, costs.alpha)
+        return replace(found, variable_copies=costs.variable_copies)
+
     def _resolved(
         self, cluster: Cluster | ClusterDescription | None, in_flight: int
     ) -> tuple[Cluster, Costs]:
@@ -215,8 +230,11 @@ class Workload:
             )
         costs = self.costs
         if isinstance(cluster, ClusterDescription):
-            costs = _at_speeds(costs, self.base_kind, cluster.speeds)
-            cluster = cluster.cluster(self.base_kind, self.need_bytes(in_flight))
+            if cluster.accelerators:
+                base, costs = "", self._predicted(costs, cluster)
+            else:
+                base, costs = self.base_kind, _at_speeds(costs, self.base_kind, cluster.speeds)
+            cluster = cluster.cluster(base, self.need_bytes(in_flight))
         cluster.check_links()
         for device in cluster.devices:
             missing = self.graph.nodes.keys() - costs.seconds.get(device.kind, {}).keys()

@@ -3,10 +3,12 @@
 ::
 
     @entry(config_name="config")
-    def main(cfg: DictConfig) -> None: ...
+    def main(cfg: DictConfig) -> float | None: ...
 
     if __name__ == "__main__":
         main()
+
+What the job returns is what a sweep that searches makes small (docs/sweeps.md).
 
 Exit codes: 0 done, 1 a bug (with its traceback), 2 a mistake that the user can mend, 130 Ctrl-C.
 """
@@ -34,6 +36,7 @@ from yaml import YAMLError
 
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
+from runners._sweep import JobsFailed, marked
 
 __all__ = ["entry", "sentence", "settings_of"]
 
@@ -46,7 +49,13 @@ UNUSABLE = {
 EXIT_BUG, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
 
-Job = Callable[[DictConfig], None]
+PLUGINS = {  # options that Hydra knows only where a package is installed -> the extra that has it
+    "hydra/launcher=joblib": "sweep",
+    "hydra/launcher=submitit_local": "slurm",
+    "hydra/launcher=submitit_slurm": "slurm",
+}
+
+Job = Callable[[DictConfig], Any]
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +70,8 @@ def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
     def decorate(job: Job) -> Callable[[], None]:
         @functools.wraps(job)
         def command() -> None:
-            failures: list[Exception] = []
             start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
-            _run(start(_logged(job, failures)), failures)
+            _run(start(_logged(job)))
 
         return command
 
@@ -107,7 +115,7 @@ def sentence(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _run(start: Callable[[], None], failures: list[Exception]) -> None:
+def _run(start: Callable[[], None]) -> None:
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
     signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way to say Ctrl-C
@@ -117,11 +125,12 @@ def _run(start: Callable[[], None], failures: list[Exception]) -> None:
         _leave("interrupted: stopped before the end.", EXIT_INTERRUPTED)
     except JobEnd as end:
         _finish(end.__cause__ or end, wants_traceback)
+    except JobsFailed as end:
+        count = len(end.failures)
+        if count > 1:
+            sys.stderr.write(f"{count} jobs failed; each has its error in its own log; the first was:\n")
+        _finish(end.failures[0], wants_traceback)
     except Exception as error:
-        if len(failures) > 1:
-            sys.stderr.write(
-                f"{len(failures)} jobs failed; each has its error in its own log; the first was:\n"
-            )
         _finish(error, wants_traceback)
     finally:
         if not wants_traceback:
@@ -151,21 +160,29 @@ def _leave(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _logged(job: Job, failures: list[Exception]) -> Job:
-    """The job, with its failure written to its own log: of a multirun, Hydra shows only the first."""
+def _logged(job: Job) -> Job:
+    """The job, with its failure written to its own log, and, of a multirun, its end to its folder."""
+
+    def single(cfg: DictConfig) -> Any:
+        try:
+            return job(cfg)
+        except Exception as error:
+            _record(error, on_console=False)
+            _forget_unused(error)
+            raise JobEnd from error
+
+    def one_of_many(cfg: DictConfig) -> Any:
+        try:
+            return job(cfg)
+        except Exception as error:
+            _record(error, on_console=True)
+            raise
 
     @functools.wraps(job)
-    def run(cfg: DictConfig) -> None:
-        try:
-            job(cfg)
-        except Exception as error:
-            failures.append(error)
-            single = HydraConfig.get().mode == RunMode.RUN
-            _record(error, on_console=not single)
-            if single:
-                _forget_unused(error)
-                raise JobEnd from error
-            raise
+    def run(cfg: DictConfig) -> Any:
+        if HydraConfig.get().mode == RunMode.RUN:
+            return single(cfg)
+        return marked(one_of_many, cfg, sentence)
 
     return run
 
@@ -200,6 +217,8 @@ def _missing_option(error: MissingConfigException) -> str:
     """A group option or a config file that does not exist."""
     name = str(error.missing_cfg_file or "")
     group, _, option = name.rpartition("/")
+    if (extra := PLUGINS.get(f"{group}={option}")) is not None:
+        return f"{group}={option} is not installed: `pip install 'netsplit[{extra}]'` brings it."
     options = error.options if error.options is not None else _options(group)
     if not group or not options:
         return " ".join(str(error).splitlines()[0].split())

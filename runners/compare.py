@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ GROUPS = (
     "model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "tracking", "loss", "cases",
     "published",
 )  # fmt: skip
+NAMED = ("model", "dataset", "cluster", "schedule", "optimizer")
 TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
@@ -43,7 +45,7 @@ def job(cfg: DictConfig) -> float | None:
     Returns the least seconds of an iteration, which a sweep may minimise.
     """
     if "study" in cfg:
-        name = _title(cfg)
+        name = _title()
         raise ConfigError(
             f"experiment {name} is no comparison: run `python -m runners.study experiment={name}`."
         )
@@ -51,13 +53,14 @@ def job(cfg: DictConfig) -> float | None:
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     cases = cases_of(cfg)
     if not cases:
-        found = _comparison(cfg, _name(cfg), folder, console)
+        found = _comparison(cfg, _name(), _labels(()), folder, console)
         _require_all(found)
         return found.best_s
     done: dict[str, Comparison] = {}
     for number, (name, case) in enumerate(cases.items(), 1):
         log.info("case %s (%d of %d)", name, number, len(cases))
-        done[name] = _comparison(case, f"{_title(cfg)}: {name}", folder / name, console)
+        labels = _labels(map(str, cfg.cases[name] or {}))
+        done[name] = _comparison(case, f"{_title()}: {name}", labels, folder / name, console)
     _conclude(cfg, done, folder, console)
     return None
 
@@ -69,13 +72,15 @@ def _conclude(cfg: DictConfig, done: dict[str, Comparison], folder: Path, consol
     cases.write(folder)
     cases_figure(cases, folder / "cases.png")
     cases_figure(cases, folder / "cases.svg")
-    console.print(cases.table(_title(cfg)))
+    console.print(cases.table(_title()))
     console.print(f"Written to {folder}: cases.md, cases.csv, cases.png; 'make ui' shows the runs.")
     for found in done.values():
         _require_all(found)
 
 
-def _comparison(cfg: DictConfig, name: str, folder: Path, console: Console) -> Comparison:
+def _comparison(
+    cfg: DictConfig, name: str, labels: dict[str, str], folder: Path, console: Console
+) -> Comparison:
     """One comparison of all methods, shown as a table."""
     settings = check(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
     tracker = build(cfg.tracking)
@@ -122,6 +127,7 @@ def _comparison(cfg: DictConfig, name: str, folder: Path, console: Console) -> C
         resume=settings.resume,
         checkpoint=settings.checkpoint,
         variable_copies=settings.variable_copies,
+        labels=labels,
     )
     log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,15 +175,18 @@ def _make(folder: Path) -> None:
         ) from error
 
 
-def _title(cfg: DictConfig) -> str:
-    return str(HydraConfig.get().runtime.choices.get("experiment") or _name(cfg))
+def _title() -> str:
+    return str(HydraConfig.get().runtime.choices.get("experiment") or _name())
 
 
-def _name(cfg: DictConfig) -> str:
-    choices = HydraConfig.get().runtime.choices
-    return ", ".join(
-        str(choices[group]) for group in ("model", "dataset", "cluster", "schedule", "optimizer")
-    )
+def _name() -> str:
+    return " · ".join(_labels(()).values())
+
+
+def _labels(changed: Iterable[str]) -> dict[str, str]:
+    """Config group -> the option chosen, where no case has changed it."""
+    choices, without = HydraConfig.get().runtime.choices, set(changed)
+    return {group: str(choices[group]) for group in NAMED if group not in without}
 
 
 def _check_classes(cfg: DictConfig, needed: int) -> None:

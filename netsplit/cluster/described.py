@@ -1,24 +1,27 @@
 """Clusters that are described rather than found: for planning on devices that are not here.
 
-A description says how fast a device is relative to the one that a graph's costs were measured on, and may
-give a capacity as a share of what the graph needs. Both become numbers when graph and costs are known.
+A description says which model of the catalogue a device is, whose seconds are predicted; or how fast it is
+relative to the one that a graph's costs were measured on. It may give a capacity as a share of what the graph
+needs. All become numbers when graph and costs are known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, permutations
 from operator import mul
 
+from netsplit.cluster.catalogue import CONTEXT_BYTES, Accelerator, accelerator
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.cluster.local import parse_bytes
+from netsplit.cluster.nvml import found_gpus
 from netsplit.errors import ConfigError
 
 __all__ = [
-    "ClusterDescription", "DescribedDevice", "DescribedLink", "LinkCost", "described_cluster", "kind_name",
-    "uniform_cluster",
+    "ClusterDescription", "DescribedDevice", "DescribedLink", "LinkCost", "described_cluster",
+    "described_gpus", "kind_name", "uniform_cluster",
 ]  # fmt: skip
 
 MOST_DEVICES = 1024
@@ -29,8 +32,11 @@ class DescribedDevice:
     """One device as a config gives it."""
 
     name: str
-    speed: float = 1.0  # 0.5: every operator takes twice as long as measured
-    capacity: int | float | str = "100%"  # bytes, "16GB", or a share of what the whole graph needs
+    speed: float = 1.0  # 0.5: every operator takes twice as long as measured, or as `model` does
+    capacity: int | float | str | None = None
+    """Bytes, "16GB", or a share of what the whole graph needs; None: the memory of the model less the CUDA
+    context, or without a model 100%."""
+    model: str | None = None  # of `cluster.catalogue`, such as "TITAN RTX"; None: costs are measured
 
 
 @dataclass(frozen=True)
@@ -59,21 +65,29 @@ class ClusterDescription:
     capacities: dict[str, int | float]  # device -> bytes (int), or a share of the graph's need (float)
     links: dict[tuple[str, str], Link] = field(repr=False)
     levels: tuple[tuple[int, float], ...] = ()
+    accelerators: dict[str, Accelerator] = field(default_factory=dict)
+    """Device -> what its seconds are predicted from; of all devices, or of none: then speeds are relative to
+    what was measured."""
 
     def cluster(self, base_kind: str, need_bytes: int) -> Cluster:
         """The cluster for one graph.
 
         Args:
-            base_kind: device kind that the graph's costs were measured on; has speed 1.
+            base_kind: device kind that the graph's costs were measured on; has speed 1. Of no account where
+                the devices are accelerators, whose kind is the model's name.
             need_bytes: bytes of the whole graph on one device, for capacities given as shares.
         """
         devices = tuple(
-            Device(name, kind_name(base_kind, speed), _resolve(self.capacities[name], need_bytes))
-            for name, speed in self.speeds.items()
+            Device(name, self._kind(name, base_kind), _resolve(self.capacities[name], need_bytes))
+            for name in self.speeds
         )
         cluster = Cluster(self.name, devices, self.links, self.levels)
         cluster.check_links()
         return cluster
+
+    def _kind(self, device: str, base_kind: str) -> str:
+        known = self.accelerators.get(device)
+        return kind_name(base_kind, self.speeds[device]) if known is None else known.name
 
 
 def kind_name(base_kind: str, speed: float) -> str:
@@ -84,19 +98,22 @@ def kind_name(base_kind: str, speed: float) -> str:
 def uniform_cluster(
     devices: int | Sequence[int],
     bandwidth: float | str | Sequence[float | str],
-    capacity: int | float | str,
+    capacity: int | float | str | None = None,
     latency: float | Sequence[float] = 0.0,
     speed: float = 1.0,
     name: str = "uniform",
+    model: str | None = None,
 ) -> ClusterDescription:
     """Equal devices "d0", "d1", ..., with one kind of link or with one per level.
 
     Args:
         devices: how many; or a list, innermost level first: [4, 2] are 2 machines of 4 devices each.
         bandwidth: bytes per second; or a list with one entry per level.
-        capacity: bytes of each device, a size such as 16GB, or a share of the graph's need such as 40%.
+        capacity: bytes of each device, a size such as 16GB, or a share of the graph's need such as 40%; None:
+            as of the model.
         latency: seconds; or a list with one entry per level.
-        speed: of each device, relative to the one that the graph's costs were measured on.
+        speed: of each device, relative to its model, or to the one that the graph's costs were measured on.
+        model: of `cluster.catalogue`, such as TITAN RTX; None: costs are measured.
 
     Raises:
         ConfigError: a value that makes no sense, by its key.
@@ -122,12 +139,19 @@ def uniform_cluster(
     for i, j in permutations(range(total), 2):
         level = next(k for k, size in enumerate(sizes) if i // size == j // size)
         links[names[i], names[j]] = Link(waits[level], 1.0 / rates[level])
+    if model is None and capacity is None:
+        raise ConfigError(
+            "cluster.capacity must be given where cluster.model is not: give such as 16GB or 40%."
+        )
+    each = DescribedDevice("", speed, capacity, model)
+    known = _accelerator(each, "cluster")
     return ClusterDescription(
         name=name,
         speeds=dict.fromkeys(names, _speed(speed, "cluster.speed")),
-        capacities=dict.fromkeys(names, _capacity(capacity, "cluster.capacity")),
+        capacities=dict.fromkeys(names, _device_capacity(each, "cluster")),
         links=links,
         levels=tuple(zip(counts, rates, strict=True)),
+        accelerators={} if known is None else dict.fromkeys(names, known),
     )
 
 
@@ -164,14 +188,72 @@ def described_cluster(
                 f"{key}.between is [{', '.join(group.between)}]: give two or more of {', '.join(names)}."
             )
         found |= dict.fromkeys(permutations(dict.fromkeys(group.between), 2), _link(group, key))
+    keys = {device.name: f"cluster.devices[{i}]" for i, device in enumerate(devices)}
     return ClusterDescription(
         name=name,
-        speeds={d.name: _speed(d.speed, f"cluster.devices[{i}].speed") for i, d in enumerate(devices)},
-        capacities={
-            d.name: _capacity(d.capacity, f"cluster.devices[{i}].capacity") for i, d in enumerate(devices)
-        },
+        speeds={d.name: _speed(d.speed, f"{keys[d.name]}.speed") for d in devices},
+        capacities={d.name: _device_capacity(d, keys[d.name]) for d in devices},
         links=found,
+        accelerators=_accelerators(devices, keys),
     )
+
+
+def described_gpus(name: str, capacity: int | float | str | None = None) -> ClusterDescription:
+    """The visible GPUs as the driver describes them, to plan for without running anything on them.
+
+    Links are what the PCIe slots and NVLinks promise (`cluster.nvml`).
+
+    Raises:
+        ConfigError: no GPU, or one that the catalogue does not have.
+    """
+    found = found_gpus()
+    devices = [DescribedDevice(gpu.device, capacity=capacity, model=gpu.name) for gpu in found.gpus]
+    keys = dict.fromkeys((gpu.device for gpu in found.gpus), "cluster")
+    links = {}
+    for (p, q), link in found.links.items():
+        one, other = found.gpus[p].device, found.gpus[q].device
+        links[one, other] = links[other, one] = link
+    return ClusterDescription(
+        name=name,
+        speeds=dict.fromkeys(keys, 1.0),
+        capacities={
+            gpu.device: gpu.memory_bytes - CONTEXT_BYTES
+            if capacity is None
+            else _capacity(capacity, "cluster.capacity")
+            for gpu in found.gpus
+        },
+        links=links,
+        accelerators=_accelerators(devices, keys),
+    )
+
+
+def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Accelerator]:
+    """Of all devices, or none."""
+    found = {device.name: _accelerator(device, keys[device.name]) for device in devices}
+    known = {name: each for name, each in found.items() if each is not None}
+    if known and len(known) < len(found):
+        without = next(name for name in found if name not in known)
+        raise ConfigError(
+            f"{keys[without]} has no model, and others of cluster.devices have: give every device a model of "
+            "the catalogue, whose seconds are predicted, or none, and speeds relative to what was measured."
+        )
+    return known
+
+
+def _accelerator(device: DescribedDevice, key: str) -> Accelerator | None:
+    """What a device's seconds are predicted from, at its speed."""
+    if device.model is None:
+        return None
+    known = accelerator(device.model, f"{key}.model")
+    speed = _speed(device.speed, f"{key}.speed")
+    return known if speed == 1.0 else known.at(speed, kind_name(known.name, speed))
+
+
+def _device_capacity(device: DescribedDevice, key: str) -> int | float:
+    if device.capacity is not None:
+        return _capacity(device.capacity, f"{key}.capacity")
+    known = _accelerator(device, key)
+    return 1.0 if known is None else known.capacity_bytes
 
 
 def _resolve(capacity: int | float, need_bytes: int) -> int:

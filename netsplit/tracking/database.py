@@ -11,14 +11,15 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from netsplit.errors import ConfigError
+from netsplit.tracking.values import hidden
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["open_client", "open_experiment", "sqlite_path"]
+__all__ = ["artifact_root", "open_client", "open_experiment", "sqlite_path"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def sqlite_path(uri: str) -> Path | None:
     scheme = urlsplit(uri).scheme.partition("+")[0]
     if scheme not in ("http", "https", *_DATABASES):
         raise ConfigError(
-            f"tracking uri '{uri}' is not one MLflow can use: give {_SQLITE}outputs/mlflow.db, "
+            f"tracking uri '{hidden(uri)}' is not one MLflow can use: give {_SQLITE}outputs/mlflow.db, "
             f"the http(s) address of a tracking server, or a database address ({', '.join(_DATABASES)})."
         )
     return None
@@ -69,10 +70,26 @@ def open_client(uri: str) -> MlflowClient:
         uri = f"{_SQLITE}{path}"
     elif uri.startswith("http"):
         _check_server(uri)
+    else:
+        _check_database(uri)
     return _connect(uri)
 
 
-def open_experiment(client: MlflowClient, name: str, artifacts: Path | None) -> str:
+def artifact_root(uri: str, given: str | None) -> str | None:
+    """Where files of runs go: `given`, else beside a SQLite file; None: where the server keeps them.
+
+    Raises:
+        ConfigError: `uri` is not one MLflow can use.
+    """
+    if given is not None:
+        return given if "://" in given else Path(given).absolute().as_uri()
+    path = sqlite_path(uri)
+    if path is not None:
+        return (path.parent / "mlartifacts").as_uri()
+    return None if uri.startswith("http") else (Path("outputs") / "mlartifacts").absolute().as_uri()
+
+
+def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
     """The id of an experiment, made where missing with its files under `artifacts`/<name>.
 
     Raises:
@@ -84,7 +101,8 @@ def open_experiment(client: MlflowClient, name: str, artifacts: Path | None) -> 
     if found is None:
         folder = None
         if artifacts is not None:
-            folder = (artifacts / re.sub(r"[^\w\-.]+", "_", name)).as_uri()
+            plain_name = re.sub(r"[^\w\-.]+", "_", name)
+            folder = f"{artifacts.rstrip('/')}/{quote(plain_name)}"
         try:
             return str(client.create_experiment(name, artifact_location=folder, tags=_TRAINING))
         except MlflowException:  # another process was faster
@@ -111,9 +129,13 @@ def _connect(uri: str) -> MlflowClient:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"tracking uri '{uri}' cannot be opened: {reason}") from error
+        raise _cannot_be_opened(uri, error) from error
     return client
+
+
+def _cannot_be_opened(uri: str, error: Exception) -> ConfigError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ConfigError(f"tracking uri '{hidden(uri)}' cannot be opened: {hidden(reason)}")
 
 
 def _create(path: Path) -> None:
@@ -157,6 +179,24 @@ def _check_file(path: Path) -> None:
             ) from error
 
 
+def _check_database(uri: str) -> None:
+    """Connect once: MLflow would try for two minutes before it says why it cannot."""
+    from sqlalchemy import create_engine
+
+    known = urlsplit(uri).scheme.partition("+")[0] in ("postgresql", "mysql")
+    try:
+        engine = create_engine(uri, connect_args={"connect_timeout": int(_CONNECT_S)} if known else {})
+        engine.connect().close()
+        engine.dispose()
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"tracking uri '{hidden(uri)}' needs the package '{error.name}': install it "
+            "(`pip install 'netsplit[postgres]'` for postgresql+psycopg://...)."
+        ) from error
+    except Exception as error:  # whatever the driver raises
+        raise _cannot_be_opened(uri, error) from error
+
+
 def _check_server(uri: str) -> None:
     parts = urlsplit(uri)
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -164,6 +204,6 @@ def _check_server(uri: str) -> None:
         socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
     except OSError as error:
         raise ConfigError(
-            f"no MLflow server answers at {uri} ({error.strerror or error}): "
+            f"no MLflow server answers at {hidden(uri)} ({error.strerror or error}): "
             "start it, or set another tracking.uri."
         ) from error

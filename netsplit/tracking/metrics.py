@@ -4,6 +4,7 @@ per iteration  loss, iteration_s, throughput (samples/s)
 per epoch      train_loss, test_accuracy, epoch_s
 per run        predicted_iteration_s, measured_iteration_s, prediction_error, mean_throughput,
                predicted_peak_bytes.<device>, measured_peak_bytes.<device>,
+               peak_bytes (of the fullest device; measured, where it was),
                solver_seconds, solver_objective_s, solver_bound_s, solver_gap
 """
 
@@ -46,11 +47,13 @@ def timeline_summary(
     """Iteration seconds and peak bytes of both timelines, for `MethodRun.summary`; None where unknown."""
     predicted_s = None if predicted is None else predicted.iteration_s
     measured_s = None if measured is None else measured.iteration_s
+    fullest = measured or predicted
     return {
         "predicted_iteration_s": predicted_s,
         "measured_iteration_s": measured_s,
         "prediction_error": prediction_error(predicted_s, measured_s),
         "mean_throughput": samples / measured_s if samples and measured_s else None,
+        "peak_bytes": max(fullest.peak_bytes.values(), default=None) if fullest else None,
         "predicted_peak_bytes": None if predicted is None else predicted.peak_bytes,
         "measured_peak_bytes": None if measured is None else measured.peak_bytes,
     }

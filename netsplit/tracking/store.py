@@ -7,17 +7,19 @@ The MLflow client is used rather than MLflow's "active run", so that no environm
 from __future__ import annotations
 
 import getpass
+import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from netsplit.errors import NetSplitError
+from netsplit.tracking.datasets import DatasetRecord, source_text
 from netsplit.tracking.owner import is_gone
-from netsplit.tracking.values import chunks, plain_key, shortened
+from netsplit.tracking.values import chunks, hidden, plain_key, shortened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -67,6 +69,12 @@ class Store(Protocol):
 
     def log_text(self, run_id: str, text: str, file: str) -> None: ...
 
+    def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None: ...
+
+    def watch(self, run_id: str, every_s: float) -> Callable[[], None]:
+        """Record the machine's load every so many seconds, until what comes back is called."""
+        ...
+
     def end_run(self, run_id: str, status: RunStatus) -> None: ...
 
 
@@ -88,6 +96,11 @@ class NullStore:
     def log_file(self, run_id: str, path: Path, folder: str | None) -> None: ...
 
     def log_text(self, run_id: str, text: str, file: str) -> None: ...
+
+    def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None: ...
+
+    def watch(self, run_id: str, every_s: float) -> Callable[[], None]:
+        return lambda: None
 
     def end_run(self, run_id: str, status: RunStatus) -> None: ...
 
@@ -145,6 +158,35 @@ class MlflowStore:
         with _writing(f"artifact {file}"):
             self.client.log_text(run_id, text, file)
 
+    def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+        from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+
+        inputs = [
+            DatasetInput(
+                Dataset(each.name, each.digest, "code", source_text(each), profile=json.dumps(each.profile)),
+                [InputTag(MLFLOW_DATASET_CONTEXT, each.context)],
+            )
+            for each in records
+        ]
+        with _writing("datasets"):
+            self.client.log_inputs(run_id, inputs)
+
+    def watch(self, run_id: str, every_s: float) -> Callable[[], None]:
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        try:
+            with _writing("the machine's load"):
+                monitor = SystemMetricsMonitor(
+                    run_id, sampling_interval=every_s, tracking_uri=self.client.tracking_uri
+                )
+        except StoreError as error:  # of no weight beside the run itself
+            logger.warning("%s", error)
+            return lambda: None
+        monitor.start()
+        finish: Callable[[], None] = monitor.finish
+        return finish
+
     def end_abandoned(self) -> None:
         """Mark as failed what processes of this machine left RUNNING that are gone; best effort."""
         try:
@@ -171,7 +213,7 @@ def _writing(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise StoreError(f"MLflow could not record {what}: {reason}") from error
+        raise StoreError(f"MLflow could not record {what}: {hidden(reason)}") from error
 
 
 def _user() -> str:

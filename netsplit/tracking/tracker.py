@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.tracking.columns import LABELS, parameters, title
+from netsplit.tracking.datasets import DatasetRecord, records_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.owner import owner_mark
 from netsplit.tracking.store import (
@@ -33,7 +37,7 @@ from netsplit.tracking.store import (
     Store,
     StoreError,
 )
-from netsplit.tracking.values import as_yaml, flatten, numbers, plain
+from netsplit.tracking.values import as_yaml, flatten, hidden, numbers, plain
 
 __all__ = ["Comparison", "MethodRun", "Tracker"]
 
@@ -78,11 +82,24 @@ class MethodRun:
         """Show `markdown` on the run's page, above its metrics."""
         self.tags({"mlflow.note.content": markdown})
 
-    def params(self, values: Any, file: str = "config.yaml") -> None:
-        """Log a nested config as dotted parameters, and whole as a YAML artifact `file`."""
+    def params(
+        self, values: Any, file: str = "config.yaml", columns: Mapping[str, str] | None = None
+    ) -> None:
+        """Log a nested config whole, as a YAML artifact `file`, and as parameters.
+
+        Args:
+            columns: the parameters; None: every key of the config, dotted.
+        """
         if values:
-            self._store.log_text(self.run_id, as_yaml(values), file)
-            self._store.log(self.run_id, params=flatten(values))
+            self._store.log_text(self.run_id, hidden(as_yaml(values)), file)
+        found = flatten(values) if columns is None and values else columns or {}
+        if found:
+            self._store.log(self.run_id, params={key: hidden(value) for key, value in found.items()})
+
+    def datasets(self, records: Sequence[DatasetRecord]) -> None:
+        """Show on the run's page what it was trained and tested on."""
+        if records:
+            self._store.log_datasets(self.run_id, records)
 
     def artifact(self, path: str | Path, folder: str | None = None) -> None:
         """Copy a file, or the contents of a folder, into the run's artifacts.
@@ -135,10 +152,28 @@ class MethodRun:
 
 
 class Comparison(MethodRun):
-    """The parent run; each `method` is a child of it."""
+    """The parent run; each `method` is a child of it.
 
-    def __init__(self, store: Store, name: str, run_id: str) -> None:
+    Args:
+        labels: what model, dataset, cluster and schedule are called; they are in the children's names.
+        config: of the comparison; its ``dataset`` is the source of the data.
+        watch_s: seconds between two records of the machine's load while a method runs; None: no records.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        run_id: str,
+        labels: Mapping[str, str] | None = None,
+        config: Any = None,
+        watch_s: float | None = None,
+    ) -> None:
         super().__init__(store, name, run_id)
+        self._labels = dict(labels or {})
+        self._source = config.get("dataset") if hasattr(config, "get") else None
+        self._watch_s = watch_s
+        self._data: list[DatasetRecord] = []
         self.killed = False
         self.begun = 0
         self.failed: list[str] = []
@@ -150,18 +185,26 @@ class Comparison(MethodRun):
             return "KILLED"
         return "FAILED" if self.begun and len(self.failed) == self.begun else "FINISHED"
 
+    def data(self, data: Any) -> None:
+        """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
+        if not isinstance(self._store, NullStore):
+            self._data = records_of(data, self._source)
+            self.datasets(self._data)
+
     @contextmanager
     def method(
         self, name: str, params: Any = None, tags: Mapping[str, Any] | None = None
     ) -> Iterator[MethodRun]:
         """A child run for one method. An exception marks it FAILED and is passed on: catch it outside."""
+        shown = title(name, self._labels)
         run = MethodRun(
-            self._store, name, self._store.create_run(name, _tags("method", name, tags), self.run_id)
+            self._store, name, self._store.create_run(shown, _tags("method", name, tags), self.run_id)
         )
         self.begun += 1
         try:
-            with _ended(run):
-                run.params(params)
+            with _ended(run, self._watch(run)):
+                run.params(params, columns=parameters(params, self._labels, name))
+                run.datasets(self._data)
                 yield run
         except KeyboardInterrupt:
             self.killed = True
@@ -171,6 +214,9 @@ class Comparison(MethodRun):
             self.note({"failed_methods": ", ".join(self.failed)})
             raise
 
+    def _watch(self, run: MethodRun) -> Callable[[], None]:
+        return (lambda: None) if self._watch_s is None else self._store.watch(run.run_id, self._watch_s)
+
 
 class Tracker:
     """The place where comparisons are recorded; opened when the first one begins.
@@ -179,13 +225,28 @@ class Tracker:
         uri: ``sqlite:///path`` (relative to the working folder), or a tracking server or database.
         experiment: name of the MLflow experiment, made where missing.
         enabled: False records nothing and never imports MLflow.
+        artifacts: folder or address for the files of a new experiment; None: beside a SQLite file, where a
+            server keeps them, or ``outputs/mlartifacts`` with another database.
+        system_metrics: seconds between two records of the machine's load (processors, memory, disk, network,
+            GPUs) while a method runs; None: none.
 
     Raises:
         ConfigError: `uri` is of no usable kind; at the first comparison, it cannot be opened.
     """
 
-    def __init__(self, uri: str, experiment: str, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        enabled: bool = True,
+        artifacts: str | None = None,
+        system_metrics: float | None = None,
+    ) -> None:
+        if system_metrics is not None and not 0 < system_metrics < math.inf:
+            raise ConfigError(f"tracking.system_metrics is {system_metrics}: give seconds above 0, or null.")
         self.uri = uri
+        self.artifacts = artifacts
+        self.system_metrics = system_metrics
         self.experiment = experiment
         self.enabled = enabled
         self._store: Store | None = None if enabled else NullStore()
@@ -199,11 +260,11 @@ class Tracker:
     def open(self) -> Store:
         """Connect now, rather than at the first comparison."""
         if self._store is None:
-            from netsplit.tracking.database import open_client, open_experiment
+            from netsplit.tracking.database import artifact_root, open_client, open_experiment
 
             client = open_client(self.uri)
-            artifacts = None if self._path is None else self._path.parent / "mlartifacts"
-            store = MlflowStore(client, open_experiment(client, self.experiment, artifacts))
+            place = artifact_root(self.uri, self.artifacts)
+            store = MlflowStore(client, open_experiment(client, self.experiment, place))
             store.end_abandoned()
             self._store = store
         return self._store
@@ -216,12 +277,19 @@ class Tracker:
         tags: Mapping[str, Any] | None = None,
         parent_run_id: str | None = None,
     ) -> Iterator[Comparison]:
-        """A parent run; tagged with commit, versions and host."""
+        """A parent run; tagged with commit, versions and host.
+
+        Args:
+            params: the nested config.
+            tags: those of `netsplit.tracking.columns.LABELS` are parameters of all runs too; beside them this
+                run has the whole config, dotted, and a method's run what tells methods apart.
+        """
         store = self.open()
+        labels = {key: str(value) for key, value in (tags or {}).items() if key in LABELS}
         run_id = store.create_run(name, _tags("comparison", name, tags), parent_run_id)
-        run = Comparison(store, name, run_id)
+        run = Comparison(store, name, run_id, labels, params, self.system_metrics)
         with _ended(run):
-            run.params(params)
+            run.params(params, columns=(flatten(params) if params else {}) | labels)
             yield run
 
 
@@ -231,10 +299,13 @@ def _tags(role: str, name: str, tags: Mapping[str, Any] | None) -> dict[str, str
 
 
 @contextmanager
-def _ended(run: MethodRun) -> Iterator[None]:
-    """End `run` with the status that fits how the block ended."""
+def _ended(run: MethodRun, stop: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Call `stop`, then end `run` with the status that fits how the block ended."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            stop()
     except KeyboardInterrupt:
         run.close("KILLED", "interrupted (Ctrl-C)")
         raise
@@ -246,8 +317,6 @@ def _ended(run: MethodRun) -> Iterator[None]:
 
 def _sentence(error: BaseException) -> str:
     """An exception in one line; the type's name only where the message does not stand alone."""
-    from netsplit.errors import NetSplitError
-
     message = " ".join(str(error).split())
     if isinstance(error, NetSplitError) and message:
         return message

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["as_yaml", "chunks", "flatten", "numbers", "plain", "plain_key", "shortened"]
+__all__ = ["as_yaml", "chunks", "flatten", "hidden", "numbers", "plain", "plain_key", "shortened"]
 
 T = TypeVar("T")
 
 _MAX_KEY = 250
+_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
 
@@ -59,6 +60,11 @@ def as_yaml(value: Any) -> str:
 def plain_key(key: str) -> str:
     """A name that MLflow accepts for a metric, parameter or tag; ``cpu:0`` stays as it is."""
     return _NOT_IN_A_KEY.sub("_", key)[:_MAX_KEY]
+
+
+def hidden(text: str) -> str:
+    """`text` without the passwords of addresses: ``postgresql://me:***@host``."""
+    return _PASSWORD.sub(r"\1***@", text)
 
 
 def shortened(text: str, limit: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from netsplit.errors import ConfigError
 from netsplit.tracking import Tracker, database
-from netsplit.tracking.database import open_client, open_experiment, sqlite_path
+from netsplit.tracking.database import artifact_root, open_client, open_experiment, sqlite_path
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,37 @@ def test_a_deleted_experiment_is_refused_with_the_cure(database: str) -> None:
 def test_servers_have_no_path() -> None:
     assert sqlite_path("https://mlflow.example.org") is None
     assert sqlite_path("postgresql+psycopg2://user@host/base") is None
+
+
+def test_files_lie_beside_the_database_or_where_they_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert artifact_root("sqlite:///a/m.db", None) == f"file://{tmp_path}/a/mlartifacts"
+    assert artifact_root("https://mlflow.example.org", None) is None
+    assert artifact_root("postgresql://host/base", None) == f"file://{tmp_path}/outputs/mlartifacts"
+    assert artifact_root("postgresql://host/base", "files") == f"file://{tmp_path}/files"
+    assert artifact_root("sqlite:///a/m.db", "s3://bucket/runs") == "s3://bucket/runs"
+
+
+def test_a_refusal_tells_no_password() -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_client("http://me:secret@127.0.0.1:9")
+    assert "secret" not in str(refused.value)
+    assert "me:***@127.0.0.1:9" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("postgresql+psycopg://me:secret@127.0.0.1:9/base", "cannot be opened: "),
+        ("postgresql+absent://me:secret@127.0.0.1:9/base", "cannot be opened: "),
+        ("mysql+pymysql://me:secret@127.0.0.1:9/base", "needs the package 'pymysql': install it"),
+    ],
+)
+def test_a_database_that_is_not_there_is_reported_at_once(uri: str, words: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(ConfigError) as refused:
+        open_client(uri)
+    assert words in str(refused.value)
+    assert "secret" not in str(refused.value)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from torch.utils.data import TensorDataset
 
-from netsplit.errors import InfeasibleError
+from netsplit.data import Data
+from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.tracking import Comparison, Tracker
 from netsplit.tracking.store import MlflowStore, StoreError
 
@@ -55,7 +61,8 @@ def run_and_raise(comparison: Comparison, name: str, error: BaseException) -> No
 def test_methods_are_nested_finished_runs(tracker: Tracker) -> None:
     with tracker.comparison("all", {"seed": 1}, {"purpose": "test"}) as comparison:
         for name in ("netsplit", "m_topo"):
-            with comparison.method(name, {"partitioner": {"name": name}}) as run:
+            settings = {"netsplit": {"seed": 2}, "m_topo": {"order": "time"}}
+            with comparison.method(name, {"partitioner": settings}) as run:
                 run.metrics([("loss", 2.5, 0), ("loss", 2.0, 1)])
                 run.summary({"solver_gap": 0.5, "solver_status": "optimal", "peak": {"cpu:0": 7}, "no": None})
     runs = fetched(tracker)
@@ -63,7 +70,8 @@ def test_methods_are_nested_finished_runs(tracker: Tracker) -> None:
     assert runs["netsplit"].data.tags["mlflow.parentRunId"] == runs["all"].info.run_id
     assert runs["netsplit"].data.metrics == {"loss": 2.0, "solver_gap": 0.5, "peak.cpu:0": 7.0}
     assert runs["netsplit"].data.tags["solver_status"] == "optimal"
-    assert runs["m_topo"].data.params == {"partitioner.name": "m_topo"}
+    assert runs["m_topo"].data.params == {"partitioner": "m_topo", "partitioner.order": "time"}
+    assert runs["all"].data.params == {"seed": "1"}
     assert runs["all"].data.tags["purpose"] == "test"
     assert "version.torch" in runs["all"].data.tags
 
@@ -180,6 +188,67 @@ def test_nan_is_recorded_as_nan(tracker: Tracker) -> None:
     with tracker.comparison("nan") as comparison:
         comparison.metrics([("loss", math.nan, 0)])
     assert math.isnan(fetched(tracker)["nan"].data.metrics["loss"])
+
+
+def test_names_and_columns_say_what_was_compared(tracker: Tracker) -> None:
+    tags = {"model": "vgg", "dataset": "digits", "cluster": "cpu2", "schedule": "gpipe", "methods": "auto"}
+    config = {"batch_size": 64, "schedule": {"_target_": "GPipe", "microbatches": 4}, "tracking": {"a": 1}}
+    with tracker.comparison("vgg on two", config, tags) as comparison, comparison.method("auto", config):
+        pass
+    runs = fetched(tracker)
+    assert set(runs) == {"vgg on two", "auto · vgg · digits · cpu2 · gpipe"}
+    assert runs["auto · vgg · digits · cpu2 · gpipe"].data.params == {
+        "model": "vgg",
+        "dataset": "digits",
+        "cluster": "cpu2",
+        "schedule": "gpipe",
+        "partitioner": "auto",
+        "batch_size": "64",
+        "microbatches": "4",
+    }
+    assert runs["auto · vgg · digits · cpu2 · gpipe"].data.tags["method"] == "auto"
+    assert runs["vgg on two"].data.params["schedule.microbatches"] == "4"
+    assert runs["vgg on two"].data.params["model"] == "vgg"
+
+
+def test_datasets_are_inputs_of_the_comparison_and_its_methods(tracker: Tracker) -> None:
+    half = TensorDataset(torch.randn(4, 2), torch.arange(4))
+    data = Data("dots", half, half, 4, ("a", "b", "c", "d"))
+    with tracker.comparison("data", {"dataset": {"_target_": "dots", "limit": 4}}) as comparison:
+        comparison.data(data)
+        with comparison.method("auto"):
+            pass
+    for run in fetched(tracker).values():
+        inputs = {each.tags[0].value: each.dataset for each in run.inputs.dataset_inputs}
+        assert set(inputs) == {"training", "evaluation"}
+        assert inputs["training"].name == "dots"
+        assert json.loads(inputs["training"].profile)["num_samples"] == 4
+        assert json.loads(inputs["training"].source) == {"_target_": "dots", "limit": 4}
+
+
+def test_the_load_of_the_machine_is_recorded_while_a_method_runs(database: str) -> None:
+    tracker = Tracker(database, "load", system_metrics=0.05)
+    with tracker.comparison("loaded") as comparison, comparison.method("auto"):
+        time.sleep(0.5)
+    runs = fetched(tracker)
+    found = set(runs["auto"].data.metrics)
+    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= found
+    assert not runs["loaded"].data.metrics
+    assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_seconds_between_records_must_be_some(database: str) -> None:
+    with pytest.raises(ConfigError, match=r"tracking\.system_metrics is 0"):
+        Tracker(database, "load", system_metrics=0)
+
+
+def test_passwords_are_in_no_record(tracker: Tracker) -> None:
+    config = {"tracking": {"uri": "postgresql+psycopg://me:secret@host/base"}}
+    with tracker.comparison("hidden", config) as comparison, comparison.method("auto", config):
+        pass
+    for run in fetched(tracker).values():
+        assert "secret" not in (artifacts(tracker, run) / "config.yaml").read_text()
+        assert "secret" not in str(run.data.params)
 
 
 def test_switched_off_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ def test_metric_names_are_the_contract() -> None:
         "measured_iteration_s",
         "prediction_error",
         "mean_throughput",
+        "peak_bytes",
         "predicted_peak_bytes.cpu:0",
         "predicted_peak_bytes.cpu:1",
         "measured_peak_bytes.cpu:0",

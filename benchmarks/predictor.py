@@ -1,0 +1,133 @@
+"""How far the static cost predictor is from measured profiles of this machine, model by model.
+
+Every model is profiled on one thread of the processor, operator by operator, and so are a few chains of
+layers whose shapes are drawn. Then each model is left out in turn: rates are calibrated on all the others and
+on the drawn chains, and the one left out is predicted from its graph alone.
+
+    iteration      sum over all operators, forward and backward: predicted / measured seconds, less 1
+    node median    of |predicted / measured - 1| over the operators
+    weighted       mean of the same, each operator by the seconds that it takes
+
+Profiles are kept, so that a second run measures nothing (`--measure` does so anyway).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks._predictor import Error, Profile, left_out, profile
+from benchmarks._predictor_draws import draws
+from benchmarks._predictor_models import MODELS, models
+from netsplit.files import write_text
+from netsplit.profile.measured import ProfileCache, default_folder
+
+WANTED_ITERATION, WANTED_NODE = 0.15, 0.25
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(arguments)
+    console = Console() if sys.stdout.isatty() else Console(width=118)
+    began = time.perf_counter()
+    cache = ProfileCache(default_folder(), refresh=options.measure)
+    chosen, drawn = models(options.quick, options.models), draws(options.draws)
+    repeats, rounds = (3, 3) if options.quick else (4, 3)
+    found: list[Profile] = []
+    for i, subject in enumerate([*chosen, *drawn], 1):
+        each = profile(subject, cache, repeats, rounds)
+        found.append(each)
+        how = "as kept" if each.kept else f"measured, speed moved by {100 * each.drift:.0f} %"
+        console.print(f"{i} of {len(chosen) + len(drawn)}: {each.model}, {len(each.graph)} operators, {how}")
+    errors = left_out(found[: len(chosen)], found[len(chosen) :])
+    console.print(_table(errors))
+    console.print(_verdict(errors))
+    if options.classes:
+        console.print(_classes(errors))
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        write_text(options.json, json.dumps([asdict(error) for error in errors], indent=1))
+    console.print(f"{len(errors)} models in {time.perf_counter() - began:.0f} s")
+    return 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.predictor",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller models, few repeats")
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="at least 2; default: all")
+    parser.add_argument("--draws", type=int, default=12, help="drawn chains to calibrate on too (12)")
+    parser.add_argument("--measure", action="store_true", help="measure even what is kept")
+    parser.add_argument("--classes", action="store_true", help="errors by class of operator too")
+    parser.add_argument("--json", type=Path, help="file for every error")
+    options = parser.parse_args(arguments)
+    if options.models is not None and len(set(options.models)) < 2:
+        parser.error("--models: give at least 2, as each is predicted from the others")
+    if options.draws < 0:
+        parser.error("--draws: give 0 or more")
+    return options
+
+
+def _table(errors: list[Error]) -> Table:
+    table = Table(title="Predicted from all the other models")
+    table.add_column("model")
+    for column in ("operators", "measured ms", "predicted ms", "iteration", "node median", "weighted"):
+        table.add_column(column, justify="right")
+    for each in errors:
+        table.add_row(
+            each.model,
+            str(each.nodes),
+            f"{1e3 * each.measured_s:.1f}",
+            f"{1e3 * each.predicted_s:.1f}",
+            f"{100 * each.iteration:+.1f} %",
+            f"{100 * each.node_median:.1f} %",
+            f"{100 * each.weighted:.1f} %",
+        )
+    return table
+
+
+def _verdict(errors: list[Error]) -> str:
+    sizes = [abs(each.iteration) for each in errors]
+    nodes = [error for each in errors for error in each.node_errors]
+    within = sum(size <= WANTED_ITERATION for size in sizes)
+    return (
+        f"iteration: median {100 * statistics.median(sizes):.1f} %, worst {100 * max(sizes):.1f} %, "
+        f"{within} of {len(sizes)} within {100 * WANTED_ITERATION:.0f} %; "
+        f"node: median of all {len(nodes)} {100 * statistics.median(nodes):.1f} % "
+        f"(wanted: {100 * WANTED_NODE:.0f} %)"
+    )
+
+
+def _classes(errors: list[Error]) -> Table:
+    table = Table(title="By class of operator, over all models")
+    table.add_column("class")
+    for column in ("measured ms", "predicted / measured", "over models"):
+        table.add_column(column, justify="right")
+    sums: dict[str, list[tuple[float, float]]] = {}
+    for each in errors:
+        for kind, pair in each.by_class.items():
+            sums.setdefault(kind, []).append(pair)
+    for kind, pairs in sorted(sums.items(), key=lambda item: -sum(a for a, _ in item[1])):
+        measured, predicted = (sum(pair[i] for pair in pairs) for i in (0, 1))
+        ratios = [b / a for a, b in pairs]
+        table.add_row(
+            kind,
+            f"{1e3 * measured:.1f}",
+            f"{predicted / measured:.2f}",
+            f"{min(ratios):.2f} to {max(ratios):.2f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""NetSplit's sweepers and launcher; Hydra finds them because they are in `hydra_plugins` (docs/sweeps.md)."""

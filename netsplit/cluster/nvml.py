@@ -1,0 +1,197 @@
+"""The GPUs of this machine as the driver lists them: names, memory, and what joins them.
+
+`gpu_cluster` runs on them, one worker process each, and probes their links as those of any other devices.
+`found_gpus` tells what the driver knows without running anything, for planning (`described.described_gpus`).
+CUDA_VISIBLE_DEVICES hides GPUs and changes their order for torch, and is followed here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from netsplit.cluster.cluster import Link
+from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster, visible_gpu
+from netsplit.errors import ConfigError
+
+__all__ = ["Gpu", "Gpus", "found_gpus", "gpu_cluster"]
+
+WAYS = {0: "INTERNAL", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""NVML's level of the nearest common ancestor of two GPUs -> its short name, as in `nvidia-smi topo -m`."""
+
+PCIE_BYTES_S = {1: 0.20e9, 2: 0.40e9, 3: 0.79e9, 4: 1.58e9, 5: 3.15e9, 6: 6.05e9}
+"""PCIe generation -> bytes per second and lane that packets leave for data: about 4/5 of the raw rate of
+250 MB/s to 8 GB/s, as copies between two GPUs under one switch reach."""
+
+SHARES = {"INTERNAL": 1.0, "PIX": 1.0, "PXB": 0.95, "PHB": 0.8, "NODE": 0.75, "SYS": 0.6}
+"""Of the PCIe rate under one switch that a way keeps: bridges and the link between sockets split packets."""
+
+LATENCIES_S = {"INTERNAL": 10e-6, "PIX": 10e-6, "PXB": 12e-6, "PHB": 15e-6, "NODE": 15e-6, "SYS": 20e-6}
+"""From the call to the first byte: most of it is the launch of the copy, on any way."""
+
+NVLINK_BYTES_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
+"""NVLink generation -> bytes per second, link and direction."""
+NVLINK_SHARE, NVLINK_LATENCY_S = 0.85, 8e-6  # of the raw rate that a copy reaches
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; `index` is torch's."""
+
+    index: int
+    name: str
+    memory_bytes: int
+
+    @property
+    def device(self) -> str:
+        return f"cuda:{self.index}"
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """All visible GPUs, and of every pair of indices (lower first) its way: "PIX", "NODE", "NV12", ..."""
+
+    gpus: tuple[Gpu, ...]
+    ways: dict[tuple[int, int], str] = field(default_factory=dict)
+    links: dict[tuple[int, int], Link] = field(default_factory=dict)
+    """What the way promises. A plan for later may use it; workers that run measure their own."""
+
+    def summary(self) -> str:
+        """A line for every GPU with its name, memory and ways to the others, in order."""
+        return "\n".join(
+            f"{a.device}  {a.name}, {a.memory_bytes / 2**30:.1f} GiB  "
+            + " ".join("X" if a == b else self.ways[_pair(a.index, b.index)] for b in self.gpus)
+            for a in self.gpus
+        )
+
+
+def gpu_cluster(
+    name: str,
+    capacity: int | str = "all",
+    cpus: int = 0,
+    timeout_s: float = 60.0,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    external: bool = False,
+) -> ClusterSpec:
+    """Every visible GPU as a device "cuda:0", "cuda:1", ..., and perhaps CPU devices behind them.
+
+    Args:
+        capacity: of each GPU: bytes, a size such as 20GiB, or "all" that it has.
+        cpus: how many CPU devices of one thread to add, named "cpu:0", ...
+        timeout_s, port, host, external: as of `local_cluster`.
+
+    Raises:
+        ConfigError: no GPU, or what `local_cluster` refuses.
+    """
+    if cpus < 0:
+        raise ConfigError(f"cluster.cpus is {cpus}: give 0 or more.")
+    devices = [LocalDevice(gpu.device, gpu.device, capacity) for gpu in found_gpus().gpus]
+    devices += [LocalDevice(f"cpu:{i}") for i in range(cpus)]
+    return local_cluster(name, devices, timeout_s, port, host=host, external=external)
+
+
+def found_gpus(key: str = "cluster") -> Gpus:
+    """What the driver says of the visible GPUs.
+
+    Raises:
+        ConfigError: naming `key`, if there is no driver or no GPU.
+    """
+    with _driver(key) as nvml:
+        handles = _handles(nvml)
+        gpus = tuple(
+            Gpu(index, str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
+            for index, handle in enumerate(handles)
+        )
+        ways, links = {}, {}
+        for p, one in enumerate(handles):
+            for q, other in enumerate(handles[p + 1 :], p + 1):
+                ways[p, q], links[p, q] = _between(nvml, one, other)
+    if not gpus:
+        raise ConfigError(f"{key} takes all GPUs, and none is visible here: choose another, such as cpu2.")
+    return Gpus(gpus, ways, links)
+
+
+@contextmanager
+def _driver(key: str) -> Iterator[Any]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            yield pynvml
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise ConfigError(
+            f"{key} takes all GPUs, and the driver knows of none ({error}): choose another, such as cpu2."
+        ) from error
+
+
+def _handles(nvml: Any) -> list[Any]:
+    """Of the visible GPUs in torch's order; torch stops at the first that is not there."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    found = []
+    for index in range(len(visible.split(","))):
+        try:
+            found.append(visible_gpu(index, visible))
+        except (IndexError, nvml.NVMLError):
+            break
+    return found
+
+
+def _between(nvml: Any, one: Any, other: Any) -> tuple[str, Link]:
+    """The way between two GPUs, and the link that it promises."""
+    lanes = _nvlinks(nvml, one, other)
+    if lanes:
+        return f"NV{len(lanes)}", Link(NVLINK_LATENCY_S, 1.0 / (NVLINK_SHARE * sum(lanes)))
+    way = WAYS.get(int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other)), "SYS")
+    rate = SHARES[way] * min(_pcie_bytes_s(nvml, one), _pcie_bytes_s(nvml, other))
+    return way, Link(LATENCIES_S[way], 1.0 / rate)
+
+
+def _nvlinks(nvml: Any, one: Any, other: Any) -> list[float]:
+    """Bytes per second of each NVLink that takes packets from one GPU to another, through a switch or not."""
+    try:
+        status = nvml.nvmlDeviceGetP2PStatus(one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except nvml.NVMLError:
+        return []
+    if status != nvml.NVML_P2P_STATUS_OK:
+        return []
+    target = _bus(nvml.nvmlDeviceGetPciInfo(other))
+    direct: list[float] = []
+    switched: list[float] = []
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(one, link) != nvml.NVML_FEATURE_ENABLED:
+                continue
+            rate = NVLINK_BYTES_S.get(int(nvml.nvmlDeviceGetNvLinkVersion(one, link)), 25e9)
+            end = _bus(nvml.nvmlDeviceGetNvLinkRemotePciInfo(one, link))
+        except nvml.NVMLError:
+            continue
+        (direct if end == target else switched).append(rate)
+    return direct or switched
+
+
+def _bus(info: Any) -> str:
+    name = info.busId
+    return (name.decode() if isinstance(name, bytes) else str(name)).lower()
+
+
+def _pcie_bytes_s(nvml: Any, handle: Any) -> float:
+    """Of a GPU's slot at its best; where the driver does not say, of PCIe 3.0 x16."""
+    try:
+        generation = int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+        width = int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+    except nvml.NVMLError:
+        generation, width = 3, 16
+    return PCIE_BYTES_S.get(generation, PCIE_BYTES_S[3]) * width
+
+
+def _pair(p: int, q: int) -> tuple[int, int]:
+    return (p, q) if p < q else (q, p)

@@ -1,0 +1,86 @@
+"""What a run was trained and tested on, as MLflow shows it: name, digest, source, sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from netsplit.tracking.values import hidden, plain
+
+__all__ = ["DatasetRecord", "records_of", "source_text"]
+
+_PROBES = 3  # samples whose content goes into the digest: the first, one in the middle, the last
+
+
+class _Data(Protocol):
+    """`netsplit.data.Data`, as far as it is told here."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def train(self) -> Any: ...
+    @property
+    def test(self) -> Any: ...
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def classes(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True)
+class DatasetRecord:
+    """One half of a dataset.
+
+    Args:
+        digest: the same for the same data, at most 36 characters.
+        context: what it was used for: training or evaluation.
+        source: where it comes from: the settings it was built with.
+    """
+
+    name: str
+    digest: str
+    context: str
+    source: dict[str, Any] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
+
+
+def records_of(data: _Data, source: Any = None) -> list[DatasetRecord]:
+    """Both halves; `source` is the config node the data was built from."""
+    found = []
+    for context, samples in (("training", data.train), ("evaluation", data.test)):
+        if len(samples):
+            shapes, content = _content(samples)
+            profile = {"num_samples": len(samples), "num_classes": data.num_classes, **shapes}
+            # MLflow holds one dataset for a name and digest, so equal halves must differ in it too.
+            head = json.dumps([data.name, context, profile, list(map(str, data.classes))], sort_keys=True)
+            digest = hashlib.sha256(head.encode() + content).hexdigest()[:8]
+            origin = plain(source) if source is not None else {"name": data.name}
+            found.append(DatasetRecord(data.name, digest, context, origin, profile))
+    return found
+
+
+def _content(samples: Any) -> tuple[dict[str, str], bytes]:
+    """Shapes of an input and a target, and a hash of a few samples."""
+    last = len(samples) - 1
+    content = hashlib.sha256()
+    shapes: dict[str, str] = {}
+    for index in sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)}):
+        for part, tensor in zip(("input", "target"), _tensors(samples[index]), strict=False):
+            content.update(tensor.numpy().tobytes())
+            shapes.setdefault(part, f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}")
+    return shapes, content.digest()
+
+
+def _tensors(sample: Any) -> Iterator[Any]:
+    import torch
+
+    for part in sample:
+        yield torch.as_tensor(part).detach().cpu().contiguous()
+
+
+def source_text(record: DatasetRecord) -> str:
+    """The source as JSON; passwords are hidden."""
+    return hidden(json.dumps(record.source, sort_keys=True))

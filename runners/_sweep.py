@@ -1,0 +1,241 @@
+"""A multirun's jobs: what is done is left out, what fails stops no other, and one table at the end.
+
+Every job leaves `job.json` in its folder, whatever launcher ran it: its overrides, the digest of its
+composed config, and how it ended. The same command with `hydra.sweep.dir=<folder>` reads these and runs
+only what is not done; jobs that run again get new numbers, so that no folder is written twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import DictConfig, OmegaConf
+
+from netsplit.errors import NetSplitError
+from netsplit.files import write_text
+
+if TYPE_CHECKING:
+    from hydra.plugins.launcher import Launcher
+    from hydra.types import HydraContext
+
+__all__ = ["JobsFailed", "Mark", "Sweep", "marked", "marks_in"]
+
+MARK = "job.json"
+TABLE = "jobs.txt"
+MAX_REASON = 500  # characters; a launcher's own can have whole tracebacks in it
+Key = tuple[tuple[str, ...], str]
+
+log = logging.getLogger(__name__)
+
+
+class JobsFailed(Exception):
+    """Some jobs of a sweep failed, the others ran; `failures` in the order of the jobs."""
+
+    def __init__(self, failures: Sequence[BaseException]) -> None:
+        super().__init__(f"{len(failures)} jobs failed")
+        self.failures = list(failures)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a job's folder says of it; `running` for ever where its process was killed."""
+
+    number: int
+    overrides: tuple[str, ...]
+    digest: str  # of the composed config
+    outcome: Literal["running", "done", "failed"]
+    value: float | None = None  # what the job returned, for an optimiser
+    seconds: float = 0.0
+    error: str = ""
+    folder: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.overrides, self.digest
+
+
+def marked(
+    job: Callable[[DictConfig], Any], cfg: DictConfig, in_words: Callable[[BaseException], str]
+) -> Any:
+    """Run one job of a multirun, and keep in its folder how it ended; answers its number, or None.
+
+    Raises:
+        Exception: the job's own, or one that says the same where that cannot be sent to another process.
+    """
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    begun = time.monotonic()
+    mark = Mark(int(hydra.job.num), *_key(list(hydra.overrides.task), cfg), "running")
+    _write(folder, mark)
+    try:
+        found = _number(job(cfg))
+    except Exception as error:
+        spent = time.monotonic() - begun
+        _write(folder, replace(mark, outcome="failed", seconds=spent, error=in_words(error)))
+        portable = _portable(error)
+        if portable is error:
+            raise
+        raise portable from None
+    _write(folder, replace(mark, outcome="done", seconds=time.monotonic() - begun, value=found))
+    return found
+
+
+def marks_in(folder: Path) -> list[Mark]:
+    """The marks under a multirun's folder, by number; what cannot be read is no mark."""
+    found = []
+    for path in folder.rglob(MARK):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            values["overrides"] = tuple(values["overrides"])
+            found.append(Mark(**{**values, "folder": str(path.parent)}))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return sorted(found, key=lambda mark: mark.number)
+
+
+class Sweep:
+    """One multirun, launched batch by batch; used by every sweeper of `hydra_plugins`."""
+
+    def __init__(self, config: DictConfig, context: HydraContext, launcher: Launcher) -> None:
+        self.folder = Path(str(config.hydra.sweep.dir))
+        self._config = config
+        self._context = context
+        self._launcher = launcher
+        before = marks_in(self.folder)
+        self._done = {mark.key: mark for mark in before if mark.outcome == "done"}
+        self._number = 1 + max((mark.number for mark in before), default=-1)
+        self._keys: list[Key] = []
+        self._failures: list[BaseException] = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(config, self.folder / "multirun.yaml")
+
+    def run(self, batch: Sequence[Sequence[str]]) -> list[Mark | None]:
+        """Run the jobs of these overrides that are not done; the mark of each, None where it left none.
+
+        Raises:
+            HydraException: a job's overrides cannot be composed; none has run then.
+        """
+        keys = [self._key(overrides) for overrides in batch]
+        self._keys += keys
+        due = [list(overrides) for overrides, key in zip(batch, keys, strict=True) if key not in self._done]
+        if len(due) < len(batch):
+            log.info("%d of %d jobs are done in %s.", len(batch) - len(due), len(batch), self.folder)
+        if due:
+            self._launch(due)
+        latest = self._latest()
+        self._done |= {key: mark for key, mark in latest.items() if mark.outcome == "done"}
+        return [latest.get(key) for key in keys]
+
+    def end(self, headline: str = "") -> None:
+        """Print the table of all jobs, and keep it in the multirun's folder.
+
+        Raises:
+            JobsFailed: some did.
+        """
+        table = self._table()
+        text = f"{table}\n{headline}\n" if headline else f"{table}\n"
+        write_text(self.folder / TABLE, text)
+        print(f"\n{text}", end="", flush=True)
+        if self._failures:
+            print(self._how_to_go_on(), flush=True)
+            raise JobsFailed(self._failures)
+
+    def _launch(self, due: list[list[str]]) -> None:
+        first, self._number = self._number, self._number + len(due)
+        try:
+            returns = self._launcher.launch(due, initial_job_idx=first)
+        except Exception as error:  # a job's process was killed, or the launcher itself cannot go on
+            begun = {mark.number for mark in marks_in(self.folder)}
+            reason = " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
+            if not begun.intersection(range(first, self._number)):
+                raise NetSplitError(f"the launcher could not start a job: {reason}") from error
+            log.error("the launcher stopped: %s", reason)
+            self._failures.append(NetSplitError(f"the launcher stopped before all jobs had ended: {reason}"))
+            return
+        except KeyboardInterrupt:
+            print(self._how_to_go_on(), flush=True)
+            raise
+        self._failures += [error for each in returns if (error := _failure(each)) is not None]
+
+    def _how_to_go_on(self) -> str:
+        return f"The same command with hydra.sweep.dir={self.folder} runs only what is not done."
+
+    def _key(self, overrides: Sequence[str]) -> Key:
+        composed = self._context.config_loader.load_sweep_config(self._config, list(overrides))
+        return _key(list(composed.hydra.overrides.task), composed)
+
+    def _latest(self) -> dict[Key, Mark]:
+        """The newest mark of each job, a done one before all others."""
+        marks = {mark.key: mark for mark in marks_in(self.folder)}
+        return marks | {key: mark for key, mark in self._done.items() if key in marks}
+
+    def _table(self) -> str:
+        latest = self._latest()
+        keys = list(dict.fromkeys(self._keys))
+        common = set.intersection(*(set(overrides) for overrides, _ in keys)) if len(keys) > 1 else set()
+        rows = [("job", "overrides", "outcome", "seconds", "value", "folder")]
+        for key in keys:
+            mark = latest.get(key)
+            own = " ".join(each for each in key[0] if each not in common) or "-"
+            rows.append(_row(mark, own) if mark else ("-", own, "not begun", "-", "-", "-"))
+        shared = [f"in all: {' '.join(sorted(common))}"] if common else []
+        ended = [mark for key in keys if (mark := latest.get(key)) is not None]
+        reasons = [f"job {mark.number}: {mark.error}" for mark in ended if mark.error]
+        return "\n".join([*shared, *_aligned(rows), *reasons])
+
+
+def _row(mark: Mark, overrides: str) -> tuple[str, ...]:
+    outcome = "not ended" if mark.outcome == "running" else mark.outcome
+    value = "-" if mark.value is None else f"{mark.value:.6g}"
+    spent = "-" if mark.outcome == "running" else f"{mark.seconds:.1f}"
+    near = os.path.relpath(mark.folder)
+    folder = mark.folder if near.startswith(os.pardir) else near
+    return str(mark.number), overrides, outcome, spent, value, folder
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _key(overrides: Iterable[str], cfg: DictConfig) -> Key:
+    """Overrides and the config's digest: a changed file of `conf/` makes another job of them."""
+    values = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(values, dict)
+    values.pop("hydra", None)
+    text = json.dumps(values, sort_keys=True, default=str)
+    return tuple(sorted(overrides)), hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _write(folder: Path, mark: Mark) -> None:
+    values = {key: value for key, value in asdict(mark).items() if key != "folder"}
+    write_text(folder / MARK, json.dumps(values, indent=1) + "\n")
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _failure(done: JobReturn) -> BaseException | None:
+    """What ended a job; read past `return_value`, which would print and raise it."""
+    return done._return_value if done.status == JobStatus.FAILED else None
+
+
+def _portable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever its own methods raise
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

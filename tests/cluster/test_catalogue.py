@@ -1,0 +1,105 @@
+"""Devices described by model: possible figures, capacities, speeds, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from netsplit.cluster.catalogue import CONTEXT_BYTES, RATES, accelerator
+from netsplit.cluster.described import (
+    ClusterDescription,
+    DescribedDevice,
+    LinkCost,
+    described_cluster,
+    uniform_cluster,
+)
+from netsplit.config import build
+from netsplit.errors import ConfigError
+from netsplit.profile.flops import CLASSES
+
+CONF = Path(__file__).resolve().parents[2] / "conf" / "cluster"
+LINK = LinkCost("10GB", 1e-5)
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_shares_of_a_peak_are_shares(name: str) -> None:
+    found = RATES[name]
+    assert found.name == name
+    for kind in CLASSES:
+        for of in ("forward", "input", "weight"):
+            reached = found.shares(kind, of)
+            assert 0.05 <= reached.compute <= 0.95, (kind, of)
+            assert 0.05 <= reached.memory <= 0.95, (kind, of)
+    known = {"", *CLASSES}
+    assert {key.partition(":")[0] for key in found.efficiency} <= known
+    assert 0 < found.capacity_bytes == found.memory_bytes - CONTEXT_BYTES
+
+
+def test_a_model_is_found_as_people_and_drivers_write_it() -> None:
+    for name in ("titan rtx", "NVIDIA TITAN RTX", "Titan-RTX"):
+        assert accelerator(name).name == "TITAN RTX"
+    assert accelerator("Tesla V100-SXM2-16GB").name == "V100-SXM2-16GB"
+    assert accelerator("NVIDIA GeForce GTX 1080 Ti").name == "GTX 1080 Ti"
+    assert accelerator("NVIDIA H200").name == "H200-SXM"
+
+
+def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.devices\[1\]\.model is 'Voodoo 2'.*TITAN RTX"):
+        described_cluster(
+            "x", [DescribedDevice("a", model="TITAN RTX"), DescribedDevice("b", model="Voodoo 2")], LINK
+        )
+
+
+def test_models_with_and_without_in_one_cluster_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.devices\[1\] has no model, and others"):
+        described_cluster("x", [DescribedDevice("a", model="TITAN RTX"), DescribedDevice("b")], LINK)
+
+
+def test_a_device_of_a_model_has_its_kind_and_its_memory() -> None:
+    devices = [
+        DescribedDevice("a", model="titan rtx"),
+        DescribedDevice("b", model="TITAN RTX", speed=0.5, capacity="8GB"),
+        DescribedDevice("c", model="GTX 1080 Ti", capacity="50%"),
+    ]
+    found = described_cluster("x", devices, LINK)
+    cluster = found.cluster("accelerator", 1000)
+    assert [d.kind for d in cluster.devices] == ["TITAN RTX", "TITAN RTX x0.5", "GTX 1080 Ti"]
+    assert [d.capacity_bytes for d in cluster.devices] == [24 * 2**30 - CONTEXT_BYTES, 8_000_000_000, 500]
+    fast, slow = found.accelerators["a"], found.accelerators["b"]
+    assert (slow.flops, slow.bandwidth) == (fast.flops / 2, fast.bandwidth / 2)
+    assert slow.launch_s == 2 * fast.launch_s
+
+
+def test_uniform_devices_of_a_model_need_no_capacity() -> None:
+    found = uniform_cluster([4, 2], [45e9, 1.15e9], model="V100-SXM2-16GB")
+    assert set(found.accelerators) == {f"d{i}" for i in range(8)}
+    assert {d.kind for d in found.cluster("", 0).devices} == {"V100-SXM2-16GB"}
+    with pytest.raises(ConfigError, match=r"cluster\.capacity must be given"):
+        uniform_cluster(2, 1e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("titan_rtx5", ["TITAN RTX"] * 5),
+        ("titan_rtx3", ["TITAN RTX"] * 3),
+        ("v100x8", ["V100-SXM2-16GB"] * 8),
+        ("h200x8", ["H200-SXM"] * 8),
+        ("old_new", ["GTX 1080 Ti", "RTX 4090"]),
+    ],
+)
+def test_the_described_clusters_are_built(name: str, kinds: list[str]) -> None:
+    found = build(OmegaConf.load(CONF / f"{name}.yaml"))  # type: ignore[arg-type]
+    assert isinstance(found, ClusterDescription)
+    assert found.name == name
+    assert [d.kind for d in found.cluster("", 0).devices] == kinds
+
+
+def test_the_server_of_the_thesis_has_the_switches_of_its_table() -> None:
+    found: ClusterDescription = build(OmegaConf.load(CONF / "titan_rtx5.yaml"))  # type: ignore[arg-type]
+    pix = {(0, 1), (2, 3), (2, 4), (3, 4)}
+    for (a, b), link in found.links.items():
+        p, q = sorted((int(a[-1]), int(b[-1])))
+        assert (link.bandwidth > 10e9) == ((p, q) in pix)

@@ -1,0 +1,228 @@
+"""Predicted seconds: laws of the roofline, calibration that finds known rates again, and plans."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from benchmarks._predictor_models import mobilenet, models
+from benchmarks._subjects import Subject, UNet, resnet, transformer
+from netsplit.cluster.catalogue import RATES
+from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
+from netsplit.config import build
+from netsplit.errors import ConfigError
+from netsplit.formats import read_pipedream
+from netsplit.graph import Graph, capture
+from netsplit.graph.deferrable import deferrable_nodes
+from netsplit.partition import METHODS
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.flops import Pass
+from netsplit.profile.predict import (
+    Efficiency,
+    Rates,
+    calibrate_rates,
+    predicted_costs,
+    predicted_seconds,
+)
+from netsplit.program import GPipe
+from netsplit.workload import Workload
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+SUBJECTS = {
+    each.name: each
+    for each in (
+        Subject("resnet", partial(resnet, (1, 2), 16), (3, 32, 32), 2),
+        Subject("unet", partial(UNet, 2, 8), (3, 32, 32), 2, maps=True),
+        Subject("mobilenet", partial(mobilenet, 3), (3, 32, 32), 2),
+        Subject("transformer", partial(transformer, 2, 64, 2, 16, 50), (16,), 2, words=50),
+    )
+}
+
+
+@cache
+def graph_of(name: str) -> Graph:
+    subject = SUBJECTS[name]
+    inputs, targets = subject.batch(1)
+    return capture(subject.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
+
+
+TITAN = RATES["TITAN RTX"]
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_every_node_has_seconds_that_make_sense(name: str) -> None:
+    graph = graph_of(name)
+    costs = predicted_costs(graph, {"a": TITAN, "b": RATES["V100-SXM2-16GB"]}, alpha=3)
+    later = deferrable_nodes(graph)
+    for kind in ("a", "b"):
+        found = costs.seconds[kind]
+        assert found.keys() == graph.nodes.keys()
+        for node in graph:
+            each = found[node.name]
+            assert each.forward_s >= 0
+            assert 0 <= each.weight_s <= each.backward_s
+            assert (each.weight_s > 0) == (node.name in later)
+            if not any(k in graph.carrying for k in node.outputs):
+                assert each.backward_s == 0
+    assert costs.alpha == 3
+    for rates in (costs.step_seconds_per_byte, costs.instruction_s, costs.accumulate_s_per_byte):
+        assert rates.keys() == {"a", "b"}
+        assert all(seconds > 0 for seconds in rates.values())
+
+
+def test_a_step_with_more_moments_takes_longer() -> None:
+    graph = graph_of("resnet")
+    sgd, adam = (predicted_costs(graph, {"a": TITAN}, alpha).step_seconds_per_byte["a"] for alpha in (2, 4))
+    assert adam == pytest.approx(sgd * 7 / 3)
+
+
+def test_twice_the_speed_is_half_the_seconds() -> None:
+    graph = graph_of("unet")
+    once, twice = (predicted_seconds(graph, rates) for rates in (TITAN, TITAN.at(2.0, "fast")))
+    for name, each in once.items():
+        assert twice[name].forward_s == pytest.approx(each.forward_s / 2)
+        assert twice[name].backward_s == pytest.approx(each.backward_s / 2)
+
+
+def test_more_of_a_peak_is_never_slower() -> None:
+    graph = graph_of("mobilenet")
+    before = predicted_seconds(graph, KNOWN)
+    for better in (
+        replace(KNOWN, flops=2 * KNOWN.flops),
+        replace(KNOWN, bandwidth=2 * KNOWN.bandwidth),
+        replace(KNOWN, launch_s=KNOWN.launch_s / 2),
+    ):
+        after = predicted_seconds(graph, better)
+        assert all(after[k].total_s <= before[k].total_s for k in before)
+        assert sum(each.total_s for each in after.values()) < sum(each.total_s for each in before.values())
+
+
+def test_the_most_specific_shares_count() -> None:
+    rates = Rates(
+        "x", 1e12, 1e9, 1e-6,
+        {"": Efficiency(0.5, 0.5), "matmul": Efficiency(0.8, 0.5), "matmul:weight": Efficiency(0.4, 0.5)},
+    )  # fmt: skip
+    work = Pass(1e12, 0.0)
+    assert rates.seconds("matmul", "forward", work) == pytest.approx(1 / 0.8, rel=1e-4)
+    assert rates.seconds("matmul", "weight", work) == pytest.approx(1 / 0.4, rel=1e-4)
+    assert rates.seconds("pooling", "forward", work) == pytest.approx(1 / 0.5, rel=1e-4)
+
+
+def test_tensor_cores_take_convolutions_alone() -> None:
+    plain, cores = (replace(TITAN, convolution_flops=peak) for peak in (0.0, 10 * TITAN.flops))
+    work = Pass(1e12, 0.0)
+    for kind, faster in (("convolution", True), ("pointwise convolution", True), ("matmul", False)):
+        assert (cores.seconds(kind, "forward", work) < plain.seconds(kind, "forward", work)) == faster
+
+
+KNOWN = Rates(
+    "known", 1e11, 1e10, 5e-6,
+    {
+        "": Efficiency(0.5, 0.5),
+        "convolution": Efficiency(0.9, 0.7),
+        "convolution:weight": Efficiency(0.6, 0.5),
+        "matmul": Efficiency(0.8, 0.4),
+        "normalisation": Efficiency(0.3, 0.3),
+    },
+)  # fmt: skip
+
+
+def profiles(*names: str, spoilt: float = 0.0) -> list[tuple[Graph, dict[str, NodeSeconds]]]:
+    """What a device of `KNOWN` rates would measure, of which a share is far too slow."""
+    draw = random.Random(3)
+    found = []
+    for name in names:
+        seconds = predicted_seconds(graph_of(name), KNOWN)
+        for node, each in seconds.items():
+            if draw.random() < spoilt:
+                seconds[node] = NodeSeconds(20 * each.forward_s, 20 * each.backward_s)
+        found.append((graph_of(name), seconds))
+    return found
+
+
+@pytest.mark.parametrize("spoilt", [0.0, 0.05])
+def test_calibration_finds_known_rates_again(spoilt: float) -> None:
+    """Rates fitted on three models predict a fourth, although some measurements are far off."""
+    others = ("resnet", "unet", "transformer")
+    fitted = calibrate_rates(profiles(*others, spoilt=spoilt), "cpu")
+    assert fitted.name == "cpu"
+    for name in (*others, "mobilenet"):
+        truth, found = (predicted_seconds(graph_of(name), rates) for rates in (KNOWN, fitted))
+        sums = [sum(each.total_s for each in seconds.values()) for seconds in (truth, found)]
+        assert sums[1] == pytest.approx(sums[0], rel=0.12), name
+
+
+def test_calibration_needs_a_profile() -> None:
+    with pytest.raises(ValueError, match="profile"):
+        calibrate_rates([], "cpu")
+
+
+def planned(name: str) -> Workload:
+    """A captured model of which nothing was measured."""
+    return Workload(name, graph_of(name), Costs({}, alpha=3))
+
+
+def test_a_workload_is_planned_on_models_of_accelerators() -> None:
+    devices = [DescribedDevice("old", model="GTX 1080 Ti"), DescribedDevice("new", model="RTX 4090")]
+    work = planned("resnet")
+    problem = work.problem(
+        described_cluster("x", devices, LinkCost(6e9, 3e-5)), "simulated", schedule=GPipe(4)
+    )
+    assert problem.costs.alpha == 3
+    assert set(problem.costs.seconds) == {"GTX 1080 Ti", "RTX 4090"}
+    totals = {
+        kind: sum(each.total_s for each in seconds.values())
+        for kind, seconds in problem.costs.seconds.items()
+    }
+    assert totals["RTX 4090"] < totals["GTX 1080 Ti"]
+    assert problem.evaluate is not None
+    placement = METHODS["m_topo"]().partition(problem)
+    assert problem.evaluate(placement).iteration_s > 0
+
+
+def test_forward_alone_has_no_predicted_backward() -> None:
+    cluster = uniform_cluster(2, 1e10, model="TITAN RTX")
+    problem = planned("transformer").problem(cluster, passes="forward")
+    assert all(each.backward_s == 0 for each in problem.costs.seconds["TITAN RTX"].values())
+
+
+def test_a_file_without_torch_s_operators_is_refused() -> None:
+    text = (
+        "a -- Conv -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=10, "
+        "parameter_size=3"
+    )
+    with pytest.raises(ConfigError, match=r"'w' has none: choose a cluster with speeds"):
+        read_pipedream(text, "w.txt", "w").problem(uniform_cluster(2, 1e10, model="TITAN RTX"))
+
+
+def test_the_benchmark_s_models_have_names_of_their_own() -> None:
+    assert len({each.name for each in models()}) == len(models()) >= 8
+    assert [each.name for each in models(True)] == [each.name for each in models()]
+
+
+PUBLISHED = {
+    "TITAN RTX": {"resnet50": 330, "resnet152": 129, "inception_v3": 221},
+    "V100-SXM2-32GB": {"resnet50": 405, "resnet152": 155, "inception_v3": 259},
+    "GTX 1080 Ti": {"resnet50": 209, "resnet152": 81, "inception_v3": 136},
+}
+"""Images per second in float32 training on one GPU (Lambda, 2080 Ti Deep Learning Benchmarks, 2019)."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "side"), [("resnet50", 224), ("resnet152", 224), ("inception_v3", 299)])
+def test_the_catalogue_predicts_published_throughputs(name: str, side: int) -> None:
+    with torch.device("meta"):
+        model = build(OmegaConf.load(CONF / "model" / f"{name}.yaml")).train()  # type: ignore[arg-type]
+        batch = (torch.empty(64, 3, side, side),), (torch.empty(64, dtype=torch.int64),)
+    graph = capture(model, nn.CrossEntropyLoss(), batch)
+    for kind, published in PUBLISHED.items():
+        seconds = sum(each.total_s for each in predicted_seconds(graph, RATES[kind]).values())
+        assert 64 / seconds == pytest.approx(published[name], rel=0.2), kind

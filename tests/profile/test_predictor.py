@@ -1,0 +1,63 @@
+"""The predictor's benchmark runs through on tiny models; what it measures is not judged."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from benchmarks import predictor
+from benchmarks._predictor_draws import draws
+from benchmarks._subjects import Subject, resnet, transformer
+from netsplit.graph import capture
+from netsplit.profile.flops import node_work, operator_class
+
+TINY = [
+    Subject("resnet", partial(resnet, (1,), 4), (3, 8, 8), 1),
+    Subject("words", partial(transformer, 1, 16, 1, 4, 10), (4,), 1, words=10),
+]
+
+
+def test_each_model_is_predicted_from_the_others_and_profiles_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(predictor, "models", lambda quick, names: TINY)
+    monkeypatch.setenv("NETSPLIT_CACHE", str(tmp_path))
+    file = tmp_path / "errors.json"
+    arguments = ["--quick", "--draws", "0", "--classes", "--json", str(file)]
+    assert predictor.main(arguments) == 0
+    first, found = capsys.readouterr().out, json.loads(file.read_text())
+    assert [each["model"] for each in found] == ["resnet", "words"]
+    for each in found:
+        assert len(each["node_errors"]) == each["nodes"]
+        assert each["measured_s"] > 0
+        assert each["predicted_s"] > 0
+    assert "iteration: median" in first
+    assert "as kept" not in first
+    assert predictor.main(arguments) == 0
+    assert capsys.readouterr().out.count("as kept") == 2
+    assert json.loads(file.read_text()) == found
+
+
+@pytest.mark.parametrize("arguments", [["--models", "vgg"], ["--draws", "-1"], ["--models", "none"]])
+def test_arguments_that_make_no_sense_are_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        predictor.main(arguments)
+    assert "--" in capsys.readouterr().err
+
+
+def test_drawn_chains_are_the_same_every_time_and_cover_the_classes() -> None:
+    """Of the first and of a later kind; every operator that takes time is counted."""
+    kinds = set()
+    for subject in (draws(4)[0], draws(8)[7]):
+        inputs, targets = subject.batch(1)
+        graph = capture(subject.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
+        again = capture(subject.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
+        assert [node.op for node in graph] == [node.op for node in again]
+        kinds |= {operator_class(graph, node) for node in graph if node_work(graph, node).forward}
+    assert {"convolution", "pointwise convolution", "matmul", "normalisation", "elementwise"} <= kinds
