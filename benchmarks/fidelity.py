@@ -1,14 +1,15 @@
 """What the simulator promises against what the runtime does.
 
-    python -m benchmarks.fidelity            # 4 models x 4 partitioners x 3 schedules, a quarter of an hour
-    python -m benchmarks.fidelity --quick    # the same with few rounds of small models, two minutes
+    python -m benchmarks.fidelity            # 4 models x 4 partitioners x 3 schedules in 9 rounds
+    python -m benchmarks.fidelity --quick    # the same in 2 rounds
 
     a model:  study ─► plans of all partitioners and schedules, kept on the workers
-    a round:  costs measured again ─► every plan predicted anew, and run twice
+    a round:  costs measured again, if due ─► every plan predicted anew, and run twice
               error: measured / predicted;  noise floor: the second run / the first
 
-Profile and runs alternate, so that a slow minute hits both. A case's error is the median of its rounds';
-bytes are metered once.
+Profile and runs alternate, so that a slow minute hits both: a profile before every third round, with --quick
+before each. A case's error is the median of its rounds'; bytes are metered once. The models are small in
+both, those of `benchmarks.runtime --quick`.
 """
 
 from __future__ import annotations
@@ -103,16 +104,24 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="few rounds")
-    parser.add_argument("--rounds", type=int, help="how often profile and runs alternate (9; quick: 2)")
-    parser.add_argument("--profile-every", type=int, default=3, help="rounds between profiles (3)")
+    parser.add_argument("--quick", action="store_true", help="2 rounds, each after a profile of its own")
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help="how often every plan is run twice (9; quick: 2)"
+    )
+    parser.add_argument(
+        "--profile-every", type=int, metavar="N", help="a profile before every N-th round (3; quick: 1)"
+    )
     parser.add_argument("--models", nargs="+", choices=SUBJECTS, help="default: all")
     parser.add_argument("--partitioners", nargs="+", choices=sorted(METHODS), default=list(PARTITIONERS))
     known = [name for name in ORDER if name in SCHEDULES]
     parser.add_argument("--schedules", nargs="+", choices=sorted(SCHEDULES), default=known)
     parser.add_argument("--json", type=Path, help="file for every measured second")
     options = parser.parse_args(arguments)
-    options.rounds = options.rounds or (2 if options.quick else 9)
+    for name, quick, full in (("rounds", 2, 9), ("profile_every", 1, 3)):
+        given = getattr(options, name)
+        if given is not None and given < 1:
+            parser.error(f"--{name.replace('_', '-')} is {given}: give at least 1")
+        setattr(options, name, given or (quick if options.quick else full))
     return options
 
 
@@ -128,9 +137,8 @@ def _cases(subject: Subject, options: argparse.Namespace, say: Say) -> list[Case
         return cases
     try:
         ready = [(case, deployed) for case in cases if (deployed := _deployed(ours, case)) is not None]
-        costs = ours.study.costs
         for n in range(options.rounds):
-            if n and n % options.profile_every == 0:
+            if n % options.profile_every == 0:
                 costs = ours.costs()
             _round(ours, ready, costs, n)
             say(f"{subject.name}: round {n + 1} of {options.rounds}")

@@ -1,7 +1,7 @@
 """Costs of a graph on a session's workers: each device kind alone, then together.
 
 one worker of each kind, alone      operators, optimiser, instructions        reused from disk
-all CPU workers of a kind at once   contention, messages (`rehearsal`)        with the rest
+all CPU workers of a kind at once   contention, messages (`rehearsal`)        with the rest, if it was steady
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from netsplit.profile.overhead import instruction_seconds, trivial_step
 from netsplit.profile.speed import reference_seconds
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
-from netsplit.rehearsal import Rehearsal, fitted
+from netsplit.rehearsal import Fit, Rehearsal, fitted
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.share import OptimizerFactory, Share
 from netsplit.runtime.transport import LocalTransport, ProcessTransport
 from netsplit.runtime.worker import Worker
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "calibrate", "located"]
 
 log = logging.getLogger(__name__)
 
@@ -67,31 +67,47 @@ class Calibration:
 
 def calibrate(task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache) -> Costs:
     """Costs of every device kind: kept ones where nothing has changed, else measured now."""
-    devices = cluster.devices
     found: dict[str, Measured] = {}
-    for rank, device in enumerate(devices):
-        if device.kind in found:
-            continue
-        mates = _mates(devices, pool, rank)
-        digest = profile_digest(
-            task.graph,
-            pool.call_one(rank, _identity),
-            optimizer=describe_optimizer(task.optimizer),
-            in_flight=task.in_flight,
-            mates=len(mates),
-        )
-        kept = cache.get(digest)
-        if kept is not None and kept[0].seconds.keys() == task.graph.nodes.keys():
-            found[device.kind], age_s = kept
-            _tell(device, kept[0], age_s, pool.call_one(rank, _speed))
-            continue
+    mates = {rank: _mates(cluster.devices, rank) for rank in range(len(cluster.devices))}
+    for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # where contention shows, if anywhere
+        kind = cluster.devices[rank].kind
+        if kind not in found:
+            found[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank)
+    return _costs(found, optimizer_alpha(task.optimizer))
+
+
+def _of_kind(
+    task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache, mates: list[int], rank: int
+) -> Measured:
+    """Kept, or measured on the worker `rank` alone and then with its `mates`; kept without what is unsure."""
+    device, spec = cluster.devices[rank], pool.spec
+    digest = profile_digest(
+        task.graph,
+        pool.call_one(rank, _identity),
+        optimizer=describe_optimizer(task.optimizer),
+        in_flight=task.in_flight,
+        mates=len(mates),
+        links=None if spec.bandwidth is None else (spec.latency_s, spec.bandwidth),
+    )
+    kept = cache.get(digest, task.graph.nodes)
+    measured, age_s = kept if kept is not None else (None, 0.0)
+    if measured is not None and not _still_good(device, measured, age_s, pool.call_one(rank, _speed)):
+        measured, age_s = None, 0.0
+    if measured is not None and measured.steady:
+        return measured
+    if measured is None:
         log.info("measuring %d operators on %s", len(task.graph), device.name)
         measured = pool.call_one(rank, _measure, task)
-        if len(mates) > 1:
-            measured = _together(measured, task, pool, cluster, mates)
-        found[device.kind] = measured
+    if len(mates) < 2:
         cache.put(digest, measured)
-    return _costs(found, optimizer_alpha(task.optimizer))
+        return measured
+    copy_s_per_byte, fit = _together(measured, task, pool, cluster, mates)
+    complete = replace(
+        measured, copy_s_per_byte=copy_s_per_byte, contention=fit.contention, message_s=fit.message_s,
+        steady=fit.steady,
+    )  # fmt: skip
+    cache.put(digest, complete if fit.steady else replace(measured, steady=False), age_s)
+    return complete
 
 
 def _costs(found: dict[str, Measured], alpha: int) -> Costs:
@@ -107,35 +123,55 @@ def _costs(found: dict[str, Measured], alpha: int) -> Costs:
     )
 
 
-def _mates(devices: Sequence[Device], pool: WorkerPool, rank: int) -> list[int]:
+def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
+    """The devices with the hosts that their workers name; a kind for each processor model where they differ.
+
+    For workers that were started elsewhere: what the controller's machine is says nothing of theirs.
+    """
+    models = [said["processor"] for said in pool.call(_identity)]
+    on_cpu = [torch.device(device.torch_device).type == "cpu" for device in devices]
+    several = len({model for model, here in zip(models, on_cpu, strict=True) if here}) > 1
+    return tuple(
+        replace(device, host=hello.host, kind=f"{device.kind} {model}" if several and here else device.kind)
+        for device, hello, model, here in zip(devices, pool.hellos, models, on_cpu, strict=True)
+    )
+
+
+def _mates(devices: Sequence[Device], rank: int) -> list[int]:
     """Ranks of the CPU devices of one kind and host; a GPU shares nothing that is measured here."""
-    if torch.device(devices[rank].torch_device).type != "cpu":
+    own = devices[rank]
+    if torch.device(own.torch_device).type != "cpu" or own.host is None:
         return [rank]
-    hosts = [hello.host for hello in pool.hellos]
-    return [
-        q for q, other in enumerate(devices) if other.kind == devices[rank].kind and hosts[q] == hosts[rank]
-    ]
+    return [q for q, other in enumerate(devices) if (other.kind, other.host) == (own.kind, own.host)]
 
 
 def _together(
     measured: Measured, task: Calibration, pool: WorkerPool, cluster: Cluster, mates: list[int]
-) -> Measured:
-    """What shows only while several devices of a host compute."""
+) -> tuple[float, Fit]:
+    """What shows only while several devices of a host compute: copying, and the rehearsal's fit."""
     copying = pool.call(_measure_copying, mates[:2])
-    measured = replace(measured, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
+    copy_s_per_byte = sum(copying[rank] for rank in mates[:2]) / 2
+    measured = replace(measured, copy_s_per_byte=copy_s_per_byte)
     names = tuple(cluster.devices[rank].name for rank in mates)
     kind = cluster.devices[mates[0]].kind
     log.info("rehearsing on %s", ", ".join(names))
     rehearsal = Rehearsal(task.graph, task.batch, task.values, task.optimizer, kind, names)
     costs = _costs({kind: measured}, optimizer_alpha(task.optimizer))
-    contention, message_s = fitted(rehearsal, costs, cluster, pool)
-    return replace(measured, contention=contention, message_s=message_s)
+    return copy_s_per_byte, fitted(rehearsal, costs, cluster, pool)
 
 
-def _tell(device: Device, kept: Measured, age_s: float, now_s: float) -> None:
+def _still_good(device: Device, kept: Measured, age_s: float, now_s: float) -> bool:
+    """Says how old it is, and how far the machine's speed has moved since.
+
+    False: that is too far to rehearse with these seconds, which would blame the difference on contention.
+    """
     log.info("costs on %s as measured %s ago", device.name, _ago(age_s))
     moved = now_s / kept.reference_s - 1 if kept.reference_s > 0 else 0.0
-    if abs(moved) > MOVED:
+    if abs(moved) <= MOVED:
+        if not kept.steady:
+            log.info("they lack how devices slow one another, which was uncertain: rehearsing again")
+        return True
+    if kept.steady:
         log.warning(
             "%s takes %.0f %% %s for the same work than when its costs were measured (%s ago): measure anew "
             "for predictions as of now.",
@@ -144,6 +180,7 @@ def _tell(device: Device, kept: Measured, age_s: float, now_s: float) -> None:
             "longer" if moved > 0 else "less",
             _ago(age_s),
         )
+    return kept.steady
 
 
 def _ago(seconds: float) -> str:

@@ -133,7 +133,8 @@ def cases_figure(cases: Cases, path: str | Path) -> Figure:
             axes.bar(place, height, 0.92 * width, color=colours[method], label=label)
             axes.annotate(
                 f"{height:.3g}" if height else "failed", (place, height), xytext=(0, 2),
-                textcoords="offset points", ha="center", va="bottom", fontsize=7,
+                textcoords="offset points", ha="center", va="bottom", fontsize=7, zorder=4,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4},
                 rotation=0 if height else 90,
             )  # fmt: skip
             if cell.published is not None:

@@ -20,7 +20,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from netsplit.calibration import Calibration, calibrate
+from netsplit.calibration import Calibration, calibrate, located
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
@@ -213,7 +213,8 @@ class Session:
                 log.info("probing %d links", len(pairs))
                 self.link_samples = self.pool.call(_probe)[0]
                 links = {pair: fit_link(samples) for pair, samples in self.link_samples.items()}
-            self._cluster = Cluster(self.spec.name, self.spec.devices, links)
+            devices = located(self.spec.devices, self.pool) if self.spec.external else self.spec.devices
+            self._cluster = Cluster(self.spec.name, devices, links)
         return self._cluster
 
     def study(

@@ -122,6 +122,14 @@ class _Training:
             return
         self._load(newest)
         log.info("going on from %s: %s", newest, self.position)
+        if self.position.epoch >= self.epochs:
+            log.warning(
+                "checkpoint '%s' already has %d epochs and epochs is %d: nothing is trained, the results are "
+                "the checkpoint's; give more epochs to go on.",
+                newest,
+                self.position.epoch,
+                self.epochs,
+            )
         if self.observer is not None:
             for done in self.history.epochs:
                 self.observer.epoch(done)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_text
@@ -76,7 +76,7 @@ def marked(
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     begun = time.monotonic()
-    mark = Mark(int(hydra.job.num), *_key(list(hydra.overrides.task), cfg), "running")
+    mark = Mark(int(hydra.job.num), *_key(_as_written(hydra.overrides.task), cfg), "running")
     _write(folder, mark)
     try:
         found = _number(job(cfg))
@@ -173,7 +173,7 @@ class Sweep:
 
     def _key(self, overrides: Sequence[str]) -> Key:
         composed = self._context.config_loader.load_sweep_config(self._config, list(overrides))
-        return _key(list(composed.hydra.overrides.task), composed)
+        return _key(_as_written(composed.hydra.overrides.task), composed)
 
     def _latest(self) -> dict[Key, Mark]:
         """The newest mark of each job, a done one before all others."""
@@ -208,6 +208,13 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _as_written(overrides: ListConfig) -> list[str]:
+    """What `${hydra:job.num}` in one of them stands for is not known before the job runs."""
+    words = OmegaConf.to_container(overrides, resolve=False)
+    assert isinstance(words, list)
+    return [str(word) for word in words]
 
 
 def _key(overrides: Iterable[str], cfg: DictConfig) -> Key:

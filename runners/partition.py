@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from netsplit.partition.base import Partitioner, Placement, Problem
     from netsplit.workload import Workload
 
-__all__ = ["Settings", "described", "job", "main", "one_partitioner"]
+__all__ = ["Settings", "described", "job", "main", "need_graph", "one_partitioner"]
 
 log = logging.getLogger(__name__)
 
@@ -127,11 +127,19 @@ def main(cfg: DictConfig) -> None:
 
 
 def _settings(cfg: DictConfig) -> Settings:
+    need_graph(cfg)
     names = [field.name for field in fields(Settings)]
     found: Settings = settings_of(cfg, "runners.partition.Settings", names, GROUPS)
-    if not found.graph.strip():
-        raise ConfigError("graph is empty: give the path of a graph file, as in graph=profiles/vgg16.txt.")
     return found
+
+
+def need_graph(cfg: DictConfig) -> None:
+    """Raises ConfigError: the command line gives no graph file."""
+    how = "the path of a graph file, as in graph=vgg16.txt."
+    if "graph" not in cfg:  # so it is where ??? was left
+        raise ConfigError(f"graph must be given: {how}")
+    if isinstance(cfg.graph, str) and not cfg.graph.strip():
+        raise ConfigError(f"graph is empty: give {how}")
 
 
 def one_partitioner(cfg: DictConfig, time_limit: float | None) -> Partitioner:

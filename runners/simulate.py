@@ -17,7 +17,7 @@ from rich.console import Console
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from runners._entry import entry, settings_of
-from runners.partition import described, one_partitioner
+from runners.partition import described, need_graph, one_partitioner
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Placement, Problem
@@ -45,8 +45,6 @@ class Settings:
     picture: bool = True
 
     def __post_init__(self) -> None:
-        if not self.graph.strip():
-            raise ConfigError("graph is empty: give the path of a graph file, as in graph=graph.json.")
         if self.time_limit is not None and not (self.time_limit > 0 and math.isfinite(self.time_limit)):
             raise ConfigError(f"time_limit is {self.time_limit}: give more than 0 seconds, or null.")
         for key, value, least in (("seed", self.seed, 0), ("pieces", self.pieces, 1)):
@@ -110,6 +108,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def _settings(cfg: DictConfig) -> Settings:
+    need_graph(cfg)
     names = [field.name for field in fields(Settings)]
     found: Settings = settings_of(cfg, "runners.simulate.Settings", names, GROUPS)
     return found

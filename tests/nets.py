@@ -101,8 +101,8 @@ DROPPED = _case("dropped", models.Dropped, (12,))
 
 
 def cluster_of(devices: int, capacity: int = 2**40) -> Cluster:
-    """CPU devices with given links."""
-    found = tuple(Device(f"cpu:{rank}", "cpu", capacity) for rank in range(devices))
+    """CPU devices of one host, with given links."""
+    found = tuple(Device(f"cpu:{rank}", "cpu", capacity, host="here") for rank in range(devices))
     pairs = [(p.name, q.name) for p in found for q in found if p != q]
     return Cluster(f"cpu{devices}", found, dict.fromkeys(pairs, Link(1e-5, 1e-9)))
 

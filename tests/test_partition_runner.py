@@ -233,7 +233,7 @@ def test_what_is_no_file_is_not_replaced(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["graph must be given"]),
+        ([], ["graph must be given", "as in graph=vgg16.txt"]),
         (["graph=none.txt"], ["'none.txt' is not there"]),
         (["graph=''"], ["graph is empty"]),
         (["graph=g.txt"], ["describes no devices", "cluster=uniform cluster.devices=4"]),

@@ -97,6 +97,8 @@ def test_a_partitioner_decides_where_no_placement_is_given(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        ([], "graph must be given: the path of a graph file, as in graph="),
+        (["graph=''"], "graph is empty: give the path of a graph file, as in graph="),
         (["graph=none.json"], "graph file 'none.json' is not there"),
         (["graph=graph.json", "placement=none.json"], "placement is 'none.json', which is not there"),
         (["graph=graph.json", "placement=graph.json"], "no placement.json or result.json"),

@@ -332,6 +332,19 @@ def test_a_finished_training_is_not_done_again_but_can_be_made_longer(tmp_path: 
     assert longer.weight == quiet.weight
 
 
+@pytest.mark.parametrize("epochs", [3, 2])
+def test_a_checkpoint_of_all_epochs_or_more_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, epochs: int
+) -> None:
+    train_on(Even(), tmp_path)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    again = Even()
+    train_on(again, tmp_path, epochs=epochs)
+    (said,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert f"already has 3 epochs and epochs is {epochs}: nothing is trained" in said.getMessage()
+    assert again.calls == []
+
+
 def test_workers_that_die_again_and_again_end_the_training_with_their_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

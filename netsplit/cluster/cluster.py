@@ -41,6 +41,8 @@ class Device:
     torch_device: str = "cpu"  # what the worker passes to torch.device
     port: Link | None = None
     """The link to host memory, where all transfers of the device pass the host; None: it has peer links."""
+    host: str | None = None
+    """The machine that it is part of: CPU devices of one share its memory. None: it shares nothing."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import psutil
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError
 
-__all__ = ["ClusterSpec", "LocalDevice", "gpu", "local_cluster", "parse_bytes"]
+__all__ = ["ClusterSpec", "LocalDevice", "gpu", "local_cluster", "parse_bytes", "visible_gpu"]
 
 UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base ** (power + 1)
@@ -85,7 +86,8 @@ def local_cluster(
         raise ConfigError(
             f"cluster.latency_s is {latency_s} and cluster.bandwidth {bandwidth}: give 0 and more."
         )
-    found = tuple(_device(device, f"cluster.devices[{index}]") for index, device in enumerate(devices))
+    here = None if external else socket.gethostname()  # otherwise the workers say where they are
+    found = tuple(_device(device, f"cluster.devices[{i}]", here) for i, device in enumerate(devices))
     return ClusterSpec(name, found, timeout_s, port, host, latency_s, bandwidth, external)
 
 
@@ -120,7 +122,7 @@ def gpu(index: int, key: str = "torch_device") -> tuple[str, int]:
     try:
         pynvml.nvmlInit()
         try:
-            handle = _handle(index, visible)
+            handle = visible_gpu(index, visible)
             return str(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
         finally:
             pynvml.nvmlShutdown()
@@ -131,7 +133,13 @@ def gpu(index: int, key: str = "torch_device") -> tuple[str, int]:
         ) from error
 
 
-def _handle(index: int, visible: str | None) -> object:
+def visible_gpu(index: int, visible: str | None) -> object:
+    """NVML's handle of `cuda:<index>`, where CUDA_VISIBLE_DEVICES is `visible`.
+
+    Raises:
+        IndexError: fewer are visible.
+        NVMLError: the GPU named is not there.
+    """
     import pynvml
 
     entry = (
@@ -144,7 +152,7 @@ def _handle(index: int, visible: str | None) -> object:
     return pynvml.nvmlDeviceGetHandleByUUID(entry)
 
 
-def _device(device: LocalDevice, key: str) -> Device:
+def _device(device: LocalDevice, key: str, host: str | None) -> Device:
     match = TORCH_DEVICE.fullmatch(device.torch_device)
     if match is None:
         raise ConfigError(f"{key}.torch_device is {device.torch_device!r}: give cpu or cuda:<index>.")
@@ -154,4 +162,4 @@ def _device(device: LocalDevice, key: str) -> Device:
         kind, total = gpu(int(match[1]), f"{key}.torch_device")
     everything = str(device.capacity).strip().lower() == "all"
     capacity = total if everything else parse_bytes(device.capacity, f"{key}.capacity")
-    return Device(device.name, kind, capacity, device.torch_device)
+    return Device(device.name, kind, capacity, device.torch_device, host=host)

@@ -6,8 +6,9 @@ Beside the graph's keys, all optional unless a plan is asked for::
     "cluster":  {"name": ..., "devices": [{"name", "kind", "capacity_bytes", ...}], "links": [...]}
     "workload": {"name", "unit", "unit_s", "stage_time", "backward_nodes", "unsupported", "remarks"}
 
-`weight_s` may be left out where it is 0. All times are seconds; `unit` and `unit_s` say in which unit to
-show them.
+`weight_s` may be left out where it is 0. CPU devices of the same `host` share its memory (null: none); in
+files without that key those named "cpu:..." do. All times are seconds; `unit` and `unit_s` say in which
+unit to show them.
 """
 
 from __future__ import annotations
@@ -222,11 +223,20 @@ def _cluster_out(cluster: Cluster) -> dict[str, Any]:
     }
 
 
+def _host_by_name(name: str) -> str | None:
+    """As files before the key `host` meant it."""
+    return "host" if str(name).startswith("cpu:") else None
+
+
 def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
     devices = []
     for entry in item["devices"]:
-        port = entry.get("port")
-        devices.append(Device(**{**entry, "port": Link(**port) if port is not None else None}))
+        port, host = entry.get("port"), entry.get("host", _host_by_name(entry["name"]))
+        devices.append(Device(**{**entry, "port": Link(**port) if port is not None else None, "host": host}))
+        if not isinstance(host, str | None):
+            raise NetSplitError(
+                f"{where}: device '{devices[-1].name}' has the host {host!r}: give a name, or null for none."
+            )
         if not isinstance(devices[-1].capacity_bytes, int) or devices[-1].capacity_bytes < 0:
             raise NetSplitError(
                 f"{where}: device '{devices[-1].name}' has a capacity of "

@@ -11,11 +11,12 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from netsplit.errors import NetSplitError
 from netsplit.files import write_text
 from netsplit.graph.files import dumps
 from netsplit.graph.ir import Graph
@@ -25,7 +26,7 @@ __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "prof
 
 log = logging.getLogger(__name__)
 
-VERSION = 6  # of how is measured: raise it where seconds come to mean something else
+VERSION = 7  # of how is measured: raise it where seconds come to mean something else
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 
@@ -43,6 +44,8 @@ class Measured:
     accumulate_s_per_byte: float = 0.0
     drift: float = 0.0
     reference_s: float = 0.0
+    steady: bool = True
+    """False: how devices slow one another was uncertain; it is at rest here, to be measured next time."""
 
 
 def default_folder() -> Path:
@@ -58,7 +61,8 @@ def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -
 
     Args:
         device: kind, host, processor, threads, versions: what a worker says of itself.
-        conditions: anything else: optimiser, micro-batches in flight, how many devices share a host.
+        conditions: anything else: optimiser, micro-batches in flight, how many devices share the host, links
+            that are stated (probed ones differ each time).
     """
     text = json.loads(dumps(graph))
     for node in text["nodes"]:
@@ -80,31 +84,34 @@ class ProfileCache:
     folder: Path | None
     refresh: bool = False  # measure anew, and keep that
 
-    def get(self, digest: str) -> tuple[Measured, float] | None:
-        """What was measured, and its age in seconds. What cannot be read is ignored, with a warning."""
+    def get(self, digest: str, nodes: Collection[str]) -> tuple[Measured, float] | None:
+        """What was measured, and its age in seconds.
+
+        What cannot be read, or holds the seconds of other nodes than `nodes`, is ignored with a warning.
+        """
         if self.folder is None or self.refresh:
             return None
         path = self._path(digest)
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            return _read(data, digest), max(time.time() - float(data["measured_at"]), 0.0)
+            return _read(data, digest, nodes), max(time.time() - float(data["measured_at"]), 0.0)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             log.warning("%s holds no profile that can be read (%s): measuring again.", path, _in_words(error))
             return None
 
-    def put(self, digest: str, measured: Measured) -> None:
-        """Keep a measurement; a folder that cannot be written costs a warning."""
+    def put(self, digest: str, measured: Measured, age_s: float = 0.0) -> None:
+        """Keep a measurement that was made `age_s` ago; what cannot be written costs a warning."""
         if self.folder is None:
             return
-        data = {"form": _FORM, "digest": digest, "measured_at": time.time(), **asdict(measured)}
+        data = {"form": _FORM, "digest": digest, "measured_at": time.time() - age_s, **asdict(measured)}
         data["seconds"] = {
             name: [each.forward_s, each.backward_s, each.weight_s] for name, each in measured.seconds.items()
         }
         try:
             write_text(self._path(digest), json.dumps(data))
-        except OSError as error:
+        except (OSError, NetSplitError) as error:
             log.warning("the profile could not be kept in %s (%s).", self.folder, _in_words(error))
 
     def _path(self, digest: str) -> Path:
@@ -112,16 +119,21 @@ class ProfileCache:
         return self.folder / f"{digest}.json"
 
 
-def _read(data: dict[str, Any], digest: str) -> Measured:
+def _read(data: dict[str, Any], digest: str, nodes: Collection[str]) -> Measured:
     if data["form"] != _FORM or data["digest"] != digest:
         raise ValueError("it is something else's file")
-    rates = {each.name: float(data[each.name]) for each in fields(Measured) if each.name != "seconds"}
+    plain = {"seconds", "steady"}
+    rates = {each.name: float(data[each.name]) for each in fields(Measured) if each.name not in plain}
     seconds = {name: NodeSeconds(*map(float, each)) for name, each in data["seconds"].items()}
+    if strange := seconds.keys() ^ set(nodes):
+        raise ValueError(f"it has no seconds of the same operators, as of '{min(strange)}'")
     numbers = [s for each in seconds.values() for s in (each.forward_s, each.backward_s, each.weight_s)]
     if not all(math.isfinite(number) and number >= 0 for number in (*numbers, *rates.values())):
         raise ValueError("a time is no finite number of 0 or more")
-    return Measured(seconds, **rates)
+    if not isinstance(data["steady"], bool):
+        raise ValueError("steady is neither true nor false")
+    return Measured(seconds, **rates, steady=data["steady"])
 
 
 def _in_words(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")

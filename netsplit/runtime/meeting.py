@@ -160,7 +160,10 @@ def _refused(host: str, port: int, error: OSError, key: str) -> str:
     reason = (error.strerror or str(error)).lower()
     if isinstance(error, PermissionError) or "in use" in reason:
         why = "is in use" if "in use" in reason else "is refused by the system"
-        return f"port {port} on {host} {why}: choose another with {key}=..., or 0 for a free one."
+        return (
+            f"port {port} on {host} {why}: choose another {key}; "
+            "without cluster.external, 0 takes a free one."
+        )
     return f"cluster.host is {host}, where this process cannot listen ({reason}): give an address it has."
 
 

@@ -6,12 +6,13 @@ begin and end.
     cpu:0→1             ▒▒▒send▒▒▒                 rate less s   copying takes the share s of both ends' time
 
 An agenda, by time, holds when computations begin and end and when transfers do; an end moves when the rate
-changes. CPU devices (``cpu:0``, ``cpu:1``, …) share their host's memory; devices of other names do not.
+changes. CPU devices of one host share its memory; a device whose host is not said shares nothing.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from dataclasses import dataclass
 
 from netsplit.cluster.cluster import Cluster, Device
@@ -28,14 +29,17 @@ _END, _COPY_END, _COPY, _BEGIN = range(4)  # of what happens at one moment, in t
 
 def contends(cluster: Cluster, costs: Costs) -> bool:
     """Whether anything in the costs slows a computation of one of these devices."""
-    sharing = [device for device in cluster.devices if _shares_host(device)]
-    if len(sharing) > 1 and any(costs.contention.get(device.kind, 1.0) != 1.0 for device in sharing):
-        return True
+    members = Counter(_memory(device) for device in cluster.devices)
+    for device in cluster.devices:
+        host = _memory(device)
+        if host is not None and members[host] > 1 and costs.contention.get(device.kind, 1.0) != 1.0:
+            return True
     return any(costs.copy_s_per_byte.get(device.kind, 0.0) > 0 for device in cluster.devices)
 
 
-def _shares_host(device: Device) -> bool:
-    return device.name.startswith("cpu:")
+def _memory(device: Device) -> str | None:
+    """The host whose memory its computations use; None: the device has its own."""
+    return device.host if device.torch_device.startswith("cpu") else None
 
 
 @dataclass(eq=False)
@@ -43,7 +47,7 @@ class _Pace:
     """How a device's computation goes. Seconds of `left` are those it would take undisturbed."""
 
     slower: float  # while another device of the host computes too
-    shares_host: bool
+    host: str | None  # whose memory it shares
     copy_s_per_byte: float
     task: Task | None = None
     start: float = 0.0
@@ -62,14 +66,14 @@ class Contended(Run):
         self.paces = {
             device.name: _Pace(
                 costs.contention.get(device.kind, 1.0),
-                _shares_host(device),
+                _memory(device),
                 costs.copy_s_per_byte.get(device.kind, 0.0),
             )
             for device in cluster.devices
         }
         self.agenda: list[tuple[float, int, int, str, float]] = []  # time, what, number, device, its share
         self.number = 0
-        self.busy = 0  # devices of the host that compute
+        self.busy: Counter[str] = Counter()  # host -> its devices that compute
 
     def proceed(self) -> None:
         while self.ready or self.agenda:
@@ -110,12 +114,12 @@ class Contended(Run):
         assert pace.task is not None
         pace.start = pace.since = t
         pace.left = pace.task.seconds
-        if pace.shares_host:
-            self.busy += 1
+        if pace.host is not None:
+            self.busy[pace.host] += 1
         pace.rate = self._rate(pace)
         self._plan_end(name)
-        if pace.shares_host and self.busy == 2:
-            self._change_others(name, t)
+        if pace.host is not None and self.busy[pace.host] == 2:
+            self._change_others(name, pace.host, t)
 
     def _end(self, name: str, t: float) -> None:
         pace, device = self.paces[name], self.devices[name]
@@ -125,15 +129,15 @@ class Contended(Run):
         device.clock = t
         self.events.append(Event(name, task.kind, task.name, task.microbatch, pace.start, t))
         pace.number = 0
-        if pace.shares_host:
-            self.busy -= 1
-            if self.busy == 1:
-                self._change_others(name, t)
+        if pace.host is not None:
+            self.busy[pace.host] -= 1
+            if self.busy[pace.host] == 1:
+                self._change_others(name, pace.host, t)
         self.advance(device)
 
-    def _change_others(self, name: str, t: float) -> None:
+    def _change_others(self, name: str, host: str, t: float) -> None:
         for other, pace in self.paces.items():
-            if other != name and pace.shares_host:
+            if other != name and pace.host == host:
                 self._change(other, t)
 
     def _change(self, name: str, t: float) -> None:
@@ -149,7 +153,7 @@ class Contended(Run):
 
     def _rate(self, pace: _Pace) -> float:
         rate = min(max(1.0 - pace.copying, 0.0), 1.0)
-        return rate / pace.slower if pace.shares_host and self.busy > 1 else rate
+        return rate / pace.slower if pace.host is not None and self.busy[pace.host] > 1 else rate
 
     def _plan_end(self, name: str) -> None:
         pace = self.paces[name]

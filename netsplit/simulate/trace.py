@@ -9,12 +9,17 @@
 Transfers that overlap on one link get lanes of their own: "cpu:0 → cpu:1 (2)". An arrow leads from every
 send to the computation that reads what it brings: by variable where the program is given, else to the first
 computation of its micro-batch and direction that begins there after it.
+
+Perfetto counts whole nanoseconds, ties an arrow to the slice that is open at its time, and drops arrows
+without one and slices that overlap. So what lasts nothing is written as one nanosecond, and what follows it
+at once begins that much later; only the file has these times.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +36,8 @@ _FLOWS = 1_000_000  # flow ids of one process
 _GRADIENT = "gradient of "
 _BESIDE = ("send", "reduce")  # kinds that do not occupy the device
 
+Arrow = tuple[Event, Event]  # a send, and the computation that reads what it brings
+
 
 def lane_of(event: Event) -> str:
     """The row of an event: the link of a send, ``cpu:0 → cpu:1``, ``cpu:0 sums``, else the device."""
@@ -40,9 +47,12 @@ def lane_of(event: Event) -> str:
 
 
 def lanes(events: Iterable[Event]) -> dict[str, list[list[Event]]]:
-    """Row name to its tracks; within one track no two events overlap. Devices first, then links, by name."""
+    """Row name to its tracks; within one track no two events overlap. Devices first, then links, by name.
+
+    What lasts nothing comes before what begins in the same moment, and shares its track.
+    """
     tracks: dict[str, list[list[Event]]] = {}
-    for event in sorted(events, key=lambda e: (_rank(e), lane_of(e), e.start_s, -e.end_s)):
+    for event in sorted(events, key=lambda e: (_rank(e), lane_of(e), e.start_s, e.end_s)):
         row = tracks.setdefault(lane_of(event), [])
         free = next((track for track in row if track[-1].end_s <= event.start_s + _SLACK_S), None)
         if free is None:
@@ -89,23 +99,53 @@ def _process(pid: int, name: str, timeline: Timeline, program: Program | None) -
         _metadata(pid, 0, "process_name", name=title),
         _metadata(pid, 0, "process_sort_index", sort_index=pid),
     ]
+    rows, arrows = lanes(timeline.events), _arrows(timeline, program)
+    times = _whole_ns([track for tracks in rows.values() for track in tracks], arrows)
     tid_of: dict[int, int] = {}
-    for row_index, (row, tracks) in enumerate(lanes(timeline.events).items()):
+    for row_index, (row, tracks) in enumerate(rows.items()):
         for number, track in enumerate(tracks):
             tid = (_LINK_TIDS if track[0].kind in _BESIDE else 0) + 100 * row_index + number + 1
             label = row if number == 0 else f"{row} ({number + 1})"
             found.append(_metadata(pid, tid, "thread_name", name=label))
             found.append(_metadata(pid, tid, "thread_sort_index", sort_index=tid))
-            found += [_span(pid, tid, event) for event in track]
-            tid_of |= {id(event): tid for event in track}
-    return found + _arrows(pid, timeline, tid_of, program)
+            found += [_span(pid, tid, event, *times[id(event)]) for event in track]
+            tid_of |= dict.fromkeys(map(id, track), tid)
+    for number, (send, consumer) in enumerate(arrows):
+        shared = {"pid": pid, "name": send.name, "cat": "transfer", "id": pid * _FLOWS + number}
+        for event, ends in ((send, {"ph": "s"}), (consumer, {"ph": "f", "bp": "e"})):
+            found.append(shared | ends | {"tid": tid_of[id(event)], "ts": _us(times[id(event)][0])})
+    return found
+
+
+def _whole_ns(tracks: Iterable[Sequence[Event]], arrows: Iterable[Arrow]) -> dict[int, tuple[int, int]]:
+    """Identity of an event -> first nanosecond and the one after its last: at least one long, in a track one
+    after the other, and no computation before a send that it reads from."""
+    read: dict[int, list[Event]] = {}
+    for send, consumer in arrows:
+        if send.start_s <= consumer.start_s:  # clocks of two machines may say otherwise
+            read.setdefault(id(consumer), []).append(send)
+    found: dict[int, tuple[int, int]] = {}
+    for track in sorted(tracks, key=lambda track: track[0].kind != "send"):
+        free = round(1e9 * track[0].start_s)
+        for event in track:
+            sent = [found[id(send)][0] for send in read.get(id(event), ())]
+            start = max(round(1e9 * event.start_s), free, *sent)
+            free = max(round(1e9 * event.end_s), start + 1)
+            found[id(event)] = (start, free)
+    return found
+
+
+def _us(ns: int) -> float:
+    """Microseconds that are `ns` again where a reader multiplies by 1000 and cuts off the rest."""
+    us = ns / 1000
+    return us if int(1000 * us) == ns else math.nextafter(us, math.inf)
 
 
 def _metadata(pid: int, tid: int, kind: str, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": args}
 
 
-def _span(pid: int, tid: int, event: Event) -> dict[str, Any]:
+def _span(pid: int, tid: int, event: Event, start_ns: int, end_ns: int) -> dict[str, Any]:
     args: dict[str, Any] = {"kind": event.kind}
     if event.microbatch >= 0:
         args["microbatch"] = event.microbatch
@@ -119,37 +159,28 @@ def _span(pid: int, tid: int, event: Event) -> dict[str, Any]:
         "tid": tid,
         "name": event.name if event.name.startswith(event.kind) else f"{event.kind} {event.name}",
         "cat": event.kind,
-        "ts": 1e6 * event.start_s,
-        "dur": 1e6 * event.seconds,
+        "ts": _us(start_ns),
+        "dur": _us(end_ns - start_ns),
         "args": args,
     }
 
 
-def _arrows(
-    pid: int, timeline: Timeline, tid_of: dict[int, int], program: Program | None
-) -> list[dict[str, Any]]:
-    """From each send to the computation that reads what it brings; ids are numbers, as Perfetto wants."""
+def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
+    """Every send with the computation that reads what it brings, where there is one."""
     work: dict[tuple[str, str, int], list[Event]] = {}
     for event in sorted(timeline.events, key=lambda e: e.start_s):
         if event.kind in ("forward", "backward"):
             work.setdefault((event.device, event.kind, event.microbatch), []).append(event)
     readers = _readers(program) if program is not None else None
-    found: list[dict[str, Any]] = []
-    for number, send in enumerate(e for e in timeline.events if e.kind == "send"):
+    found: list[Arrow] = []
+    for send in (e for e in timeline.events if e.kind == "send"):
         gradient = send.name.startswith(_GRADIENT)
         there = work.get((send.peer, "backward" if gradient else "forward", send.microbatch), [])
         if readers is None:
             reading = [e for e in there if e.start_s + _SLACK_S >= send.end_s]
         else:
             reading = [e for e in there if e.name in readers.get(send.name, ())]
-        if not reading:
-            continue
-        consumer = reading[0]
-        shared = {"pid": pid, "name": send.name, "cat": "transfer", "id": pid * _FLOWS + number}
-        found.append(shared | {"ph": "s", "tid": tid_of[id(send)], "ts": 1e6 * send.start_s})
-        found.append(
-            shared | {"ph": "f", "bp": "e", "tid": tid_of[id(consumer)], "ts": 1e6 * consumer.start_s}
-        )
+        found += [(send, consumer) for consumer in reading[:1]]
     return found
 
 

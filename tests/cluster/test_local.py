@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import psutil
@@ -17,9 +18,17 @@ TWO = [LocalDevice("cpu:0", capacity="24MiB"), LocalDevice("cpu:1", capacity=100
 
 def test_devices_keep_their_order_and_their_capacity() -> None:
     spec = local_cluster("two", TWO, timeout_s=5)
-    assert spec.devices == (Device("cpu:0", "cpu", 24 * 2**20), Device("cpu:1", "cpu", 1000))
+    here = socket.gethostname()
+    assert spec.devices == (
+        Device("cpu:0", "cpu", 24 * 2**20, host=here),
+        Device("cpu:1", "cpu", 1000, host=here),
+    )
     assert (spec.timeout_s, spec.port, spec.host) == (5, 0, "127.0.0.1")
     assert spec.latency_s is spec.bandwidth is None
+
+
+def test_where_workers_are_started_elsewhere_is_not_known_beforehand() -> None:
+    assert [device.host for device in local_cluster("two", TWO, external=True).devices] == [None, None]
 
 
 def test_all_means_the_machine_s_memory() -> None:
@@ -107,7 +116,7 @@ def test_a_gpu_device_has_the_gpu_s_name_and_memory(monkeypatch: pytest.MonkeyPa
     FakeNvml(monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     spec = local_cluster("gpus", [LocalDevice("g", "cuda:1")])
-    assert spec.devices == (Device("g", "GPU one", 101, "cuda:1"),)
+    assert spec.devices == (Device("g", "GPU one", 101, "cuda:1", host=socket.gethostname()),)
 
 
 @pytest.mark.parametrize("visible", [None, "", "0"])

@@ -13,28 +13,29 @@ from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measured import Measured, ProfileCache, default_folder, profile_digest
 from netsplit.profile.overhead import trivial_step
 
+NODES = ("mul",)
 MEASURED = Measured({"mul": NodeSeconds(1e-6, 2e-6, 5e-7)}, 1e-9, 3e-5, 1e-4, 1.1, 2e-10, 1e-4, 0.02, 5e-3)
 WORKER = {"kind": "cpu", "host": "here", "threads": 1, "torch": "2"}
 
 
 def test_what_is_put_is_what_is_got(tmp_path: Path) -> None:
     cache = ProfileCache(tmp_path / "new" / "folder")
-    assert cache.get("a") is None
+    assert cache.get("a", NODES) is None
     cache.put("a", MEASURED)
-    kept = cache.get("a")
+    kept = cache.get("a", NODES)
     assert kept is not None
     assert kept[0] == MEASURED
     assert 0 <= kept[1] < 60
-    assert cache.get("b") is None
+    assert cache.get("b", NODES) is None
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["a.json"]
 
 
 def test_refresh_measures_anew_and_keeps_that(tmp_path: Path) -> None:
     ProfileCache(tmp_path).put("a", MEASURED)
     fresh = ProfileCache(tmp_path, refresh=True)
-    assert fresh.get("a") is None
+    assert fresh.get("a", NODES) is None
     fresh.put("a", replace(MEASURED, contention=1.5))
-    kept = ProfileCache(tmp_path).get("a")
+    kept = ProfileCache(tmp_path).get("a", NODES)
     assert kept is not None
     assert kept[0].contention == 1.5
 
@@ -42,7 +43,7 @@ def test_refresh_measures_anew_and_keeps_that(tmp_path: Path) -> None:
 def test_without_a_folder_nothing_is_kept() -> None:
     cache = ProfileCache(None)
     cache.put("a", MEASURED)
-    assert cache.get("a") is None
+    assert cache.get("a", NODES) is None
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,9 @@ def test_without_a_folder_nothing_is_kept() -> None:
         lambda data: json.dumps(data | {"seconds": {"mul": [1.0, -1.0, 0.0]}}),
         lambda data: json.dumps(data | {"message_s": float("nan")}),
         lambda data: json.dumps(data | {"seconds": {"mul": "fast"}}),
+        lambda data: json.dumps(data | {"seconds": {}}),
+        lambda data: json.dumps(data | {"seconds": data["seconds"] | {"add": [1.0, 1.0, 0.0]}}),
+        lambda data: json.dumps(data | {"steady": "no"}),
     ],
 )
 def test_a_foreign_or_broken_file_is_ignored_with_a_warning(
@@ -66,7 +70,7 @@ def test_a_foreign_or_broken_file_is_ignored_with_a_warning(
     path = tmp_path / "a.json"
     path.write_text(change(json.loads(path.read_text())))  # type: ignore[operator]
     with caplog.at_level(logging.WARNING):
-        assert cache.get("a") is None
+        assert cache.get("a", NODES) is None
     assert "a.json" in caplog.text
     assert len(caplog.records) == 1
 
@@ -78,6 +82,27 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     with caplog.at_level(logging.WARNING):
         ProfileCache(tmp_path / "file").put("a", MEASURED)
     assert "could not be kept" in caplog.text
+
+
+def test_a_folder_in_place_of_the_file_costs_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.json").mkdir()
+    cache = ProfileCache(tmp_path)
+    assert cache.get("a", NODES) is None
+    cache.put("a", MEASURED)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "measuring again" in caplog.records[0].message
+    assert "could not be kept" in caplog.records[1].message
+
+
+def test_what_is_put_again_keeps_the_age_of_its_seconds(tmp_path: Path) -> None:
+    cache = ProfileCache(tmp_path)
+    cache.put("a", replace(MEASURED, steady=False), age_s=3600)
+    kept = cache.get("a", NODES)
+    assert kept is not None
+    assert not kept[0].steady
+    assert 3600 <= kept[1] < 3660
 
 
 def test_the_digest_depends_on_what_seconds_depend_on() -> None:
@@ -97,6 +122,8 @@ def test_the_digest_depends_on_what_seconds_depend_on() -> None:
         profile_digest(graph, WORKER | {"torch": "3"}, optimizer="sgd", in_flight=1),
         profile_digest(graph, WORKER, optimizer="adam", in_flight=1),
         profile_digest(graph, WORKER, optimizer="sgd", in_flight=2),
+        profile_digest(graph, WORKER, optimizer="sgd", in_flight=1, links=(1e-5, 1e9)),
+        profile_digest(graph, WORKER, optimizer="sgd", in_flight=1, links=(1e-5, 2e9)),
     ]  # fmt: skip
     assert len({base, *others}) == len(others) + 1
 

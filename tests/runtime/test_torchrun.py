@@ -277,7 +277,8 @@ def test_a_worker_that_goes_before_all_are_up_may_come_again(agents: Agents) -> 
 
 def test_the_port_of_the_controller_in_use_is_said(agents: Agents) -> None:
     taken = socket.create_server((agents.spec.host, agents.spec.port + 1))
-    with taken, pytest.raises(WorkerError, match=rf"port {agents.spec.port + 1} on 127\.0\.0\.1 is in use"):
+    words = rf"port {agents.spec.port + 1} on 127\.0\.0\.1 is in use: choose another cluster\.port \(the"
+    with taken, pytest.raises(WorkerError, match=words):
         WorkerPool(agents.spec, agents.folder)
 
 

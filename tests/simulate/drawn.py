@@ -114,7 +114,10 @@ def programs(
     names = [f"cpu:{rank}" for rank in range(count + twins)]
     first = device_of["n0"]
     replicas = {first: (first, names[-1])} if twins else None
-    devices = tuple(Device(name, rng.choice(["slow", "fast"]), 2**40) for name in names)
+    devices = tuple(
+        Device(name, rng.choice(["slow", "fast"]), 2**40, host=rng.choice(["here", "here", "there", None]))
+        for name in names
+    )
     links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
     costs = costs_of(graph, rng)
     if draw(st.booleans()) if disturbed is None else disturbed:

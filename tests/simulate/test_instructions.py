@@ -123,14 +123,24 @@ def test_messages_have_an_overhead_of_their_own() -> None:
     assert spans(timeline, "send") == [(1.625, 1.625), (5.25, 5.25)]
 
 
-def side_by_side(first_s: float, second_s: float, **costs: dict[str, float]) -> tuple[Timeline, Cluster]:
+def side_by_side(
+    first_s: float,
+    second_s: float,
+    names: tuple[str, str] = ("cpu:0", "cpu:1"),
+    hosts: tuple[str | None, str | None] = ("here", "here"),
+    torch_device: str = "cpu",
+    **costs: dict[str, float],
+) -> tuple[Timeline, Cluster]:
     """Two replicas of different kinds that compute one forward each, alone on their devices."""
-    cluster = cluster_of("cpu:0", "cpu:1", link=Link(0.0, 0.0))
-    slow, fast = cluster.devices
-    cluster = replace(cluster, devices=(replace(slow, kind="a"), replace(fast, kind="b")))
+    cluster = cluster_of(*names, link=Link(0.0, 0.0))
+    devices = tuple(
+        replace(device, kind=kind, host=host, torch_device=torch_device)
+        for device, kind, host in zip(cluster.devices, "ab", hosts, strict=True)
+    )
+    cluster = replace(cluster, devices=devices)
     graph = chain(1)
     program = compile_program(
-        graph, {"n0": "cpu:0"}, graph.position, cluster, GPipe(2), False, {"cpu:0": ("cpu:0", "cpu:1")}
+        graph, {"n0": names[0]}, graph.position, cluster, GPipe(2), False, {names[0]: names}
     )
     found = {kind: {"n0": NodeSeconds(s, 0.0)} for kind, s in (("a", first_s), ("b", second_s))}
     return simulate(program, cluster, Costs(found, 2, **costs)), cluster  # type: ignore[arg-type]
@@ -143,12 +153,33 @@ def test_computations_of_one_host_slow_one_another_while_both_last() -> None:
     assert spans(timeline, "forward", "cpu:0")[0][1] == pytest.approx(6.8)
 
 
-def test_devices_without_a_host_in_common_do_not_slow_one_another() -> None:
-    cluster = cluster_of("d0", "d1")
-    program, costs = made(GPipe(2), "d0", cluster=cluster, replicas={"d0": ("d0", "d1")})
-    assert simulate(program, cluster, replace(costs, contention={"cpu": 2.0})) == simulate(
-        program, cluster, costs
-    )
+def test_it_is_the_host_and_not_the_name_that_is_shared() -> None:
+    timeline, _ = side_by_side(6.0, 2.0, ("left", "right"), contention={"a": 1.25, "b": 2.0})
+    assert spans(timeline, "forward", "right") == [(0.0, 4.0)]
+
+
+@pytest.mark.parametrize("hosts", [("here", "there"), (None, None), ("here", None)])
+def test_devices_without_a_host_in_common_do_not_slow_one_another(
+    hosts: tuple[str | None, str | None],
+) -> None:
+    timeline, _ = side_by_side(6.0, 2.0, hosts=hosts, contention={"a": 1.25, "b": 2.0})
+    assert sorted(spans(timeline, "forward")) == [(0.0, 2.0), (0.0, 6.0)]
+
+
+def test_two_hosts_are_busy_each_for_itself() -> None:
+    """Of three devices the third is alone on its host, and keeps its speed while the others slow down."""
+    cluster = cluster_of("p", "q", "r", link=Link(0.0, 0.0))
+    hosts = ("here", "here", "there")
+    devices = tuple(replace(d, host=h) for d, h in zip(cluster.devices, hosts, strict=True))
+    cluster = replace(cluster, devices=devices)
+    program, costs = made(GPipe(3), "p", cluster=cluster, replicas={"p": ("p", "q", "r")})
+    timeline = simulate(program, cluster, replace(costs, contention={"cpu": 2.0}))
+    assert [spans(timeline, "forward", name) for name in "pqr"] == [[(0.0, 2.0)], [(0.0, 2.0)], [(0.0, 1.0)]]
+
+
+def test_gpus_of_one_host_do_not_slow_one_another() -> None:
+    timeline, _ = side_by_side(6.0, 2.0, torch_device="cuda:0", contention={"a": 1.25, "b": 2.0})
+    assert sorted(spans(timeline, "forward")) == [(0.0, 2.0), (0.0, 6.0)]
 
 
 def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:

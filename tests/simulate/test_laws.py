@@ -89,6 +89,7 @@ def _order(event: Event) -> tuple[object, ...]:
 def test_a_disturbed_computation_does_all_its_work(drawn: Drawn) -> None:
     """Undisturbed seconds, worked off at the rates that the other devices' spans and transfers imply."""
     costs, kinds = drawn.costs, {d.name: d.kind for d in drawn.cluster.devices}
+    hosts = {d.name: d.host for d in drawn.cluster.devices}
     free = simulate(drawn.program, drawn.cluster, replace(costs, contention={}, copy_s_per_byte={}))
     own = {(e.device, e.kind, e.name, e.microbatch): e.seconds for e in free.events}
     work = [e for e in drawn.timeline.events if e.kind not in ("send", "wait", "reduce")]
@@ -110,7 +111,9 @@ def test_a_disturbed_computation_does_all_its_work(drawn: Drawn) -> None:
                 else 0
             )
             rate = max(1 - share, 0.0)
-            rate /= slower if any(o.device != e.device for o in at if o in work) else 1.0
+            others = [o for o in at if o in work and o.device != e.device]
+            shared = any(hosts[o.device] == hosts[e.device] is not None for o in others)
+            rate /= slower if shared else 1.0
             done += (end - start) * rate
         if not copying or all(_copied_bytes(o, e.device) * copying <= o.seconds for o in moving):
             assert done == pytest.approx(own[e.device, e.kind, e.name, e.microbatch], abs=1e-7)

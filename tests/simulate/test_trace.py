@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from netsplit.cluster.cluster import Link
+from netsplit.profile.costs import NodeSeconds
+from netsplit.simulate import simulate
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.simulate.trace import chrome_trace, lanes, write_trace
 from tests.simulate.drawn import Drawn, programs
@@ -75,37 +81,87 @@ def test_without_a_measured_timeline_there_is_one_process() -> None:
     assert {event["pid"] for event in chrome_trace(timeline())["traceEvents"]} == {1}
 
 
-# What the trace event format asks for, and Perfetto: https://ui.perfetto.dev shows no arrow otherwise.
+# What the trace event format asks for, and Perfetto: https://ui.perfetto.dev shows no arrow otherwise, nor a
+# slice that ends within the next one.
 
 REQUIRED = {"X": {"name", "cat", "ts", "dur"}, "M": {"name", "args"}, "s": {"name", "cat", "ts", "id"}}
 REQUIRED["f"] = REQUIRED["s"] | {"bp"}
 
 
+def ns(us: float) -> int:
+    """As Perfetto reads it: the rest is cut off."""
+    return int(1000 * us)
+
+
 def check_format(trace: dict[str, Any]) -> None:
-    """Every event has what its phase needs; arrows come in pairs, and both ends lie on a span."""
+    """Every event has what its phase needs; arrows come in pairs, and each end lies on one open slice."""
     json.dumps(trace, allow_nan=False)
-    on: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    on: dict[tuple[int, int], list[tuple[int, int]]] = {}
     ends: dict[int, list[dict[str, Any]]] = {}
     for event in trace["traceEvents"]:
         assert REQUIRED[event["ph"]] | {"ph", "pid", "tid"} <= event.keys()
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
         if event["ph"] == "X":
-            assert event["ts"] >= 0
-            assert event["dur"] >= 0
-            on.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+            start = ns(event["ts"])
+            assert start >= 0
+            assert ns(event["dur"]) >= 1
+            on.setdefault((event["pid"], event["tid"]), []).append((start, start + ns(event["dur"])))
         elif event["ph"] in "sf":
             assert isinstance(event["id"], int)
             ends.setdefault(event["id"], []).append(event)
     for each in on.values():
-        ordered = sorted(each)
-        assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(ordered))
+        assert all(a[1] <= b[0] for a, b in pairwise(sorted(each)))
     for start, end in ends.values():
         assert (start["ph"], end["ph"], end["bp"]) == ("s", "f", "e")
         assert (start["name"], start["cat"], start["pid"]) == (end["name"], end["cat"], end["pid"])
         assert start["ts"] <= end["ts"]
         for event in (start, end):
-            assert any(a <= event["ts"] <= b for a, b in on[event["pid"], event["tid"]])
+            assert sum(a <= ns(event["ts"]) < b for a, b in on[event["pid"], event["tid"]]) == 1
+
+
+@st.composite
+def hasty(draw: st.DrawFn) -> Drawn:
+    """A program of which some operators, transfers and overheads, or all, take no time."""
+    drawn = draw(programs(disturbed=False))
+    rng, share = random.Random(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.7, 1.0]))
+    nothing, free = NodeSeconds(0.0, 0.0), Link(0.0, 0.0)
+    seconds = {
+        kind: {name: nothing if rng.random() < share else found for name, found in each.items()}
+        for kind, each in drawn.costs.seconds.items()
+    }
+    overheads = {} if rng.random() < share else drawn.costs.instruction_s
+    costs = replace(drawn.costs, seconds=seconds, instruction_s=overheads, message_s={})
+    links = {ends: free if rng.random() < share else link for ends, link in drawn.cluster.links.items()}
+    cluster = drawn.cluster.with_links(links)
+    return replace(drawn, timeline=simulate(drawn.program, cluster, costs))
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=hasty())
+def test_what_takes_no_time_has_a_slice_its_device_s_one_lane_and_its_arrows(drawn: Drawn) -> None:
+    trace = chrome_trace(drawn.timeline, program=drawn.program)
+    check_format(trace)
+    assert Counter(e["ph"] for e in trace["traceEvents"])["f"] == drawn.program.transfers
+    assert len(spans(trace, 1)) == len(drawn.timeline.events)
+    rows = names(trace, "thread_name", 1)
+    assert not [row for row in rows if row.startswith(tuple(f"{name} (" for name in drawn.program.devices))]
+
+
+def test_what_follows_a_moment_is_written_behind_it() -> None:
+    seconds = [(0.0, 1e-6), (1e-6, 1e-6), (1e-6, 1e-6), (1e-6, 3e-6)]
+    events = tuple(Event("p", "forward", f"n{i}", i, *each) for i, each in enumerate(seconds))
+    trace = chrome_trace(Timeline(events[::-1], 3e-6))
+    written = {e["args"]["microbatch"]: (ns(e["ts"]), ns(e["dur"])) for e in spans(trace, 1)}
+    assert {written[1], written[2]} == {(1000, 1), (1001, 1)}
+    assert (written[0], written[3]) == ((0, 1000), (1002, 1998))
+
+
+@given(start=st.integers(0, 10**12), length=st.integers(1, 10**10))
+def test_whole_nanoseconds_are_read_as_they_were(start: int, length: int) -> None:
+    event = Event("p", "forward", "n", 0, start / 1e9, (start + length) / 1e9)
+    (span,) = spans(chrome_trace(Timeline((event,), 1.0)), 1)
+    assert (ns(span["ts"]), ns(span["dur"])) == (start, length)
 
 
 @settings(max_examples=60, deadline=None)
@@ -120,9 +176,7 @@ def test_every_transfer_has_its_arrow_to_the_computation_that_reads_it(drawn: Dr
     readers = readers_of(drawn)
     for start, end in zip(starts, ends, strict=True):
         send = span[start["pid"], start["tid"], start["ts"], f"send {start['name']}"]
-        consumers = [
-            e for key, e in span.items() if key[:3] == (end["pid"], end["tid"], end["ts"]) and e["dur"] >= 0
-        ]
+        consumers = [e for key, e in span.items() if key[:3] == (end["pid"], end["tid"], end["ts"])]
         names = {e["name"] for e in consumers if e["args"].get("microbatch") == send["args"]["microbatch"]}
         assert names & readers[start["name"]]
 

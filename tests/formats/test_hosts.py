@@ -1,0 +1,57 @@
+"""Where devices are, in files of NetSplit: what is written is read, and older ones mean what they meant."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netsplit.cluster.cluster import Device
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.overhead import trivial_step
+from netsplit.simulate.contention import contends
+from netsplit.workload import Workload, read_workload
+from tests.nets import cluster_of
+
+COSTS = Costs({"cpu": {"mul": NodeSeconds(1e-3, 1e-3)}}, 2, contention={"cpu": 1.5})
+
+
+def written(path: Path, hosts: tuple[str | None, str | None]) -> dict[str, object]:
+    cluster = cluster_of(2)
+    devices = tuple(replace(d, host=host) for d, host in zip(cluster.devices, hosts, strict=True))
+    Workload("w", trivial_step(), COSTS, replace(cluster, devices=devices)).save(path)
+    return json.loads(path.read_text())  # type: ignore[no-any-return]
+
+
+def devices_in(path: Path) -> tuple[Device, ...]:
+    cluster = read_workload(path).cluster
+    assert cluster is not None
+    return cluster.devices
+
+
+@pytest.mark.parametrize("hosts", [("here", "there"), (None, None), ("here", "here")])
+def test_hosts_survive_the_file(tmp_path: Path, hosts: tuple[str | None, str | None]) -> None:
+    written(tmp_path / "graph.json", hosts)
+    assert tuple(device.host for device in devices_in(tmp_path / "graph.json")) == hosts
+
+
+def test_in_files_without_hosts_devices_named_as_processors_share_one(tmp_path: Path) -> None:
+    data = written(tmp_path / "graph.json", ("here", "there"))
+    for device in data["cluster"]["devices"]:  # type: ignore[index]
+        del device["host"]
+    (tmp_path / "graph.json").write_text(json.dumps(data))
+    work = read_workload(tmp_path / "graph.json")
+    assert work.cluster is not None
+    assert contends(work.cluster, work.costs)
+    (tmp_path / "graph.json").write_text(json.dumps(data).replace("cpu:", "d"))
+    assert [device.host for device in devices_in(tmp_path / "graph.json")] == [None, None]
+
+
+def test_a_host_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    data = written(tmp_path / "graph.json", (None, None))
+    data["cluster"]["devices"][1]["host"] = 3  # type: ignore[index]
+    (tmp_path / "graph.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="device 'cpu:1' has the host 3"):
+        read_workload(tmp_path / "graph.json")
