@@ -45,9 +45,9 @@ class EtfLoop:
     The start which decides is an estimate: every edge into the operator is taken to find the channels as
     they are now. Once decided, its edges are sent one after another, so that it may start later.
 
-    An operator without any edge follows the set it is colocated with. The authors' graphs have none; a
-    captured one has a counter beside each batch normalisation, which could start at once anywhere, and would
-    draw the normalisation to whatever device is idle first.
+    An operator without any edge that writes what it holds follows the set it is colocated with. The authors'
+    graphs have none; a captured one has a counter beside each batch normalisation, which could start at once
+    anywhere, and would draw the normalisation to whatever device is idle first.
     """
 
     def __init__(self, tasks: Tasks, memory: Memory) -> None:
@@ -176,13 +176,15 @@ class EtfLoop:
 
 
 def _followers(tasks: Tasks) -> dict[int, list[int]]:
-    """Colocated set -> its operators without an edge, where others of the set have some."""
+    """Colocated set -> its operators that only write what they hold, where the set has others."""
+    instance, nodes = tasks.instance, tasks.instance.problem.graph.nodes
     found: dict[int, list[int]] = {}
-    for a, atom in enumerate(tasks.instance.atoms):
-        alone = [v for v in map(int, atom) if not tasks.inward[v] and not tasks.outward[v]]
-        if 0 < len(alone) < len(atom):
-            found[a] = alone
-    return found
+    for v, name in enumerate(instance.names):
+        a = int(instance.atom_of[v])
+        writes = nodes[name].initializers and not tasks.inward[v] and not tasks.outward[v]
+        if writes and len(instance.atoms[a]) > 1:
+            found.setdefault(a, []).append(v)
+    return {a: each for a, each in found.items() if len(each) < len(instance.atoms[a])}
 
 
 class _Inflow:

@@ -3,12 +3,18 @@
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
+from torch import nn
 
+from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.graph import capture
 from netsplit.partition.baechi import memory_for
+from netsplit.partition.base import Problem
 from netsplit.partition.instance import Instance
 from netsplit.partition.m_etf import EtfLoop, MEtf
+from netsplit.profile.costs import Costs, NodeSeconds
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import large_problem, problems, with_capacities
 
@@ -180,3 +186,17 @@ def test_a_wrong_parameter_is_named(options, key):
 def test_two_thousand_nodes_take_seconds():
     report = MEtf().partition(large_problem(2000, devices=4)).report
     assert report.seconds < 10  # about 0.25 on an idle machine
+
+
+def test_a_counter_does_not_draw_its_normalisation_away():
+    blocks = [nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()) for _ in range(4)]
+    model = nn.Sequential(*blocks, nn.Flatten())
+    batch = (torch.zeros(2, 3, 4, 4),), (torch.zeros(2, 48),)
+    graph = capture(model, nn.MSELoss(), batch)
+    assert any(not node.inputs for node in graph), "there are counters"
+    seconds = {"cpu": {name: NodeSeconds(1e-3, 1e-3) for name in graph.nodes}}
+    names = [f"cpu:{rank}" for rank in range(3)]
+    links = {(p, q): Link(0.0, 1e-3) for p in names for q in names if p != q}
+    cluster = Cluster("three", tuple(Device(name, "cpu", 2**30) for name in names), links)
+    placement = MEtf().partition(Problem(graph, Costs(seconds, 2), cluster))
+    assert len(set(placement.device_of.values())) == 1
