@@ -61,7 +61,7 @@ def chain(nodes: int) -> Graph:
 def cluster_of(devices: int) -> Cluster:
     names = [f"cpu:{rank}" for rank in range(devices)]
     links = {(p, q): Link(2e-5, 1e-9) for p in names for q in names if p != q}
-    return Cluster("bench", tuple(Device(name, "cpu", 2**40) for name in names), links)
+    return Cluster("bench", tuple(Device(name, "cpu", 2**40, host="bench") for name in names), links)
 
 
 def costs_of(graph: Graph, disturbed: bool) -> Costs:

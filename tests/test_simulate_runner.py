@@ -53,7 +53,7 @@ def workload() -> Workload:
     graph = chain(6, {f"n{i}": 4 for i in range(6)})
     names = ("cpu:0", "cpu:1")
     links = {(p, q): Link(0.01, 0.001) for p in names for q in names if p != q}
-    cluster = Cluster("pair", tuple(Device(name, "slow", 2**30) for name in names), links)
+    cluster = Cluster("pair", tuple(Device(name, "slow", 2**30, host="here") for name in names), links)
     costs = replace(
         costs_of(graph, random.Random(1)),
         message_s={"slow": 0.03},

@@ -84,10 +84,10 @@ class ProfileCache:
     folder: Path | None
     refresh: bool = False  # measure anew, and keep that
 
-    def get(self, digest: str, nodes: Collection[str]) -> tuple[Measured, float] | None:
+    def get(self, digest: str, nodes: Collection[str] | None = None) -> tuple[Measured, float] | None:
         """What was measured, and its age in seconds.
 
-        What cannot be read, or holds the seconds of other nodes than `nodes`, is ignored with a warning.
+        What cannot be read, or has seconds of others than `nodes` (None: any), is ignored with a warning.
         """
         if self.folder is None or self.refresh:
             return None
@@ -119,13 +119,13 @@ class ProfileCache:
         return self.folder / f"{digest}.json"
 
 
-def _read(data: dict[str, Any], digest: str, nodes: Collection[str]) -> Measured:
+def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> Measured:
     if data["form"] != _FORM or data["digest"] != digest:
         raise ValueError("it is something else's file")
     plain = {"seconds", "steady"}
     rates = {each.name: float(data[each.name]) for each in fields(Measured) if each.name not in plain}
     seconds = {name: NodeSeconds(*map(float, each)) for name, each in data["seconds"].items()}
-    if strange := seconds.keys() ^ set(nodes):
+    if nodes is not None and (strange := seconds.keys() ^ set(nodes)):
         raise ValueError(f"it has no seconds of the same operators, as of '{min(strange)}'")
     numbers = [s for each in seconds.values() for s in (each.forward_s, each.backward_s, each.weight_s)]
     if not all(math.isfinite(number) and number >= 0 for number in (*numbers, *rates.values())):

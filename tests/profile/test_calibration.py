@@ -58,19 +58,20 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
         assert "rehearsed with" in caplog.text
         steady = "uncertain" not in caplog.text  # other work on this machine may forbid it
         # Operators of microseconds: what a rehearsal takes beyond them can only be its messages'.
-        assert first.message_s["cpu"] > 1e-5 or not steady
+        assert not steady or first.message_s["cpu"] > 1e-5
         assert first.copy_s_per_byte["cpu"] < 1e-6
         assert any(each.weight_s > 0 for each in first.seconds["cpu"].values())
 
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="netsplit"):
             again = studied(session)
-        assert again.seconds == first.seconds
-        assert (again == first) == steady
-        assert "measuring" not in caplog.text
         assert "as measured" in caplog.text
         assert ("rehearsed with" in caplog.text) == (not steady)
         assert len(list((tmp_path / "kept").iterdir())) == 1
+        if "measuring" not in caplog.text:  # an unsure profile is, on a machine whose speed moves
+            assert again.seconds == first.seconds
+        if steady:
+            assert again == first
 
 
 @pytest.mark.slow
