@@ -70,8 +70,11 @@ class Settings:
             raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
 
 
-def job(cfg: DictConfig) -> None:
-    """Everything from the composed config to the table and `result.json`."""
+def job(cfg: DictConfig) -> float:
+    """Everything from the composed config to the table and `result.json`.
+
+    Returns seconds of the objective, which a sweep may minimise.
+    """
     settings = _settings(cfg)
     _check_own_result(cfg)
     partitioner = one_partitioner(cfg, settings.time_limit)
@@ -119,11 +122,12 @@ def job(cfg: DictConfig) -> None:
     if settings.explain or other is not None:
         _write(result, found)
     console.print(f"Written to {result}.", highlight=False, soft_wrap=True)
+    return plan.objective_s
 
 
 @entry(config_name="partition")
-def main(cfg: DictConfig) -> None:
-    job(cfg)
+def main(cfg: DictConfig) -> float:
+    return job(cfg)
 
 
 def _settings(cfg: DictConfig) -> Settings:

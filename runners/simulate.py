@@ -52,8 +52,11 @@ class Settings:
                 raise ConfigError(f"{key} is {value}: give at least {least}.")
 
 
-def job(cfg: DictConfig) -> None:
-    """Everything from the composed config to the tables, the trace and the picture."""
+def job(cfg: DictConfig) -> float:
+    """Everything from the composed config to the tables, the trace and the picture.
+
+    Returns seconds of an iteration, which a sweep may minimise.
+    """
     settings = _settings(cfg)
     partitioner = one_partitioner(cfg, settings.time_limit) if settings.placement is None else None
     schedule = build(cfg.schedule)
@@ -100,11 +103,12 @@ def job(cfg: DictConfig) -> None:
         timeline_figure(timeline, None, folder / "timeline.png")
         written = "trace.json and timeline.png"
     console.print(f"Written to {folder}: {written}.", highlight=False, soft_wrap=True)
+    return timeline.iteration_s
 
 
 @entry(config_name="simulate")
-def main(cfg: DictConfig) -> None:
-    job(cfg)
+def main(cfg: DictConfig) -> float:
+    return job(cfg)
 
 
 def _settings(cfg: DictConfig) -> Settings:
