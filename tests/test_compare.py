@@ -29,7 +29,7 @@ FILTERS, BATCH, LIMIT, MICROBATCHES = 8, 32, 160, 4
 SMALL = ["experiment=quick", f"model.num_filters={FILTERS}", f"batch_size={BATCH}", f"dataset.limit={LIMIT}"]
 MIB = 2**20
 CAPACITY = 16 * MIB  # a step at these sizes needs 25 MiB by (5-18) on one device, 29 MiB on two
-UP_TO_S = 120
+UP_TO_S = 240.0
 
 
 @dataclass
