@@ -77,12 +77,15 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
             f"cluster '{description.name}' says how fast its devices are beside a measured graph: choose one "
             "that names their models, as titan_rtx3, or plan a graph file with `python -m runners.partition`."
         )
+    if experiment.autocast is not None:
+        raise ConfigError(
+            f"autocast is {experiment.autocast}, for which described devices have no rates: leave it out, or "
+            "train on a cluster of this machine."
+        )
     size = experiment.schedule.microbatch_size(experiment.batch_size)
     model = experiment.model.to("meta")
     log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
-    graph = capture(
-        model, experiment.loss, _example(experiment.data.train, size), autocast=experiment.autocast
-    )
+    graph = capture(model, experiment.loss, _example(experiment.data.train, size))
     log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
     kinds = {rates.name: rates for rates in description.accelerators.values()}
     costs = replace(
@@ -92,7 +95,7 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     workload = Workload(type(model).__name__, graph, costs)
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
     cluster = description.cluster(workload.base_kind, need_bytes)
-    rule = UpdateRule(experiment.clip_norm, loss_scaling=experiment.autocast == "float16")
+    rule = UpdateRule(experiment.clip_norm)
     return Study(
         model,
         graph,

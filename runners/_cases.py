@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.config import TARGET, suggest
 from netsplit.errors import ConfigError
 
-__all__ = ["cases_of"]
+__all__ = ["cases_of", "published_of"]
 
 WHOLE = ("partitioner",)  # a case's own methods stand in place of the rest's
 
@@ -38,4 +38,21 @@ def cases_of(cfg: DictConfig) -> dict[str, DictConfig]:
             merged = nodes and TARGET not in new and key not in WHOLE
             case[key] = OmegaConf.merge(old, new) if merged else new
         found[str(name)] = case
+    return found
+
+
+def published_of(cfg: DictConfig) -> dict[str, dict[str, float]]:
+    """Case -> method -> samples per second.
+
+    Raises:
+        ConfigError: a figure that is no number above 0.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for case, methods in (cfg.get("published") or {}).items():
+        for method, value in (methods or {}).items():
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+                raise ConfigError(
+                    f"published.{case}.{method} is {value!r}: give samples per second, above 0."
+                )
+            found.setdefault(str(case), {})[str(method)] = float(value)
     return found

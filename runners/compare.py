@@ -20,7 +20,7 @@ from rich.console import Console
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import build, check
 from netsplit.errors import ConfigError, NetSplitError
-from runners._cases import cases_of
+from runners._cases import cases_of, published_of
 from runners._entry import entry
 
 if TYPE_CHECKING:
@@ -52,14 +52,15 @@ def job(cfg: DictConfig) -> float | None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     cases = cases_of(cfg)
+    published_of(cfg)  # a wrong figure is refused before hours of work
     if not cases:
-        found = _comparison(cfg, _name(), _labels(()), folder, console)
+        found = _comparison(cfg, _name(), _labels(), folder, console)
         _require_all(found)
         return found.best_s
     done: dict[str, Comparison] = {}
     for number, (name, case) in enumerate(cases.items(), 1):
         log.info("case %s (%d of %d)", name, number, len(cases))
-        labels = _labels(map(str, cfg.cases[name] or {}))
+        labels = _labels(name, map(str, cfg.cases[name] or {}))
         done[name] = _comparison(case, f"{_title()}: {name}", labels, folder / name, console)
     _conclude(cfg, done, folder, console)
     return None
@@ -68,12 +69,12 @@ def job(cfg: DictConfig) -> float | None:
 def _conclude(cfg: DictConfig, done: dict[str, Comparison], folder: Path, console: Console) -> None:
     from netsplit.cases import Cases, cases_figure
 
-    cases = Cases(done, OmegaConf.to_container(cfg.published) if cfg.get("published") else {})
+    cases = Cases(done, published_of(cfg))
     cases.write(folder)
     cases_figure(cases, folder / "cases.png")
     cases_figure(cases, folder / "cases.svg")
     console.print(cases.table(_title()))
-    console.print(f"Written to {folder}: cases.md, cases.csv, cases.png; 'make ui' shows the runs.")
+    console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
     for found in done.values():
         _require_all(found)
 
@@ -138,18 +139,19 @@ def _comparison(
         session = Session(spec, folder / "workers", profile_cache=kept, refresh=settings.profile == "refresh")
         with session, ConsoleProgress(console) as progress:
             found = compare(experiment, session, tracker, folder, progress)
-    _show(found, name, folder, console)
+    _show(found, name, folder, console, tracker.enabled)
     return found
 
 
-def _show(found: Comparison, name: str, folder: Path, console: Console) -> None:
+def _show(found: Comparison, name: str, folder: Path, console: Console, recorded: bool) -> None:
     from netsplit.tracking import comparison_table, outline
 
     if console.width < TABLE_WIDTH:
         console.print(outline(found.rows), highlight=False, soft_wrap=True)
     else:
         console.print(comparison_table(found.rows, title=name))
-    console.print(f"Written to {folder}; 'make ui' shows the runs, 'comparison.md' there is this table.")
+    runs = "'make ui' shows the runs, " if recorded else ""
+    console.print(f"Written to {folder}; {runs}'comparison.md' there is this table.")
 
 
 def _require_all(found: Comparison) -> None:
@@ -180,13 +182,20 @@ def _title() -> str:
 
 
 def _name() -> str:
-    return " · ".join(_labels(()).values())
+    choices = HydraConfig.get().runtime.choices
+    return " · ".join(str(choices[group]) for group in NAMED)
 
 
-def _labels(changed: Iterable[str]) -> dict[str, str]:
-    """Config group -> the option chosen, where no case has changed it."""
+def _labels(case: str | None = None, changed: Iterable[str] = ()) -> dict[str, str]:
+    """Config group -> the option chosen; of a case its own, or none where it only changed some keys."""
     choices, without = HydraConfig.get().runtime.choices, set(changed)
-    return {group: str(choices[group]) for group in NAMED if group not in without}
+    found = {group: str(choices[group]) for group in NAMED if group not in without}
+    if choices.get("experiment") is not None:
+        found["experiment"] = str(choices["experiment"])
+    if case is not None:
+        own = {group: choices.get(f"{group}@cases.{case}.{group}") for group in NAMED}
+        found |= {"case": case} | {group: str(option) for group, option in own.items() if option is not None}
+    return found
 
 
 def _check_classes(cfg: DictConfig, needed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -106,3 +107,5 @@ def test_convergence_trains_both_ways_from_the_same_start(tmp_path: Path) -> Non
     assert "netsplit" in table
     assert "ddp" in table
     assert (folder / "training.png").stat().st_size > 1000
+    where = json.loads((folder / "netsplit" / "placement.json").read_text())["device_of"]
+    assert len(set(where.values())) == 2, "what does not split is no comparison with data parallelism"

@@ -102,13 +102,16 @@ _TF32: Mapping[str, Efficiency] = {
 
 
 def _of(name: str, tflops: float, gigabytes_s: float, memory_gib: float, tf32: float = 0.0) -> Accelerator:
+    shares, peak = _FP32, 0.0
+    if tf32 * _TF32["convolution"].compute > tflops * _FP32["convolution"].compute:
+        shares, peak = _TF32, tf32  # else the cores gain nothing, and cuDNN takes the faster kernel
     return Accelerator(
         name,
         tflops * 1e12,
         gigabytes_s * 1e9,
         LAUNCH_S,
-        _TF32 if tf32 else _FP32,
-        tf32 * 1e12,
+        shares,
+        peak * 1e12,
         memory_bytes=int(memory_gib * GIB),
     )
 

@@ -44,8 +44,8 @@ METHODS: dict[str, type[Partitioner]] = {
 }
 
 __all__ = [
-    "Ablated",
     "METHODS",
+    "Ablated",
     "Auto",
     "Balanced",
     "Ddp",

@@ -43,6 +43,7 @@ def edge_bytes(cases: ByName[ModelCase], threshold_bytes: float = 1e8) -> StudyR
         graph = case.training_graph()
         sizes = _sizes(graph)
         label = case.label or name
+        label = label if label not in curves else f"{label} ({name})"
         shares[label] = sum(nbytes < threshold_bytes for nbytes in sizes) / len(sizes)
         curves[label] = cumulative(sizes)
         rows.append(

@@ -103,3 +103,10 @@ def test_the_server_of_the_thesis_has_the_switches_of_its_table() -> None:
     for (a, b), link in found.links.items():
         p, q = sorted((int(a[-1]), int(b[-1])))
         assert (link.bandwidth > 10e9) == ((p, q) in pix)
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_tensor_cores_are_taken_only_where_they_are_faster(name: str) -> None:
+    found, plain = RATES[name], RATES["TITAN RTX"].shares("convolution").compute
+    peak = found.convolution_flops or found.flops
+    assert peak * found.shares("convolution").compute >= found.flops * plain
