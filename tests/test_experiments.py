@@ -65,7 +65,8 @@ def lines(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("name", ["table_6_4", pytest.param("figure_6_2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["table_6_4", "figure_6_2"])
 def test_the_throughputs_of_the_thesis_stand_beside_ours(name: str, tmp_path: Path) -> None:
     said = run(tmp_path / name, name, *TABLE)
     found = lines(tmp_path / name)
