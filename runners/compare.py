@@ -183,7 +183,9 @@ def _title() -> str:
 
 def _name() -> str:
     choices = HydraConfig.get().runtime.choices
-    return " · ".join(str(choices[group]) for group in NAMED)
+    chosen = " · ".join(str(choices[group]) for group in NAMED)
+    experiment = choices.get("experiment")
+    return chosen if experiment is None else f"{experiment}: {chosen}"
 
 
 def _labels(case: str | None = None, changed: Iterable[str] = ()) -> dict[str, str]:

@@ -415,6 +415,7 @@ def test_a_killed_worker_is_named_in_one_sentence_with_its_instruction(broken: t
     assert reason in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_the_train_command_stops_the_workers_and_marks_the_runs_killed(
     command: Command,
 ) -> None:

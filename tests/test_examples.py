@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +19,7 @@ def test_the_example_is_under_40_lines() -> None:
     assert len(OWN_MODEL.read_text().splitlines()) < 40
 
 
+@pytest.mark.slow
 def test_the_example_trains_a_model_of_its_own_from_any_folder(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(OWN_MODEL)],

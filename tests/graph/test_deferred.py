@@ -168,7 +168,7 @@ def _products(draw: st.DrawFn) -> _Call:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.one_of(_convolutions(), _products()), st.booleans(), st.booleans())
 def test_any_call_gives_the_same_bits_whole_and_in_two_parts(
     call: _Call, x_needs: bool, autocast: bool

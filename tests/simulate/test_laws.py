@@ -21,13 +21,13 @@ from tests.simulate.drawn import Drawn, programs
 EXACT = 1e-9  # seconds; sums of a few hundred numbers below 10, in double precision
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(drawn=programs())
 def test_every_schedules_timeline_passes_the_verifier(drawn: Drawn) -> None:
     verify_timeline(drawn.problem, drawn.placement, drawn.program, drawn.timeline).require()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(drawn=programs())
 def test_the_critical_path_is_contiguous_and_adds_up_to_the_iteration(drawn: Drawn) -> None:
     path = critical_path(drawn.timeline, drawn.program, *overheads(drawn.cluster, drawn.costs))
@@ -38,7 +38,7 @@ def test_the_critical_path_is_contiguous_and_adds_up_to_the_iteration(drawn: Dra
     assert sum(totals(path).values()) == pytest.approx(drawn.timeline.iteration_s, abs=EXACT)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(drawn=programs())
 def test_the_critical_path_is_made_of_events_and_whole_instructions(drawn: Drawn) -> None:
     """Nothing on it is idle: what is no event is some instructions' overhead, one after another."""
