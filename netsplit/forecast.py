@@ -11,12 +11,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from netsplit.cluster.described import ClusterDescription
 from netsplit.comparison import Experiment, each_method, tags_of
-from netsplit.data.dataset import Samples
 from netsplit.errors import ConfigError
 from netsplit.graph.step import capture
 from netsplit.partition.base import Partitioner
@@ -85,7 +81,7 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     size = experiment.schedule.microbatch_size(experiment.batch_size)
     model = experiment.model.to("meta")
     log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
-    graph = capture(model, experiment.loss, _example(experiment.data.train, size))
+    graph = capture(model, experiment.loss, experiment.data.shapes(size))
     log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
     kinds = {rates.name: rates for rates in description.accelerators.values()}
     costs = replace(
@@ -107,14 +103,6 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
         experiment.optimizer,
         experiment.loss,
         rule,
-    )
-
-
-def _example(samples: Samples, size: int) -> tuple[Tensor, Tensor]:
-    """A micro-batch of such samples, without their values."""
-    inputs, targets = samples[0]
-    return tuple(  # type: ignore[return-value]
-        torch.empty((size, *each.shape), dtype=each.dtype, device="meta") for each in (inputs, targets)
     )
 
 

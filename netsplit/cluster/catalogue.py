@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.errors import ConfigError
-from netsplit.profile.predict import Efficiency, Rates
 
 __all__ = ["CONTEXT_BYTES", "RATES", "Accelerator", "accelerator"]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 __all__ = ["IGNORED", "Data", "Drawable", "Samples"]
@@ -44,6 +45,14 @@ class Data:
     classes: Sequence[str]  # one readable name per class index
     workers: int = 0  # processes that load samples; 0: the training process does
     prefetch: int = 2  # batches that each of them loads ahead
+
+    def shapes(self, count: int) -> tuple[Tensor, Tensor]:
+        """A batch (inputs, targets) of so many samples, on the meta device: no values."""
+        inputs, targets = (
+            torch.empty((count, *each.shape), dtype=each.dtype, device="meta")
+            for each in map(torch.as_tensor, self.train[0])
+        )
+        return inputs, targets
 
     def summary(self) -> str:
         return f"{self.name}: {len(self.train)} train, {len(self.test)} test, {self.num_classes} classes"

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.flops import Pass, node_work, operator_class
-from netsplit.profile.predict import Efficiency, Rates
 
 if TYPE_CHECKING:
     Array = NDArray[np.float64]

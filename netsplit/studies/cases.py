@@ -54,8 +54,7 @@ class ModelCase:
 
     def shapes(self) -> tuple[Tensor, Tensor]:
         """A batch (inputs, targets) on the meta device: shapes and types without values."""
-        inputs, targets = self.dataset.train[0]
-        return self._many(inputs), self._many(targets)
+        return self.dataset.shapes(self.batch_size)
 
     def training_graph(self) -> Graph:
         """Of one training step, captured without data or memory.
@@ -74,10 +73,6 @@ class ModelCase:
     def _on_meta(self) -> nn.Module:
         with torch.device("meta"):
             return self.model()
-
-    def _many(self, sample: Tensor) -> Tensor:
-        sample = torch.as_tensor(sample)
-        return torch.empty((self.batch_size, *sample.shape), dtype=sample.dtype, device="meta")
 
 
 def check_references(cases: Mapping[str, ModelCase], *known: str) -> None:

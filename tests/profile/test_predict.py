@@ -16,6 +16,7 @@ from benchmarks._predictor_models import mobilenet, models
 from benchmarks._subjects import Subject, UNet, resnet, transformer
 from netsplit.cluster.catalogue import RATES
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
+from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.formats import read_pipedream
@@ -25,8 +26,6 @@ from netsplit.partition import METHODS
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.flops import Pass
 from netsplit.profile.predict import (
-    Efficiency,
-    Rates,
     calibrate_rates,
     predicted_costs,
     predicted_seconds,
