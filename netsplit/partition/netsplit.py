@@ -19,6 +19,8 @@ from netsplit.profile.memory import static_bytes
 
 __all__ = ["NetSplit"]
 
+Groups = tuple[tuple[str, ...], ...]
+
 
 @dataclass(frozen=True)
 class NetSplit(Partitioner):
@@ -28,18 +30,26 @@ class NetSplit(Partitioner):
     (5-18), and co-placement stops at 2 x devices groups. One thing is added: where these groups
     cannot be packed, the number of groups is doubled until they can, as finer groups might.
 
+    With `exclusive`, devices compute one operator at a time and links carry one transfer at a time: the
+    placement with the shortest list-scheduled step is taken, by trying all or, with many groups, by
+    annealing. `gap` and `engine` count for nothing then, and there is no bound.
+
     The report's objective is the makespan of the answer in seconds; status, bound and gap are with
-    respect to its groups. Status "limit" says that the engine found nothing in its time and that
-    the answer is the fill of the devices in topological order.
+    respect to its groups. Status "limit" says that nothing was found in time and that the answer is
+    the fill of the devices in topological order.
     """
 
     time_limit_s: float = 60.0
     gap: float = 1e-4  # relative distance of objective and bound at which the search may stop
     engine: EngineName = "auto"
     groups: int | None = None  # least number of groups; None: 2 x devices (Algorithm 3, line 6)
+    exclusive: bool = False  # one operator at a time on a device, one transfer on a link
 
     name = "netsplit"
-    optimises = "one pass without exclusive devices (5-11)"
+
+    @property
+    def optimises(self) -> str:  # type: ignore[override]
+        return f"one pass {'with' if self.exclusive else 'without'} exclusive devices (5-11)"
 
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:
@@ -53,13 +63,15 @@ class NetSplit(Partitioner):
     def partition(self, problem: Problem) -> Placement:
         started = time.perf_counter()
         check_capacity(problem, self.name)
+        limit_s = min(self.time_limit_s, problem.time_limit_s or self.time_limit_s)
+        place = self._shortest_step if self.exclusive else self._least_makespan
         atoms = len(atoms_of(problem.graph))
         least = self.groups or 2 * len(problem.cluster.devices)
         tried: list[int] = []
         while True:
             groups = coplace(problem, least)
             tried.append(len(groups))
-            outcome, device_of = self._place(problem, groups, started + self.time_limit_s)
+            outcome, device_of = place(problem, groups, started + limit_s)
             if outcome.status != "infeasible" or len(groups) >= atoms:
                 break
             least = 2 * len(groups)
@@ -67,8 +79,15 @@ class NetSplit(Partitioner):
             device_of = self._without_solution(problem, outcome.status)
         return self._report(problem, outcome, device_of, tried, started)
 
-    def _place(
-        self, problem: Problem, groups: tuple[tuple[str, ...], ...], deadline: float
+    def _shortest_step(
+        self, problem: Problem, groups: Groups, deadline: float
+    ) -> tuple[Outcome, dict[str, str] | None]:
+        from netsplit.partition.exclusive import shortest_step
+
+        return shortest_step(problem, groups, deadline)
+
+    def _least_makespan(
+        self, problem: Problem, groups: Groups, deadline: float
     ) -> tuple[Outcome, dict[str, str] | None]:
         """The engine's answer, with the bound in seconds.
 
@@ -106,26 +125,35 @@ class NetSplit(Partitioner):
     def _report(
         self, problem: Problem, outcome: Outcome, device_of: dict[str, str], tried: list[int], started: float
     ) -> Placement:
-        times = thesis_times(problem, device_of)
-        bound = None if outcome.bound is None else min(outcome.bound, times.makespan)
-        gap = None if bound is None else (times.makespan - bound) / (times.makespan or 1.0)
+        makespan, start = self._times(problem, device_of)
+        bound = None if outcome.bound is None else min(outcome.bound, makespan)
+        gap = None if bound is None else (makespan - bound) / (makespan or 1.0)
         notes: dict[str, Any] = {"groups": tried[-1], **outcome.notes}
         if len(tried) > 1:
             notes["groups_without_packing"] = tried[:-1]
         return Placement(
             method=self.name,
             device_of=device_of,
-            priority=topological_priority(problem.graph, times.start_fp),
+            priority=topological_priority(problem.graph, start),
             report=SolverReport(
                 status=outcome.status,
                 seconds=time.perf_counter() - started,
                 engine=outcome.engine,
-                objective=times.makespan,
+                objective=makespan,
                 bound=bound,
                 gap=gap,
                 notes=notes,
             ),
         )
+
+    def _times(self, problem: Problem, device_of: dict[str, str]) -> tuple[float, dict[str, float]]:
+        """Makespan in seconds, and what forward computations are ordered by."""
+        if self.exclusive:
+            from netsplit.partition.exclusive import list_scheduled
+
+            return list_scheduled(problem, device_of)
+        times = thesis_times(problem, device_of)
+        return times.makespan, times.start_fp
 
 
 def _excess(problem: Problem, device_of: dict[str, str]) -> dict[str, int]:

@@ -40,6 +40,7 @@ COARSE = 1000  # nodes, beyond which the portfolio's `pipedream` takes 400 state
 TANGLED = 10_000  # edges, beyond which `m_sct`, whose relaxation takes seconds, is not in the portfolio
 COLD_S = 1.0  # loading takes less, compiling takes more
 TRIES = 400  # moves that are simulated, for ``simulated``
+ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
 SLIGHT = 1e-9  # relative: a difference by rounding
 
 
@@ -52,10 +53,22 @@ class Found:
 
 
 class Search:
-    """One search for ``latency`` or ``simulated``; until `deadline` on ``time.perf_counter``."""
+    """One search for ``latency`` or ``simulated``; until `deadline` on ``time.perf_counter``.
 
-    def __init__(self, problem: Problem, starts: int, deadline: float) -> None:
-        self.problem, self.starts = problem, starts
+    Args:
+        methods: whose answers are starts, beside contiguous fills.
+        name: of the method that searches, for the log.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        starts: int,
+        deadline: float,
+        methods: Sequence[str] = PORTFOLIO,
+        name: str = "auto",
+    ) -> None:
+        self.problem, self.starts, self.methods, self.name = problem, starts, methods, name
         self.started, self.deadline = time.perf_counter(), deadline
         self.instance = Instance.of(problem)
         self.simulated = problem.objective == "simulated" and problem.evaluate is not None
@@ -76,7 +89,8 @@ class Search:
 
     def run(self, prover: Prover | None) -> Found | None:
         """The best found, by the search or the prover; None where nothing fits."""
-        clock = threading.Timer(max(0.0, self.deadline - time.perf_counter()), self.stop)
+        stops = self.started + (ANNEALED if self.simulated else 1.0) * (self.deadline - self.started)
+        clock = threading.Timer(max(0.0, stops - time.perf_counter()), self.stop)
         clock.daemon = True
         clock.start()
         try:
@@ -110,7 +124,7 @@ class Search:
     def _offer(self, found: Found) -> None:
         if found.value_s < self.value_s:
             self.best = found
-            log.info("auto: %.6g s by %s", found.value_s, found.source)
+            log.info("%s: %.6g s by %s", self.name, found.value_s, found.source)
 
     def _portfolio(self) -> list[Candidate]:
         found = []
@@ -120,7 +134,7 @@ class Search:
             self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
         options = {"pipedream": {"max_states": 400}} if self.instance.n > COARSE else {}
         edges = len(self.instance.predecessors.items)
-        methods = [name for name in PORTFOLIO if name != "m_sct" or edges <= TANGLED]
+        methods = [name for name in self.methods if name != "m_sct" or edges <= TANGLED]
         until = self.started + 0.3 * (self.deadline - self.started)
         for each in candidates(self.problem, self.instance, methods, self._value_of, until, options):
             found.append(each)

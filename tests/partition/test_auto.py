@@ -75,6 +75,18 @@ def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
     assert placement.report.bound is None
 
 
+def test_annealing_that_the_clock_ends_leaves_time_to_simulate_what_it_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a busy machine: more moves than there is time for."""
+    monkeypatch.setattr("netsplit.partition.search.NODES_A_SECOND", 1e12)
+    monkeypatch.setattr("netsplit.partition.search.MOVES_A_CHOICE", 10**9)
+    problem = replace(simulated(large_problem(40, room=4.0), GPipe(4)), objective="simulated")
+    notes = Auto(time_limit_s=3.0, starts=4).partition(problem).report.notes
+    assert notes["stopped"] == "time"
+    assert notes["simulated_moves"] > 0
+
+
 def test_a_feasible_problem_is_placed_however_short_the_time() -> None:
     problem = large_problem(300, room=1.5)
     placement = Auto(time_limit_s=1e-3).partition(problem)

@@ -18,7 +18,7 @@ SET = {
     "netsplit": NetSplit(engine="highs"),
     "pesto": Pesto(engine="highs"),
 }
-EVERY = [SET.get(name) or kind() for name, kind in METHODS.items()]
+EVERY = [*(SET.get(name) or kind() for name, kind in METHODS.items()), NetSplit(exclusive=True)]
 SEARCHING = ("auto", "netsplit_exact", "pesto_full")
 HEURISTICS = [method for method in EVERY if method.name not in SEARCHING]
 SEARCHES = [method for method in EVERY if method.name in SEARCHING]
@@ -28,7 +28,7 @@ quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def by_name(method: Partitioner) -> str:
-    return method.name
+    return f"{method.name}_exclusive" if getattr(method, "exclusive", False) else method.name
 
 
 @pytest.mark.parametrize("method", HEURISTICS, ids=by_name)

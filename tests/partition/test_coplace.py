@@ -33,10 +33,10 @@ def test_variables_of_one_pair_of_nodes_count_together():
 
 
 def test_a_union_above_the_smallest_capacity_is_skipped_and_the_next_edge_tried():
-    """n0 and n1 need 2 * 80 of state and 2 * 30 + 2 * 10 of variables: 240 bytes, of 239."""
+    """n0 needs 80 of state and 2 * 30 of variables, n1 80 and 2 * 30 + 2 * 10: 300 bytes, of 299."""
     graph = chain([30, 10], weights={"n0": 40, "n1": 40, "n2": 1})
-    assert grouped(graph, 1, (240, 10_000)) == ["n0 n1", "n2"]
-    assert grouped(graph, 1, (239, 10_000)) == ["n0", "n1 n2"]
+    assert grouped(graph, 1, (300, 10_000)) == ["n0 n1", "n2"]
+    assert grouped(graph, 1, (299, 10_000)) == ["n0", "n1 n2"]
 
 
 def test_colocated_nodes_start_merged_even_without_an_edge_or_room():

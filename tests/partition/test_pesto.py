@@ -75,7 +75,7 @@ def test_backward_seconds_change_nothing():
 
 
 def test_groups_default_to_twice_the_devices():
-    assert Pesto(engine="highs").partition(large_problem(60)).report.notes["groups"] == 6
+    assert Pesto(engine="highs").partition(large_problem(60, room=3.0)).report.notes["groups"] == 6
 
 
 def test_the_time_limit_of_the_problem_goes_before_the_methods_own(monkeypatch):

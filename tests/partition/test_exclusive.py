@@ -1,0 +1,141 @@
+"""`netsplit` with exclusive devices: the best of all placements of its groups, as simulated."""
+
+import itertools
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition import NetSplit, Problem
+from netsplit.partition import exclusive as exclusive_module
+from netsplit.partition.anneal import Annealer
+from netsplit.partition.coplace import coplace
+from netsplit.partition.instance import Instance
+from netsplit.partition.kernels import Step
+from netsplit.profile.memory import static_bytes
+from netsplit.program import SingleBatch, compile_program
+from netsplit.simulate import simulate
+from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems, trained
+
+quiet = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def best_of_all(problem, groups):
+    """The shortest list-scheduled step of all placements of groups that fit, or None."""
+    instance = Instance.of(problem)
+    step, found = Step(instance), []
+    for chosen in itertools.product(problem.cluster.devices, repeat=len(groups)):
+        device_of = {n: d.name for group, d in zip(groups, chosen, strict=True) for n in group}
+        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
+        if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
+            where = instance.encode(device_of)
+            found.append(step.makespan_s(where, step.list_schedule(where)))
+    return min(found, default=None)
+
+
+@quiet
+@given(problem=problems(max_nodes=8, max_devices=2).map(trained))
+def test_it_is_the_best_of_all_placements_of_its_groups_as_simulated(problem):
+    best = best_of_all(problem, coplace(problem, 3))
+    if best is None:
+        return
+    placement = NetSplit(groups=3, exclusive=True).partition(problem)
+    program = compile_program(
+        problem.graph, placement.device_of, placement.priority, problem.cluster, SingleBatch()
+    )
+    assert placement.report.status == "optimal"
+    assert placement.report.objective == pytest.approx(best, rel=1e-9, abs=1e-12)
+    simulated = simulate(program, problem.cluster, problem.costs).iteration_s
+    assert placement.report.objective == pytest.approx(simulated, rel=1e-9, abs=1e-12)
+
+
+def test_branches_part_only_where_devices_are_exclusive():
+    """Branches of 3 s on equal devices: one after the other, or side by side with messages of 0.1 s."""
+    graph = graph_of("abcd", [("a", 10, "bc"), ("b", 10, "d"), ("c", 10, "d"), ("d", 1, "")])
+    graph = replace(graph, variables={k: replace(v, requires_grad=True) for k, v in graph.variables.items()})
+    problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000], seconds_per_byte=0.01))
+    overlapping = NetSplit(groups=4).partition(problem)
+    exclusive = NetSplit(groups=4, exclusive=True).partition(problem)
+    assert len(set(overlapping.device_of.values())) == 1
+    assert overlapping.report.objective == pytest.approx(9.0)
+    assert exclusive.device_of["b"] != exclusive.device_of["c"]
+    assert exclusive.report.objective == pytest.approx(9.0 + 2 * 0.1)
+    assert exclusive.report.engine == "enumeration"
+    assert "with exclusive" in NetSplit(exclusive=True).optimises
+    assert "without exclusive" in NetSplit().optimises
+
+
+def test_coplacement_binds_it_too():
+    graph = chain([30, 10, 40, 20], weights=dict.fromkeys(["n0", "n2", "n4"], 100))
+    problem = Problem(graph, costs_of(graph), cluster_of([700, 700]))
+    device_of = NetSplit(groups=3, exclusive=True).partition(problem).device_of
+    assert device_of["n0"] == device_of["n1"]
+    assert device_of["n2"] == device_of["n3"]
+
+
+def test_many_groups_are_annealed_under_its_own_name_without_a_claim(caplog):
+    problem = trained(large_problem(60))
+    with caplog.at_level(logging.INFO):
+        placement = NetSplit(groups=1000, exclusive=True, time_limit_s=1.0).partition(problem)
+    report = placement.report
+    assert (report.status, report.engine, report.bound) == ("feasible", "annealing", None)
+    assert report.notes["groups"] == 60
+    assert report.notes["portfolio"] == {}
+    assert not any(message.startswith("auto") for message in caplog.messages)
+    coplaced = NetSplit(exclusive=True).partition(problem).report
+    assert coplaced.notes["groups"] == 8
+    assert report.objective < coplaced.objective
+    again = NetSplit(groups=1000, exclusive=True, time_limit_s=1.0).partition(problem)
+    assert again.device_of == placement.device_of
+
+
+def test_groups_that_cannot_be_packed_are_made_finer():
+    weights = dict(zip(["n0", "n1", "n2", "n3", "n4"], [6000, 2000, 4000, 4000, 4000], strict=True))
+    graph = chain([20, 10, 20, 10], weights=weights)
+    problem = Problem(graph, costs_of(graph), cluster_of([20_200, 20_200]))
+    report = NetSplit(groups=1, exclusive=True).partition(problem).report
+    assert report.notes["groups_without_packing"] == [3]
+    assert (report.notes["groups"], report.status) == (5, "optimal")
+
+
+def test_a_limit_without_a_placement_answers_with_the_fill_of_the_devices():
+    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
+    problem = Problem(graph, costs_of(graph), cluster_of([260, 260]))
+    placement = NetSplit(exclusive=True, time_limit_s=1e-9).partition(problem)
+    assert placement.report.status == "limit"
+    assert list(placement.device_of.values()) == ["d0", "d0", "d1"]
+
+
+def test_what_was_not_tried_is_not_called_optimal(monkeypatch):
+    """A clock that ticks with every placement ends it after 4 of 8."""
+    graph = chain([10, 10])
+    problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]))
+    annealer = Annealer(Instance.of(problem))
+    ticks = itertools.count(1)
+    monkeypatch.setattr(exclusive_module, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    found, all_tried = exclusive_module._shortest_of_all(annealer, deadline=4.0)
+    assert found is not None
+    assert not all_tried
+    assert next(ticks) == 6
+    _, all_tried = exclusive_module._shortest_of_all(annealer, deadline=100.0)
+    assert all_tried
+
+
+def test_nothing_that_fits_is_refused():
+    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
+    with pytest.raises(InfeasibleError, match="netsplit finds no placement"):
+        NetSplit(exclusive=True).partition(Problem(graph, costs_of(graph), cluster_of([200, 200])))
+
+
+def test_the_order_is_that_of_the_list_schedule():
+    problem = trained(large_problem(40))
+    placement = NetSplit(exclusive=True).partition(problem)
+    instance = Instance.of(problem)
+    step = Step(instance)
+    where = instance.encode(placement.device_of)
+    order = np.argsort([placement.priority[name] for name in instance.names])
+    assert order.tolist() == step.list_schedule(where).tolist()
