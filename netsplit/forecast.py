@@ -13,11 +13,11 @@ from pathlib import Path
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.comparison import Experiment, each_method, tags_of
-from netsplit.errors import ConfigError
+from netsplit.graph.analyse import analyse
 from netsplit.graph.step import capture
 from netsplit.partition.base import Partitioner
 from netsplit.profile.optimizer import optimizer_alpha
-from netsplit.profile.predict import predicted_costs
+from netsplit.profile.predict import predicted_costs, unknown_in_words
 from netsplit.records import Comparison, record_study, row_of, write_plan
 from netsplit.runtime.share import UpdateRule
 from netsplit.session import Study
@@ -47,13 +47,15 @@ def forecast(
     """
     found = Comparison(folder)
     study = study_of(experiment, description)
-    tags = tags_of(experiment, description.name) | PLANNED
+    unknown = unknown_in_words(study.graph)
+    planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
+    tags = tags_of(experiment, description.name) | planned
     with tracker.comparison(experiment.name, experiment.config, tags=tags) as parent:
         parent.data(experiment.data)
         record_study(parent, study, folder)
 
         def row(partitioner: Partitioner, run: MethodRun) -> ComparisonRow:
-            run.tags(PLANNED)
+            run.tags(planned)
             return _method(experiment, study, partitioner, run, folder / run.name)
 
         each_method(experiment, study, parent, found, row)
@@ -65,33 +67,30 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
 
     Raises:
         CaptureError: the model cannot be captured.
-        ConfigError: the devices' speeds are given relative to a profile, or the batch does not divide into
-            micro-batches.
+        ConfigError: the devices' speeds are given relative to a profile, one does not compute in the dtype of
+            `autocast`, or the batch does not divide into micro-batches.
     """
-    if not description.accelerators:
-        raise ConfigError(
-            f"cluster '{description.name}' says how fast its devices are beside a measured graph: choose one "
-            "that names their models, as titan_rtx3, or plan a graph file with `python -m runners.partition`."
-        )
-    if experiment.autocast is not None:
-        raise ConfigError(
-            f"autocast is {experiment.autocast}, for which described devices have no rates: leave it out, or "
-            "train on a cluster of this machine."
-        )
+    description.require_models()
+    for each in description.accelerators.values():
+        each.under(experiment.autocast)  # refuses a dtype, before a model is captured for nothing
     size = experiment.schedule.microbatch_size(experiment.batch_size)
     model = experiment.model.to("meta")
     log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
-    graph = capture(model, experiment.loss, experiment.data.shapes(size))
+    batch = experiment.data.shapes(size)
+    graph = capture(model, experiment.loss, batch)
+    if experiment.autocast is not None:  # which the meta device does not have
+        graph = analyse(replace(graph, autocast=experiment.autocast), batch)
     log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
     kinds = {rates.name: rates for rates in description.accelerators.values()}
     costs = replace(
         predicted_costs(graph, kinds, optimizer_alpha(experiment.optimizer)),
         variable_copies=experiment.variable_copies,
+        copy_s_per_byte={} if description.overlap else dict.fromkeys(kinds, description.copy_s_per_byte),
     )
     workload = Workload(type(model).__name__, graph, costs)
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
     cluster = description.cluster(workload.base_kind, need_bytes)
-    rule = UpdateRule(experiment.clip_norm)
+    rule = UpdateRule(experiment.clip_norm, loss_scaling=experiment.autocast == "float16")
     return Study(
         model,
         graph,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from netsplit.partition import MTopo, NetSplit, Problem, Single
 from netsplit.partition.ablated import Ablated, without_links
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch
-from netsplit.tracking import Tracker
+from netsplit.tracking import MethodRun, Tracker
 
 
 def two(model: str | None = "TITAN RTX", capacity: str = "4GB") -> ClusterDescription:
@@ -164,3 +165,41 @@ def test_a_method_of_the_thesis_plans_too(
     changed = replace(experiment, partitioners={"netsplit": NetSplit(time_limit_s=5)})
     (row,) = forecast(changed, two(), unrecorded, tmp_path).rows
     assert row.status == "optimal"
+
+
+def test_half_precision_is_planned_with_its_dtypes(experiment: Experiment) -> None:
+    whole, half = (study_of(replace(experiment, autocast=each), two()) for each in (None, "float16"))
+    kinds = {node.kind: half.graph.variables[node.outputs[0]].dtype for node in half.graph}
+    assert kinds["conv2d"] == kinds["linear"] == "float16"
+    assert half.graph.autocast == "float16"
+    assert half.costs.seconds != whole.costs.seconds
+    assert half.workload.need_bytes() < whole.workload.need_bytes()
+    assert half.rule.loss_scaling
+
+
+def test_a_dtype_that_a_device_has_not_is_refused_before_anything_is_captured(
+    experiment: Experiment, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level("INFO", logger="netsplit"),
+        pytest.raises(ConfigError, match="autocast is bfloat16, in which TITAN RTX does not compute"),
+    ):
+        study_of(replace(experiment, autocast="bfloat16"), two())
+    assert "capturing" not in caplog.text
+
+
+def test_operators_in_no_class_are_a_tag_of_the_runs(
+    experiment: Experiment, unrecorded: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sorted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sort(x).values
+
+    tags: list[tuple[str, Any]] = []
+    monkeypatch.setattr(MethodRun, "tags", lambda run, values: tags.extend((run.name, k) for k in values))
+    forecast(experiment, two(), unrecorded, tmp_path / "known")
+    assert ("single", "mode") in tags
+    assert not any(key == "unknown_operators" for _, key in tags)
+    changed = replace(experiment, model=nn.Sequential(experiment.model, Sorted()))
+    forecast(changed, two(), unrecorded, tmp_path / "unknown")
+    assert {("m_topo", "unknown_operators"), ("single", "unknown_operators")} <= set(tags)

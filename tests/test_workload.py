@@ -11,7 +11,7 @@ from netsplit.cluster.described import DescribedDevice, LinkCost, described_clus
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.formats import read_pipedream
 from netsplit.partition.base import Placement, SolverReport
-from netsplit.program import GPipe
+from netsplit.program import GPipe, SingleBatch
 from netsplit.workload import Workload, read_workload
 
 COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
@@ -149,3 +149,26 @@ def test_a_cpu_only_node_needs_a_cpu(tmp_path: Path) -> None:
 def test_counts_out_of_range_are_named(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         work().problem(uniform_cluster(1, 1, 1), **wrong)  # type: ignore[arg-type]
+
+
+BRANCHES = "\n".join(
+    [
+        "x -- Conv -- " + COSTS.format("1.0", "0.0", "1000000", "0"),
+        "y -- Conv -- " + COSTS.format("10.0", "0.0", "0", "0"),
+        "z -- Conv -- " + COSTS.format("1.0", "0.0", "0", "0"),
+        "l -- Loss -- " + COSTS.format("0.5", "0.0", "0", "0"),
+        *("\tx -- y", "\tx -- z", "\ty -- l", "\tz -- l"),
+    ]
+)
+
+
+@pytest.mark.parametrize(("overlap", "milliseconds"), [(True, 11.5), (False, 12.5)])
+def test_transfers_stop_computing_where_they_do_not_overlap(overlap: bool, milliseconds: float) -> None:
+    """x, y and l on one device, z on the other: 1 ms of transfer while y computes."""
+    graph = read_pipedream(BRANCHES, "w.txt", "w")
+    cluster = uniform_cluster(2, 1e9, "100%", overlap=overlap)
+    problem = graph.problem(cluster, "simulated", schedule=SingleBatch(), passes="forward")
+    assert problem.evaluate is not None
+    where = {"y": "d0", "z": "d1", "x": "d0", "l": "d0"}
+    found = problem.evaluate(on(graph, *(where[name] for name in graph.graph.nodes)))
+    assert 1e3 * found.iteration_s == pytest.approx(milliseconds)

@@ -2,15 +2,16 @@
 
 A described device names one (`model: TITAN RTX`), and its seconds are predicted (`profile.predict`).
 
-Shares of the peaks are of classes of operators, one table for GPUs whose convolutions are in float32 and one
-for those whose tensor cores take them in TF32. They come from what others have published, above all images
-per second of networks trained in float32: docs/clusters.md has the figures and how near these shares come.
+Shares of the peaks are of classes of operators: a table for GPUs whose convolutions are in float32, one for
+those whose tensor cores take them in TF32, one for half precision. They come from what others have published,
+above all images per second of networks in training: docs/clusters.md has the figures and how near they come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.errors import ConfigError
@@ -31,11 +32,46 @@ class Accelerator(Rates):
     """A device kind that can be bought."""
 
     memory_bytes: int = 0
+    half_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """Dtype of autocast in which it computes -> peak of its tensor cores. They take what they are faster at;
+    the rest, and all where the peak is 0, takes as long as in float32 for the arithmetic."""
 
     @property
     def capacity_bytes(self) -> int:
         """What is left for tensors."""
         return self.memory_bytes - CONTEXT_BYTES
+
+    def under(self, autocast: str | None) -> Self:
+        """The device as it runs a graph under `autocast`.
+
+        Raises:
+            ConfigError: it does not compute in that dtype.
+        """
+        if autocast is None:
+            return self
+        peak = self.half_flops.get(autocast)
+        if peak is None:
+            raise ConfigError(
+                f"autocast is {autocast}, in which {self.name} does not compute: give "
+                f"{' or '.join(self.half_flops)}, or null for none."
+            )
+        taken = {
+            kind
+            for kind, share in _HALF.items()
+            if ":" not in kind and peak * share.compute >= self.reached_flops(kind)
+        }
+        half = {key: share for key, share in _HALF.items() if key.partition(":")[0] in taken}
+        return replace(
+            self,
+            efficiency={**self.efficiency, **half},
+            tensor_flops=peak,
+            tensor_classes=tuple(sorted(taken)),
+        )
+
+    def at(self, speed: float, name: str) -> Self:
+        """The same device `speed` times as fast in everything, under another name."""
+        half = {dtype: speed * peak for dtype, peak in self.half_flops.items()}
+        return replace(super().at(speed, name), half_flops=half)
 
 
 def accelerator(name: str, key: str = "model") -> Accelerator:
@@ -91,18 +127,47 @@ _FP32: Mapping[str, Efficiency] = {
     "view": Efficiency(0.50, 0.85, 0.0),
 }
 
-_TF32: Mapping[str, Efficiency] = {
+_PASCAL: Mapping[str, Efficiency] = {
     **_FP32,
-    # Of the tensor cores' peak. Layouts are changed before and after, and only large tiles fill the cores.
-    "convolution": Efficiency(0.40, 0.70),
-    "convolution:weight": Efficiency(0.30, 0.70),
-    "pointwise convolution": Efficiency(0.40, 0.70),
-    "pointwise convolution:weight": Efficiency(0.30, 0.70),
+    # Addresses are computed by the units that compute in float32; from Volta on they have units of their own.
+    "pointwise convolution": Efficiency(0.65, 0.80),
+    "pointwise convolution:weight": Efficiency(0.60, 0.80),
 }
 
+_TF32: Mapping[str, Efficiency] = {
+    **_FP32,
+    # Of the tensor cores' peak, which only large tiles reach. They take channels last: torch's own layout is
+    # changed before and changed back after, which more than doubles what is moved.
+    "convolution": Efficiency(0.40, 0.35),
+    "convolution:weight": Efficiency(0.30, 0.35),
+    "pointwise convolution": Efficiency(0.40, 0.35),
+    "pointwise convolution:weight": Efficiency(0.30, 0.35),
+}
 
-def _of(name: str, tflops: float, gigabytes_s: float, memory_gib: float, tf32: float = 0.0) -> Accelerator:
-    shares, peak = _FP32, 0.0
+_HALF: Mapping[str, Efficiency] = {
+    # As in TF32, of another peak. A kernel more casts the weights.
+    "convolution": Efficiency(0.40, 0.35, 2.0),
+    "convolution:weight": Efficiency(0.30, 0.35, 2.0),
+    "pointwise convolution": Efficiency(0.40, 0.35, 2.0),
+    "pointwise convolution:weight": Efficiency(0.30, 0.35, 2.0),
+    "transposed convolution": Efficiency(0.30, 0.35, 2.0),
+    "matmul": Efficiency(0.55, 0.80, 2.0),
+    "attention": Efficiency(0.30, 0.60),
+}
+"""What tensor cores compute under autocast."""
+
+
+def _of(
+    name: str,
+    tflops: float,
+    gigabytes_s: float,
+    memory_gib: float,
+    tf32: float = 0.0,
+    half: float = 0.0,
+    bfloat16: bool = True,
+    shares: Mapping[str, Efficiency] = _FP32,
+) -> Accelerator:
+    peak = 0.0
     if tf32 * _TF32["convolution"].compute > tflops * _FP32["convolution"].compute:
         shares, peak = _TF32, tf32  # else the cores gain nothing, and cuDNN takes the faster kernel
     return Accelerator(
@@ -113,32 +178,45 @@ def _of(name: str, tflops: float, gigabytes_s: float, memory_gib: float, tf32: f
         shares,
         peak * 1e12,
         memory_bytes=int(memory_gib * GIB),
+        half_flops=dict.fromkeys(["float16", "bfloat16"] if bfloat16 else ["float16"], half * 1e12),
     )
+
+
+def _pascal(name: str, tflops: float, gigabytes_s: float, memory_gib: float) -> Accelerator:
+    """No tensor cores."""
+    return _of(name, tflops, gigabytes_s, memory_gib, bfloat16=False, shares=_PASCAL)
+
+
+def _volta(name: str, tflops: float, gigabytes_s: float, memory_gib: float, half: float) -> Accelerator:
+    """Volta and Turing: tensor cores for float16 alone."""
+    return _of(name, tflops, gigabytes_s, memory_gib, half=half, bfloat16=False)
 
 
 RATES: dict[str, Accelerator] = {
     each.name: each
     for each in (
-        # name, TFLOP/s in float32 at boost clock, GB/s, GiB; dense TF32 TFLOP/s where there are such cores
-        _of("GTX 1080 Ti", 11.3, 484, 11),
-        _of("TITAN Xp", 12.1, 548, 12),
-        _of("P100-SXM2-16GB", 10.6, 732, 16),
-        _of("RTX 2080 Ti", 13.4, 616, 11),
-        _of("TITAN RTX", 16.3, 672, 24),
-        _of("T4", 8.1, 320, 15),
-        _of("V100-PCIE-16GB", 14.0, 900, 16),
-        _of("V100-SXM2-16GB", 15.7, 900, 16),
-        _of("V100-SXM2-32GB", 15.7, 900, 32),
-        _of("RTX 3090", 35.6, 936, 24, 35.6),
-        _of("A10", 31.2, 600, 22.5, 62.5),
-        _of("A100-SXM4-40GB", 19.5, 1555, 40, 156),
-        _of("A100-SXM4-80GB", 19.5, 2039, 80, 156),
-        _of("RTX 4090", 82.6, 1008, 24, 82.6),
-        _of("L4", 30.3, 300, 22.5, 60),
-        _of("L40S", 91.6, 864, 45, 183),
-        _of("H100-PCIE-80GB", 51.2, 2000, 79.6, 378),
-        _of("H100-SXM", 66.9, 3350, 79.6, 494),
-        _of("H200-SXM", 66.9, 4800, 140, 494),
+        # name, TFLOP/s in float32 at boost clock, GB/s, GiB; of dense tensor cores: TFLOP/s in TF32 where
+        # they have it, and in half precision with sums in float32
+        _pascal("GTX 1080 Ti", 11.3, 484, 11),
+        _pascal("TITAN Xp", 12.1, 548, 12),
+        _pascal("P40", 11.76, 346, 22.5),
+        _pascal("P100-SXM2-16GB", 10.6, 732, 16),
+        _volta("RTX 2080 Ti", 13.4, 616, 11, 53.8),
+        _volta("TITAN RTX", 16.3, 672, 24, 130.5),
+        _volta("T4", 8.1, 320, 15, 65),
+        _volta("V100-PCIE-16GB", 14.0, 900, 16, 112),
+        _volta("V100-SXM2-16GB", 15.7, 900, 16, 125),
+        _volta("V100-SXM2-32GB", 15.7, 900, 32, 125),
+        _of("RTX 3090", 35.6, 936, 24, 35.6, 71),
+        _of("A10", 31.2, 600, 22.5, 62.5, 125),
+        _of("A100-SXM4-40GB", 19.5, 1555, 40, 156, 312),
+        _of("A100-SXM4-80GB", 19.5, 2039, 80, 156, 312),
+        _of("RTX 4090", 82.6, 1008, 24, 82.6, 165),
+        _of("L4", 30.3, 300, 22.5, 60, 121),
+        _of("L40S", 91.6, 864, 45, 183, 362),
+        _of("H100-PCIE-80GB", 51.2, 2000, 79.6, 378, 756),
+        _of("H100-SXM", 66.9, 3350, 79.6, 494, 989),
+        _of("H200-SXM", 66.9, 4800, 140, 494, 989),
     )
 }
 

@@ -43,7 +43,7 @@ class DescribedDevice:
 class LinkCost:
     """A link as a config gives it."""
 
-    bandwidth: float | str  # bytes per second, or text such as 12GB
+    bandwidth: int | float | str  # bytes per second, or text such as 12GB
     latency: float = 0.0  # seconds
 
 
@@ -52,7 +52,7 @@ class DescribedLink:
     """The link of every pair, in both directions, of the devices named."""
 
     between: list[str]
-    bandwidth: float | str
+    bandwidth: int | float | str
     latency: float = 0.0
 
 
@@ -68,6 +68,15 @@ class ClusterDescription:
     accelerators: dict[str, Accelerator] = field(default_factory=dict)
     """Device -> what its seconds are predicted from; of all devices, or of none: then speeds are relative to
     what was measured."""
+    overlap: bool = True
+    """Whether transfers leave the devices' computing alone. Else neither end computes meanwhile, as where
+    copies are put on the stream that computes (`Tensor.to` in one process of PyTorch)."""
+
+    @property
+    def copy_s_per_byte(self) -> float:
+        """Seconds of computing that both ends of a transfer lose for a byte: at least all that it takes."""
+        slowest = max((link.seconds_per_byte for link in self.links.values()), default=0.0)
+        return 0.0 if self.overlap else slowest
 
     def cluster(self, base_kind: str, need_bytes: int) -> Cluster:
         """The cluster for one graph.
@@ -84,6 +93,20 @@ class ClusterDescription:
         cluster = Cluster(self.name, devices, self.links, self.levels)
         cluster.check_links()
         return cluster
+
+    def require_models(self) -> None:
+        """For seconds of a graph that nothing was measured on.
+
+        Raises:
+            ConfigError: the devices' speeds are relative to a profile.
+        """
+        if not self.accelerators:
+            raise ConfigError(
+                f"cluster '{self.name}' says how fast its devices are beside a measured graph: choose one "
+                "that names their models, as cluster=titan_rtx3 or cluster=uniform "
+                "cluster.model='TITAN RTX', or plan a graph's file with "
+                "`python -m runners.partition graph=<file>`."
+            )
 
     def _kind(self, device: str, base_kind: str) -> str:
         known = self.accelerators.get(device)
@@ -103,6 +126,7 @@ def uniform_cluster(
     speed: float = 1.0,
     name: str = "uniform",
     model: str | None = None,
+    overlap: bool = True,
 ) -> ClusterDescription:
     """Equal devices "d0", "d1", ..., with one kind of link or with one per level.
 
@@ -114,6 +138,7 @@ def uniform_cluster(
         latency: seconds; or a list with one entry per level.
         speed: of each device, relative to its model, or to the one that the graph's costs were measured on.
         model: of `cluster.catalogue`, such as TITAN RTX; None: costs are measured.
+        overlap: of transfers with computing, see `ClusterDescription`.
 
     Raises:
         ConfigError: a value that makes no sense, by its key.
@@ -141,7 +166,8 @@ def uniform_cluster(
         links[names[i], names[j]] = Link(waits[level], 1.0 / rates[level])
     if model is None and capacity is None:
         raise ConfigError(
-            "cluster.capacity must be given where cluster.model is not: give such as 16GB or 40%."
+            "cluster.capacity is null, and so is cluster.model, whose memory it would be: give "
+            "cluster.capacity=16GB, a share as cluster.capacity=40%, or cluster.model='TITAN RTX'."
         )
     each = DescribedDevice("", speed, capacity, model)
     known = _accelerator(each, "cluster")
@@ -152,6 +178,7 @@ def uniform_cluster(
         links=links,
         levels=tuple(zip(counts, rates, strict=True)),
         accelerators={} if known is None else dict.fromkeys(names, known),
+        overlap=overlap,
     )
 
 
@@ -160,6 +187,7 @@ def described_cluster(
     devices: Sequence[DescribedDevice],
     link: LinkCost,
     links: Sequence[DescribedLink] = (),
+    overlap: bool = True,
 ) -> ClusterDescription:
     """Any devices, each with its own speed and capacity.
 
@@ -167,6 +195,7 @@ def described_cluster(
         devices: in rank order.
         link: of every pair for which `links` says nothing.
         links: of groups; later entries win over earlier ones.
+        overlap: of transfers with computing, see `ClusterDescription`.
 
     Raises:
         ConfigError: a value that makes no sense, by its key.
@@ -185,7 +214,8 @@ def described_cluster(
         unknown = [each for each in group.between if each not in names]
         if unknown or len(set(group.between)) < 2:
             raise ConfigError(
-                f"{key}.between is [{', '.join(group.between)}]: give two or more of {', '.join(names)}."
+                f"{key}.between is [{', '.join(group.between)}]: give two or more of {', '.join(names)}, or "
+                "cluster.links=[]."
             )
         found |= dict.fromkeys(permutations(dict.fromkeys(group.between), 2), _link(group, key))
     keys = {device.name: f"cluster.devices[{i}]" for i, device in enumerate(devices)}
@@ -195,6 +225,7 @@ def described_cluster(
         capacities={d.name: _device_capacity(d, keys[d.name]) for d in devices},
         links=found,
         accelerators=_accelerators(devices, keys),
+        overlap=overlap,
     )
 
 
@@ -314,9 +345,12 @@ def _capacity(value: object, key: str) -> int | float:
     accepted = "bytes, a size such as 16GB, or a share of what the graph needs such as 40%"
     text = str(value).strip()
     if text.endswith("%"):
-        share = _number(text[:-1], key) / 100
-        if share == 0:
-            raise ConfigError(f"{key} is {value!r}: give more than 0 %.")
+        try:
+            share = float(text[:-1]) / 100
+        except ValueError:
+            share = math.nan
+        if not 0 < share < math.inf:
+            raise ConfigError(f"{key} is {value!r}: give {accepted}.")
         return share
     nbytes = int(_size(text, key, accepted))
     if nbytes < 1:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
-__all__ = ["Amount", "Efficiency", "Rates"]
+__all__ = ["TF32_CLASSES", "Amount", "Efficiency", "Rates", "crowding"]
 
-_TENSOR_CORES = ("convolution", "pointwise convolution")
+TF32_CLASSES = ("convolution", "pointwise convolution")
 """What torch lets TF32 tensor cores compute unless told otherwise; matrix products keep to float32."""
 
 
@@ -24,6 +24,14 @@ class Amount(Protocol):
     @property
     def weight_bytes(self) -> float: ...
 
+    @property
+    def idle_flops(self) -> float: ...
+
+
+def crowding(step_bytes: float, crowded_bytes: float) -> float:
+    """How much of the caches a step takes, 0 to 1; `crowded_bytes` take all, and 0 stands for no limit."""
+    return min(step_bytes / crowded_bytes, 1.0) if crowded_bytes else 0.0
+
 
 @dataclass(frozen=True)
 class Efficiency:
@@ -33,6 +41,8 @@ class Efficiency:
     memory: float  # share of peak bytes/s
     calls: float = 1.0  # launches of one pass
     weights: float | None = None  # share of peak bytes/s for a product's parameters; None: as `memory`
+    crowded: float = 0.0  # launches more of a pass where a step leaves nothing in the caches
+    idle: float | None = None  # share of peak FLOP/s for those that are idle; None: they take no time
 
 
 @dataclass(frozen=True)
@@ -45,8 +55,15 @@ class Rates:
     launch_s: float  # overhead of one call
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict, repr=False)
     """Operator class, or class and pass ("convolution:weight"), -> shares; "" for all others."""
-    convolution_flops: float = 0.0  # peak of convolutions, where TF32 tensor cores take them; 0: `flops`
+    tensor_flops: float = 0.0  # peak of the classes that tensor cores take; 0: they take none
+    tensor_classes: tuple[str, ...] = TF32_CLASSES
     overlaps: bool = True  # arithmetic hides memory traffic, or the other way round
+    crowded_bytes: float = 0.0
+    """Of a step that leaves the next call nothing in the caches; 0: a call always costs the same."""
+
+    def under(self, autocast: str | None) -> Self:
+        """The device as it runs a graph under `autocast`; rates that were fitted have seen its dtypes."""
+        return self
 
     def shares(self, kind: str, of: str = "forward") -> Efficiency:
         """Of a class in a pass: the most specific entry there is."""
@@ -56,16 +73,21 @@ class Rates:
                 return found[key]
         return Efficiency(0.5, 0.5)
 
-    def seconds(self, kind: str, of: str, done: Amount) -> float:
-        """Of one pass of a node of class `kind`; `of` names the pass."""
+    def reached_flops(self, kind: str, of: str = "forward") -> float:
+        """FLOP/s of a class in a pass."""
+        tensor_cores = self.tensor_flops > 0 and kind in self.tensor_classes
+        return (self.tensor_flops if tensor_cores else self.flops) * self.shares(kind, of).compute
+
+    def seconds(self, kind: str, of: str, done: Amount, crowded: float = 0.0) -> float:
+        """Of one pass of a node of class `kind`; `of` names the pass, `crowded` is its step's `crowding`."""
         reached = self.shares(kind, of)
-        tensor_cores = self.convolution_flops > 0 and kind in _TENSOR_CORES
-        peak = self.convolution_flops if tensor_cores else self.flops
-        compute_s = done.flops / (peak * reached.compute)
+        compute_s = done.flops / self.reached_flops(kind, of)
+        if reached.idle is not None:
+            compute_s += done.idle_flops / (self.flops * reached.idle)
         weights = reached.memory if reached.weights is None else reached.weights
         memory_s = (done.nbytes / reached.memory + done.weight_bytes / weights) / self.bandwidth
         work_s = max(compute_s, memory_s) if self.overlaps else compute_s + memory_s
-        return reached.calls * self.launch_s + work_s
+        return (reached.calls + crowded * reached.crowded) * self.launch_s + work_s
 
     def at(self, speed: float, name: str) -> Self:
         """The same device `speed` times as fast in everything, under another name."""
@@ -75,5 +97,5 @@ class Rates:
             flops=self.flops * speed,
             bandwidth=self.bandwidth * speed,
             launch_s=self.launch_s / speed,
-            convolution_flops=self.convolution_flops * speed,
+            tensor_flops=self.tensor_flops * speed,
         )

@@ -17,16 +17,17 @@ from math import prod
 from typing import Any
 
 from netsplit.graph.deferrable import weight_operand
-from netsplit.graph.ir import Graph, Node, dtype_bytes
+from netsplit.graph.ir import Graph, Initializer, Node, Variable, dtype_bytes
 from netsplit.profile.roofline_classes import (
     CLASSES,
     PARTS,
     PASSED,
     is_transposed,
     operator_class,
+    plain_kind,
 )
 
-__all__ = ["CLASSES", "Pass", "Work", "node_work", "operator_class"]
+__all__ = ["CLASSES", "Pass", "Work", "node_work", "operator_class", "step_bytes"]
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,14 @@ class Pass:
     flops: float = 0.0
     nbytes: float = 0.0  # of variables and their gradients
     weight_bytes: float = 0.0  # of the factor of a product that is a parameter, and of its gradient
+    idle_flops: float = 0.0  # that a convolution of fewer than `PLACES` places a sample lacks to as many
 
     def __add__(self, other: Pass) -> Pass:
         return Pass(
-            self.flops + other.flops, self.nbytes + other.nbytes, self.weight_bytes + other.weight_bytes
+            self.flops + other.flops,
+            self.nbytes + other.nbytes,
+            self.weight_bytes + other.weight_bytes,
+            self.idle_flops + other.idle_flops,
         )
 
     def __bool__(self) -> bool:
@@ -72,6 +77,8 @@ _PER_ELEMENT = {
 }
 """FLOPs of an element where they are not 1; an exponential takes a polynomial of about that degree."""
 
+PLACES = 16  # of a sample, for which the kernels of a processor compute a convolution at once
+
 _FLASH_BACKWARD = 2.5  # five matrix products for two: a backward computes the scores again
 
 
@@ -90,6 +97,12 @@ def node_work(graph: Graph, node: Node) -> Work:
     return Work(work.forward, work.input, work.weight, call.sums(), has_backward=True)
 
 
+def step_bytes(graph: Graph) -> int:
+    """Of all that a step holds: parameters and buffers, gradients as large, and every variable once."""
+    own = sum(each.nbytes for each in graph.initializers.values())
+    return 2 * own + sum(each.nbytes for each in graph.variables.values() if each.alias_of is None)
+
+
 @dataclass(frozen=True)
 class _Call:
     """A node with its arguments' shapes, bytes and wants at hand."""
@@ -100,38 +113,42 @@ class _Call:
     def argument(self, i: int, name: str = "") -> Any:
         return self.node.args[i] if len(self.node.args) > i else self.node.kwargs.get(name)
 
-    def shape(self, i: int) -> tuple[int, ...]:
-        """Of a positional tensor; () where the argument is none."""
+    def tensor(self, i: int) -> Variable | Initializer | None:
+        """A positional tensor; None where the argument is none."""
         template = self.argument(i)
         if not isinstance(template, dict):
-            return ()
+            return None
         if "var" in template:
-            return self.graph.variables[template["var"]].shape
-        return self.graph.initializers[template["init"]].shape if "init" in template else ()
+            return self.graph.variables[template["var"]]
+        return self.graph.initializers[template["init"]] if "init" in template else None
+
+    def shape(self, i: int) -> tuple[int, ...]:
+        """Of a positional tensor; () where the argument is none."""
+        found = self.tensor(i)
+        return () if found is None else found.shape
 
     def size(self, i: int) -> int:
         """Bytes of a positional tensor; 0 where the argument is none."""
-        template = self.argument(i)
-        if not isinstance(template, dict):
-            return 0
-        if "var" in template:
-            return self.graph.variables[template["var"]].nbytes
-        return self.graph.initializers[template["init"]].nbytes if "init" in template else 0
+        found = self.tensor(i)
+        return 0 if found is None else found.nbytes
 
     def traffic(self, i: int) -> Pass:
         """Reading or writing a positional tensor once."""
-        template = self.argument(i)
-        parameter = isinstance(template, dict) and "init" in template
+        parameter = isinstance(self.tensor(i), Initializer)
         return Pass(weight_bytes=self.size(i)) if parameter else Pass(nbytes=self.size(i))
+
+    def cast(self, i: int) -> Pass:
+        """What autocast adds to reading a positional tensor: writing and reading it in half the bytes."""
+        found = self.tensor(i)
+        lowered = self.graph.autocast is not None and found is not None and found.dtype == "float32"
+        return self.traffic(i) if lowered and self.out_dtype == self.graph.autocast else Pass()
 
     def wanted(self, i: int) -> bool:
         """Whether a gradient of a positional tensor is computed."""
-        template = self.argument(i)
-        if not isinstance(template, dict):
-            return False
-        if "var" in template:
-            return template["var"] in self.graph.carrying
-        return "init" in template and self.graph.initializers[template["init"]].requires_grad
+        found = self.tensor(i)
+        if isinstance(found, Variable):
+            return found.name in self.graph.carrying
+        return found is not None and found.requires_grad
 
     @property
     def has_backward(self) -> bool:
@@ -140,6 +157,10 @@ class _Call:
     @property
     def out_shape(self) -> tuple[int, ...]:
         return next((self.graph.variables[k].shape for k in self.node.outputs if k), ())
+
+    @property
+    def out_dtype(self) -> str:
+        return next((self.graph.variables[k].dtype for k in self.node.outputs if k), "")
 
     @property
     def out_bytes(self) -> int:
@@ -202,10 +223,11 @@ def _hands_back(graph: Graph, name: str) -> bool:
 
 def _convolution(call: _Call, kind: str) -> Work:
     weight = call.shape(1)
-    places = prod(call.shape(0)) if is_transposed(call.node) else prod(call.out_shape)
-    flops = 2.0 * places * prod(weight[1:])
+    shape = call.shape(0) if is_transposed(call.node) else call.out_shape
+    flops = 2.0 * prod(shape) * prod(weight[1:])
+    idle = flops * max(PLACES / max(prod(shape[2:]), 1) - 1.0, 0.0)
     bias = float(prod(call.out_shape)) if call.size(2) else 0.0
-    return _product(call, flops, (0, 1), Pass(bias, 0.0), 2)
+    return _product(call, Pass(flops, idle_flops=idle), (0, 1), Pass(bias, 0.0), 2)
 
 
 def _matmul(call: _Call, kind: str) -> Work:
@@ -215,19 +237,19 @@ def _matmul(call: _Call, kind: str) -> Work:
     flops = 2.0 * prod(call.out_shape) * inner
     bias = 0 if biased else 2 if call.node.kind == "linear" else -1
     extra = float(prod(call.out_shape)) if bias >= 0 and call.size(bias) else 0.0
-    return _product(call, flops, (first, first + 1), Pass(extra, 0.0), bias)
+    return _product(call, Pass(flops), (first, first + 1), Pass(extra, 0.0), bias)
 
 
-def _product(call: _Call, flops: float, factors: tuple[int, int], extra: Pass, bias: int) -> Work:
+def _product(call: _Call, arithmetic: Pass, factors: tuple[int, int], extra: Pass, bias: int) -> Work:
     """A product of two tensors: each one's gradient is a product of as many FLOPs."""
     own = weight_operand(call.graph, call.node)
-    moved = {i: call.traffic(i) for i in factors}
-    forward = Pass(flops, call.out_bytes) + moved[factors[0]] + moved[factors[1]] + extra
+    once = arithmetic + Pass(nbytes=call.out_bytes) + call.traffic(factors[0]) + call.traffic(factors[1])
+    forward = once + call.cast(factors[0]) + call.cast(factors[1]) + extra
     parts = {"input": Pass(), "weight": Pass()}
     for i in factors:
         if call.wanted(i):
             part = "weight" if i == own or "init" in call.argument(i) else "input"
-            parts[part] += Pass(flops, call.out_bytes) + moved[factors[0]] + moved[factors[1]]
+            parts[part] += once
     if bias >= 0 and call.wanted(bias):
         parts["weight"] += Pass(extra.flops, call.out_bytes)
     return Work(forward, parts["input"], parts["weight"])
@@ -313,7 +335,7 @@ def _plain(call: _Call, kind: str) -> Work:
     if not (call.wanted_variables or call.wanted_parameters):
         return Work(forward)
     made = call.gradients_out + call.parameters_out
-    if node.kind in PASSED:
+    if plain_kind(node) in PASSED:
         smaller = made < (len(call.wanted_variables) + len(call.wanted_parameters)) * call.gradients_in
         return Work(forward, Pass(elements, call.gradients_in + made) if smaller else Pass())
     if part:

@@ -5,19 +5,22 @@
 
 This is the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) with a share of both peaks for each
 class of operators, and the fixed cost of a call. A device that computes while it waits for memory takes the
-larger of the two; one thread of a processor takes their sum. Shares are given for a device that is not here
-(`cluster.catalogue`), or fitted to measured profiles (`calibrate_rates`, in `profile.roofline_fit`).
+larger of the two; one thread of a processor takes their sum, and more for a call in a step that fills its
+caches and for a convolution of few places (`profile.roofline_fit`). Shares are given for a device that is not
+here (`cluster.catalogue`), or fitted to measured profiles (`calibrate_rates`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
-from netsplit.cluster.rates import Rates
+from netsplit.cluster.rates import Rates, crowding
 from netsplit.graph.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, NodeSeconds
-from netsplit.profile.flops import Work, node_work, operator_class
+from netsplit.profile.flops import Work, node_work, operator_class, step_bytes
+from netsplit.profile.roofline_classes import unknown_operators
 
 __all__ = [
     "PASSES",
@@ -25,7 +28,10 @@ __all__ = [
     "operator_class",
     "predicted_costs",
     "predicted_seconds",
+    "unknown_in_words",
 ]
+
+log = logging.getLogger(__name__)
 
 PASSES = ("forward", "input", "weight")
 """Forward, gradients of variables, gradients of parameters: keys of efficiencies are a class, a class and a
@@ -41,16 +47,28 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
     passes over the bytes of the parameters.
 
     Args:
-        kinds: device kind -> its rates.
+        kinds: device kind -> its rates; what they are under the autocast of the graph counts.
         alpha: bytes of training state per byte of parameter (`Costs.alpha`).
+
+    Raises:
+        ConfigError: a device does not compute in the dtype of the graph's autocast.
     """
+    unknown = unknown_in_words(graph)
+    if unknown:
+        log.warning(
+            "no class of operators has %s: each is predicted as one pass over its tensors, which may be far "
+            "from the truth.",
+            unknown,
+        )
+    kinds = {kind: rates.under(graph.autocast) for kind, rates in kinds.items()}
     works = {node.name: (operator_class(graph, node), node_work(graph, node)) for node in graph}
-    later = deferrable_nodes(graph)
+    later, moved = deferrable_nodes(graph), step_bytes(graph)
     moving = {kind: 1.0 / (r.bandwidth * r.shares("elementwise").memory) for kind, r in kinds.items()}
     return Costs(
         {
             kind: {
-                name: _node_seconds(rates, cls, work, name in later) for name, (cls, work) in works.items()
+                name: _node_seconds(rates, cls, work, name in later, crowding(moved, rates.crowded_bytes))
+                for name, (cls, work) in works.items()
             }
             for kind, rates in kinds.items()
         },
@@ -66,14 +84,20 @@ def predicted_seconds(graph: Graph, rates: Rates) -> dict[str, NodeSeconds]:
     return predicted_costs(graph, {rates.name: rates}, alpha=2).seconds[rates.name]
 
 
-def _node_seconds(rates: Rates, kind: str, work: Work, deferrable: bool) -> NodeSeconds:
-    forward_s = rates.seconds(kind, "forward", work.forward)
+def _node_seconds(rates: Rates, kind: str, work: Work, deferrable: bool, crowded: float) -> NodeSeconds:
+    forward_s = rates.seconds(kind, "forward", work.forward, crowded)
     if not work.has_backward:
         return NodeSeconds(forward_s, 0.0)
     back = work.input + work.sums
-    weight_s = rates.seconds(kind, "weight", work.weight) if work.weight else 0.0
-    backward_s = weight_s + (rates.seconds(kind, "input", back) if back or not work.weight else 0.0)
+    weight_s = rates.seconds(kind, "weight", work.weight, crowded) if work.weight else 0.0
+    alone = bool(back) or not work.weight
+    backward_s = weight_s + (rates.seconds(kind, "input", back, crowded) if alone else 0.0)
     return NodeSeconds(forward_s, backward_s, min(weight_s, AT_MOST * backward_s) if deferrable else 0.0)
+
+
+def unknown_in_words(graph: Graph) -> str:
+    """The operators that are in no class, as "aten.topk.default (2), aten.sort.default (1)"; "" for none."""
+    return ", ".join(f"{op} ({count})" for op, count in unknown_operators(graph).items())
 
 
 def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]], name: str) -> Rates:

@@ -17,7 +17,7 @@ from netsplit.cluster.described import (
 )
 from netsplit.config import build
 from netsplit.errors import ConfigError
-from netsplit.profile.flops import CLASSES
+from netsplit.profile.flops import CLASSES, Pass
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "cluster"
 LINK = LinkCost("10GB", 1e-5)
@@ -76,7 +76,7 @@ def test_uniform_devices_of_a_model_need_no_capacity() -> None:
     found = uniform_cluster([4, 2], [45e9, 1.15e9], model="V100-SXM2-16GB")
     assert set(found.accelerators) == {f"d{i}" for i in range(8)}
     assert {d.kind for d in found.cluster("", 0).devices} == {"V100-SXM2-16GB"}
-    with pytest.raises(ConfigError, match=r"cluster\.capacity must be given"):
+    with pytest.raises(ConfigError, match=r"cluster\.capacity"):
         uniform_cluster(2, 1e9)
 
 
@@ -108,5 +108,25 @@ def test_the_server_of_the_thesis_has_the_switches_of_its_table() -> None:
 @pytest.mark.parametrize("name", RATES)
 def test_tensor_cores_are_taken_only_where_they_are_faster(name: str) -> None:
     found, plain = RATES[name], RATES["TITAN RTX"].shares("convolution").compute
-    peak = found.convolution_flops or found.flops
+    peak = found.tensor_flops or found.flops
     assert peak * found.shares("convolution").compute >= found.flops * plain
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_half_precision_is_taken_where_there_are_cores_for_it(name: str) -> None:
+    found = RATES[name]
+    assert found.under(None) is found
+    half = found.under("float16")
+    for kind in ("convolution", "matmul"):
+        work = Pass(1e15, 0.0)
+        assert half.seconds(kind, "forward", work) <= found.seconds(kind, "forward", work)
+    slow = found.at(0.5, "slow").under("float16")
+    assert slow.seconds("matmul", "forward", Pass(1e15)) == pytest.approx(
+        2 * half.seconds("matmul", "forward", Pass(1e15))
+    )
+
+
+@pytest.mark.parametrize("name", ["GTX 1080 Ti", "V100-SXM2-16GB", "TITAN RTX"])
+def test_gpus_before_ampere_have_no_bfloat16(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"autocast is bfloat16, in which {name} does not.*give float16"):
+        RATES[name].under("bfloat16")

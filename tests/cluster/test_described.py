@@ -75,7 +75,8 @@ def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() ->
         ({"latency": float("nan")}, ["cluster.latency"]),
         ({"capacity": 0}, ["cluster.capacity is 0"]),
         ({"capacity": "0%"}, ["cluster.capacity is '0%'"]),
-        ({"capacity": "x%"}, ["cluster.capacity is 'x'"]),
+        ({"capacity": "x%"}, ["cluster.capacity is 'x%'", "40%"]),
+        ({"capacity": None}, ["cluster.capacity=16GB", "cluster.model='TITAN RTX'"]),
         ({"capacity": "lots"}, ["cluster.capacity is 'lots'", "40%"]),
         ({"capacity": 1e30}, ["cluster.capacity", "at most"]),
         ({"speed": 0}, ["cluster.speed is 0"]),
@@ -94,6 +95,7 @@ def test_a_value_that_makes_no_sense_is_named_by_its_key(changes: dict[str, Any]
         (["a", "a"], [], ["cluster.devices[1].name is 'a'"]),
         (["a", "b"], [["a"]], ["cluster.links[0].between is [a]"]),
         (["a", "b"], [["a", "b"], ["a", "c"]], ["cluster.links[1].between is [a, c]", "a, b"]),
+        (["a"], [["b", "c"]], ["cluster.links[0].between is [b, c]", "cluster.links=[]"]),
     ],
 )
 def test_a_description_that_does_not_fit_together(
@@ -109,9 +111,23 @@ def test_a_description_that_does_not_fit_together(
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+def test_only_devices_of_known_models_are_planned_without_a_profile() -> None:
+    uniform_cluster(2, 1e9, model="TITAN RTX").require_models()
+    with pytest.raises(ConfigError, match=r"^cluster 'plain' says .* cluster=titan_rtx3 "):
+        uniform_cluster(2, 1e9, 1, name="plain").require_models()
+
+
 def test_a_pair_without_a_link_is_named() -> None:
     devices = (Device("a", "gpu", 1), Device("b", "gpu", 1))
     with pytest.raises(ConfigError, match="no link from 'b' to 'a'"):
         Cluster("x", devices, {("a", "b"): Link(0.0, 0.0)}).check_links()
     with pytest.raises(ConfigError, match="from 'a' to 'b' has latency nan"):
         Cluster("x", devices, {("a", "b"): Link(float("nan"), 0.0)}).check_links()
+
+
+def test_a_byte_costs_both_ends_all_that_the_slowest_link_takes_for_it() -> None:
+    devices = [DescribedDevice(name) for name in "abc"]
+    links = [DescribedLink(["a", "b"], 4e9)]
+    assert described_cluster("x", devices, LinkCost(1e9), links).copy_s_per_byte == 0.0
+    assert described_cluster("x", devices, LinkCost(1e9), links, overlap=False).copy_s_per_byte == 1e-9
+    assert uniform_cluster(1, 1e9, 1, overlap=False).copy_s_per_byte == 0.0

@@ -18,6 +18,7 @@ from benchmarks._subjects import UNet, transformer
 from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.profile.flops import CLASSES, Pass, Work, node_work, operator_class
+from netsplit.profile.roofline_classes import unknown_operators
 
 PRODUCTS = (
     "convolution", "pointwise convolution", "depthwise convolution", "transposed convolution", "matmul",
@@ -173,6 +174,14 @@ def test_bytes_of_simple_operators_by_hand() -> None:
     assert no_gradient == Work(Pass(6, 2 * 24))
 
 
+@pytest.mark.parametrize(("side", "idle"), [(1, 15.0), (2, 3.0), (4, 0.0), (5, 0.0)])
+def test_convolutions_of_few_places_leave_flops_idle(side: int, idle: float) -> None:
+    x, w = meta(3, 8, side, side), meta(16, 8, 1, 1)
+    work = node_work(*one_node("aten.conv2d.default", [x, w], {1}))
+    for each in (work.forward, work.input, work.weight):
+        assert each.idle_flops == idle * each.flops
+
+
 @pytest.mark.parametrize("train", [True, False])
 def test_a_normalisation_that_learns_reads_its_input_twice(train: bool) -> None:
     x, rest = meta(2, 3, 4, 4), [meta(3), meta(3), meta(3, grad=False), meta(3, grad=False)]
@@ -216,3 +225,17 @@ def test_every_reader_but_the_last_adds_its_gradient() -> None:
     graph = capture(Around(), nn.MSELoss(), ((torch.ones(5, 4),), (torch.ones(5, 4),)))
     sums = {node.kind: work.sums for node in graph if (work := node_work(graph, node)).sums}
     assert sums == {"tanh": Pass(20, 3 * 80)}
+
+
+def test_what_torch_calls_pointwise_is_in_a_class() -> None:
+    """But for special functions, and for what only a backward or an optimiser calls."""
+    names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    unclassed = set()
+    for name in sorted(name.removeprefix("aten::") for name in names if name.startswith("aten::")):
+        packet = getattr(torch.ops.aten, name)
+        if any(torch.Tag.pointwise in getattr(packet, each).tags for each in packet.overloads()):
+            node = Node("n", f"aten.{name}.default", ("x",), ("y",))
+            variables = {k: Variable(k, "float32", (2,), None, ()) for k in ("x", "y")}
+            unclassed |= unknown_operators(Graph({"n": node}, variables, ("x",), ("y",), {})).keys()
+    others = ("aten.special_", "aten._foreach_", "aten._fused_", "aten._amp_")
+    assert not {op for op in unclassed if not op.startswith(others) and "backward" not in op}
