@@ -44,8 +44,8 @@ def memory_needs(cases: ByName[ModelCase], alpha: int = 4) -> StudyResult:
 
     static: equation (5-18) on the captured training step, `alpha` times the parameters and twice every
     variable. peak: the most that is alive at once, from the lifetimes of tensors. exported: the sum of (5-18)
-    on the graph for inference with batch normalisations folded, as exporters leave it; this one is compared
-    with the printed figure.
+    on the graph for inference with batch normalisations folded and equal operators merged, as exporters leave
+    it; this one is compared with the printed figure.
 
     Args:
         cases: `reference` may have ``nodes`` and ``mib``, as printed.
@@ -73,7 +73,7 @@ def memory_needs(cases: ByName[ModelCase], alpha: int = 4) -> StudyResult:
         (
             f"static: twice every variable of the training step and {alpha} times its parameters (5-18).",
             "peak: the most that is alive at once, by the lifetimes of tensors.",
-            "exported: (5-18) on the graph as an exporter for inference leaves it, batch norms folded.",
+            "exported: (5-18) on the graph an exporter leaves: batch norms folded, equal operators merged.",
             "difference: of `exported` from the printed figure.",
         ),
         (_picture(rows),),
