@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from netsplit.files import write_text
-from netsplit.records import Comparison
 from netsplit.tracking.drawing import colours_of, new_figure, save
+from netsplit.tracking.report.results import PUBLISHED
 from netsplit.tracking.table import ComparisonRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-__all__ = ["Cases", "Cell", "cases_figure"]
+    from netsplit.records import Comparison
+
+__all__ = ["Cases", "Cell", "cases_figure", "published_tags"]
 
 Published = Mapping[str, Mapping[str, float]]
 """Case -> method -> samples per second."""
@@ -36,7 +38,7 @@ class Cell(NamedTuple):
     case: str
     row: ComparisonRow
     published: float | None
-    best: bool  # of the case
+    best: bool  # of the methods of the case, if there are several
 
     @property
     def difference(self) -> float | None:
@@ -59,7 +61,8 @@ class Cases:
             most = max(reached, default=None)
             for row in comparison.rows:
                 known = self.published.get(case, {}).get(row.method)
-                yield Cell(case, row, known, row.throughput is not None and row.throughput == most)
+                best = len(reached) > 1 and row.throughput == most
+                yield Cell(case, row, known, best)
 
     @property
     def methods(self) -> list[str]:
@@ -74,13 +77,15 @@ class Cases:
         from rich import box
         from rich.table import Table
 
-        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, caption=self._legend())
+        legend = self._legend() or None
+        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, caption=legend)
         table.add_column("samples/s")
         for case in self.found:
             table.add_column(case, justify="right")
         for method in self.methods:
             cells = self.of(method)
-            table.add_row(method, *(_text(cells.get(case)) for case in self.found))
+            texts = [_text(cells.get(case)) for case in self.found]
+            table.add_row(method, *(_kept_together(text) for text in texts))
         return table
 
     def markdown(self) -> str:
@@ -90,7 +95,8 @@ class Cases:
             cells = self.of(method)
             lines.append([f"`{method}`", *(_text(cells.get(case)) for case in self.found)])
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{table}\n\n{self._legend()}\n"
+        legend = self._legend()
+        return f"{table}\n\n{legend}\n" if legend else f"{table}\n"
 
     def csv(self) -> str:
         """One line for each method in each case."""
@@ -113,8 +119,14 @@ class Cases:
         write_text(folder / "cases.csv", self.csv())
 
     def _legend(self) -> str:
-        known = "; in brackets what was published, and the difference" if self.published else ""
-        return f"* the most of a case{known}"
+        parts = ["* the most of a case"] if any(cell.best for cell in self) else []
+        parts += ["in brackets what was published, and the difference"] if self.published else []
+        return "; ".join(parts)
+
+
+def published_tags(figures: Mapping[str, float]) -> dict[str, str]:
+    """What others published of methods in one case, as tags of its comparison, for the report."""
+    return {f"{PUBLISHED}{method}": str(value) for method, value in figures.items()}
 
 
 def cases_figure(cases: Cases, path: str | Path) -> Figure:
@@ -161,3 +173,9 @@ def _text(cell: Cell | None) -> str:
     if cell.published is not None and cell.difference is not None:
         text += f" ({cell.published:.2f}, {100 * cell.difference:+.0f} %)"
     return text
+
+
+def _kept_together(text: str) -> str:
+    """A line may end before the brackets, not within them."""
+    start, bracket, rest = text.partition(" (")
+    return start + bracket + rest.replace(" ", "\N{NO-BREAK SPACE}")

@@ -20,17 +20,24 @@ from netsplit.config import CheckpointSettings
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.history import History
 from netsplit.partition.base import Partitioner
 from netsplit.program.schedules import Schedule
 from netsplit.records import Comparison, capacities, record_comparison, record_study, row_of, write_plan
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.session import Session, Study
+from netsplit.session import Plan, Session, Study
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import Comparison as ParentRun
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure
-from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, solver_summary, timeline_summary
+from netsplit.tracking.metrics import (
+    epoch_metrics,
+    iteration_metrics,
+    overflow_summary,
+    solver_summary,
+    timeline_summary,
+)
 from netsplit.tracking.timeline_figure import timeline_figure
 from netsplit.training import Epoch, Iteration, Observer, fit
 
@@ -114,7 +121,9 @@ def each_method(
     for name, partitioner in experiment.partitioners.items():
         try:
             with parent.method(name, experiment.config, tags={"partitioner": name}) as run:
-                found.rows.append(row(partitioner, run))
+                done = row(partitioner, run)
+                run.summary(overflow_summary(done.predicted_peak, done.capacity))
+            found.rows.append(done)
         except (NetSplitError, OSError) as error:
             reason = " ".join(str(error).split())
             log.error("%s failed: %s", name, reason)
@@ -173,11 +182,19 @@ def _method(
         )
     found.histories[run.name] = history
     model.save(folder / "checkpoint.pt")
+    return _measured(experiment, plan, run, folder, observer.measured(history), observer.first is None)
+
+
+def _measured(
+    experiment: Experiment, plan: Plan, run: MethodRun, folder: Path, history: History, earlier: bool
+) -> ComparisonRow:
+    """What was measured beside what was predicted: trace, picture, metrics and the row."""
     write_trace(folder / "trace.json", plan.predicted, history.measured, program=plan.program)
     timeline_figure(plan.predicted, history.measured, folder / "timeline.png")
-    run.summary(timeline_summary(plan.predicted, history.typical, experiment.batch_size))
+    found = timeline_summary(plan.predicted, history.typical, experiment.batch_size)
+    run.summary(found | ({"prediction_error": None, "measured_by": "an earlier run"} if earlier else {}))
     run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
-    row = row_of(plan, run.name, history)
+    row = row_of(plan, run.name, history, earlier)
     run.summary({"capacity_bytes": row.capacity, "nodes": row.nodes})
     run.artifact(folder)
     return row
@@ -226,14 +243,21 @@ def _origin(folder: str) -> Path:
 
 
 class _Recording:
-    """Passes on to the progress shown what it writes to MLflow."""
+    """Passes on to the progress shown what it writes to MLflow, and knows which iterations this run did."""
 
     def __init__(self, run: MethodRun, progress: Progress, batch_size: int) -> None:
         self.run = run
         self.progress = progress
         self.batch_size = batch_size
+        self.first: int | None = None  # step that this run began with; None: nothing was left to train
+
+    def measured(self, history: History) -> History:
+        """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
+        own = [each for each in history.iterations if self.first is not None and each.step >= self.first]
+        return replace(history, iterations=own) if own else history
 
     def iteration(self, done: Iteration) -> None:
+        self.first = done.step if self.first is None else self.first
         if done.timed:
             samples = done.samples or self.batch_size
             self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, samples))

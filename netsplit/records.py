@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,8 +37,12 @@ class Comparison:
         return min((each for each in found if each is not None), default=None)
 
 
-def row_of(plan: Plan, name: str, history: History | None = None) -> ComparisonRow:
-    """A method's line; without a history its throughput is the predicted one."""
+def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool = False) -> ComparisonRow:
+    """A method's line; without a history its throughput is the predicted one.
+
+    Args:
+        earlier: the history is of an earlier run, whose plan may have been another.
+    """
     report, predicted_s = plan.placement.report, plan.predicted.iteration_s
     last = history.epochs[-1] if history is not None else None
     batch = plan.study.graph.batch_size * plan.program.microbatches
@@ -56,8 +59,9 @@ def row_of(plan: Plan, name: str, history: History | None = None) -> ComparisonR
         predicted_peak=plan.predicted.peak_bytes,
         measured_peak=history.peak_bytes if history is not None else {},
         capacity=capacities(plan.study.cluster),
-        nodes=dict(Counter(plan.placement.device_of.values())),
+        nodes=plan.nodes,
         loss=last.train_loss if last is not None else None,
+        earlier=earlier,
     )
 
 

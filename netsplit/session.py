@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -138,15 +138,26 @@ class Plan:
         return compile_program(graph, where, graph.position, study.cluster, study.schedule, training=False)
 
     @cached_property
+    def nodes(self) -> dict[str, int]:
+        """Device -> operators that it computes; each replica computes all of its stage."""
+        return self._on_replicas(Counter(self.placement.device_of.values()))
+
+    @cached_property
     def static_bytes(self) -> dict[str, int]:
-        """Device -> bytes as the partitioners count them (5-18)."""
+        """Device -> bytes as the partitioners count them (5-18); of a replica, those of its stage."""
         study = self.study
-        return static_bytes(
+        found = static_bytes(
             study.graph,
             self.placement.device_of,
             study.costs.alpha,
             study.costs.copies(study.schedule.in_flight(len(study.cluster.devices))),
         )
+        return self._on_replicas(found)
+
+    def _on_replicas(self, found: Mapping[str, int]) -> dict[str, int]:
+        """What is known of the first replica of each stage, of the others too."""
+        replicas = self.placement.replicas
+        return {each: value for home, value in found.items() for each in replicas.get(home, (home,))}
 
     def summary(self) -> str:
         """The decision in words: per device operators, seconds and bytes; cut edges; what is predicted."""
@@ -158,14 +169,14 @@ class Plan:
             f"{study.schedule.name} with {program.microbatches} micro-batches of {size} samples",
             f"predicted: {seconds}, {program.transfers} transfers",
         ]
-        held = Counter(self.placement.device_of.values())
         for device in study.cluster.devices:
+            held = self.nodes.get(device.name, 0)
             busy = self.predicted.busy_s(device.name)
             peak, static = (
                 each.get(device.name, 0) for each in (self.predicted.peak_bytes, self.static_bytes)
             )
             lines.append(
-                f"  {device.name}: {held[device.name]} operators, {1e3 * busy:.1f} ms busy, peak "
+                f"  {device.name}: {held} operators, {1e3 * busy:.1f} ms busy, peak "
                 f"{peak / 2**20:.1f} MiB (static {static / 2**20:.1f}) of {device.capacity_bytes / 2**20:.1f}"
             )
         return "\n".join(lines)

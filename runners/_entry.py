@@ -30,7 +30,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
@@ -38,7 +38,7 @@ from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
 from runners._sweep import JobsFailed, marked
 
-__all__ = ["entry", "sentence", "settings_of"]
+__all__ = ["entry", "sentence", "settings_of", "tracker_of"]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
@@ -97,6 +97,15 @@ def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Itera
     OmegaConf.set_struct(given, False)
     given[TARGET] = owner
     return build(given)
+
+
+def tracker_of(cfg: DictConfig) -> Any:
+    """The tracker, its MLflow experiment named after the experiment chosen where the config names none."""
+    tracker = build(cfg.tracking)
+    chosen = HydraConfig.get().runtime.choices.get("experiment")
+    if not tracker.experiment and chosen is not None:
+        tracker.experiment = str(chosen)
+    return tracker
 
 
 def sentence(error: BaseException) -> str:
@@ -230,9 +239,24 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
     parent = error.parent_node
     names = [str(name) for name in parent] if isinstance(parent, DictConfig) and not parent._is_none() else []
     if names and str(error.key) not in names:
-        return f"{key} is not a config key: {suggest(str(error.key), names)}"
+        return f"{key} is not a config key: {suggest(str(error.key), names)}{_of_cases(key, parent)}"
+    if isinstance(parent, ListConfig) and isinstance(error.key, int) and error.key >= len(parent):
+        return f"{key} is not there: the list has {len(parent)} entries, counted from 0."
     first = str(error).splitlines()[0].strip().rstrip(".")
     return f"{key}: {first}." if key and key not in first else f"{first}."
+
+
+def _of_cases(key: str, parent: Any) -> str:
+    """What else a key that is not there may have meant, where there are cases."""
+    if key.startswith("cases."):
+        return f" To change more in a case, put + before it: +{key}=<value>."
+    root = parent._get_root()
+    cases = root.get("cases") if isinstance(root, DictConfig) else None
+    having = [str(name) for name in cases or {} if OmegaConf.select(root, f"cases.{name}.{key}") is not None]
+    if not having:
+        return ""
+    how = f"cases.<name>.{key}=<value>, or +{key}=<value> for all"
+    return f" Cases have it ({', '.join(having)}): give {how}."
 
 
 def _options(group: str) -> list[str]:

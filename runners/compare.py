@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.config import build, check
+from netsplit.config import Settings, build, check
 from netsplit.errors import ConfigError, NetSplitError
 from runners._cases import cases_of, published_of
-from runners._entry import entry
+from runners._entry import entry, sentence, tracker_of
 
 if TYPE_CHECKING:
+    from netsplit.cluster.local import ClusterSpec
+    from netsplit.partition.base import Partitioner
+    from netsplit.program.schedules import Schedule
     from netsplit.records import Comparison
+    from netsplit.tracking import Tracker
 
 __all__ = ["job", "main"]
 
@@ -49,21 +55,45 @@ def job(cfg: DictConfig) -> float | None:
         raise ConfigError(
             f"experiment {name} is no comparison: run `python -m runners.study experiment={name}`."
         )
+    if not cfg.get("partitioner"):
+        raise ConfigError("partitioner chooses no method: give at least one, as in partitioner=[auto].")
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    cases = cases_of(cfg)
+    cases = cases_of(cfg, HydraConfig.get().overrides.task)
     published_of(cfg)  # a wrong figure is refused before hours of work
-    if not cases:
-        found = _comparison(cfg, _name(), _labels(), folder, console)
-        _require_all(found)
-        return found.best_s
+    if cases:
+        _each_case(cfg, cases, folder, console)
+        return None
+    found = _comparison(_checked(cfg), _name(), _labels(cfg), folder, console)
+    if reason := _reason(found):
+        raise NetSplitError(reason)
+    return found.best_s
+
+
+def _each_case(cfg: DictConfig, cases: Mapping[str, DictConfig], folder: Path, console: Console) -> None:
+    """A comparison for each, and the table of all; one that fails stops no other."""
+    from netsplit.cases import published_tags
+
+    published = published_of(cfg)
+    parts = {name: _checked(case, name) for name, case in cases.items()}
     done: dict[str, Comparison] = {}
+    reasons: dict[str, str] = {}
     for number, (name, case) in enumerate(cases.items(), 1):
         log.info("case %s (%d of %d)", name, number, len(cases))
-        labels = _labels(name, map(str, cfg.cases[name] or {}))
-        done[name] = _comparison(case, f"{_title()}: {name}", labels, folder / name, console)
-    _conclude(cfg, done, folder, console)
-    return None
+        labels = _labels(case, cfg, name) | published_tags(published.get(name, {}))
+        try:
+            found = _comparison(parts[name], f"{_title()}: {name}", labels, folder / name, console)
+        except (NetSplitError, OSError) as error:
+            reasons[name] = sentence(error)
+            log.error("case %s failed: %s", name, reasons[name])
+        else:
+            done[name] = found
+            reasons |= {name: reason} if (reason := _reason(found)) else {}
+    if done:
+        _conclude(cfg, done, folder, console)
+    for name, reason in reasons.items():
+        share = f"{len(reasons)} of {len(cases)} cases failed ({', '.join(reasons)})"
+        raise NetSplitError(f"{share}; {name}: {reason}")
 
 
 def _conclude(cfg: DictConfig, done: dict[str, Comparison], folder: Path, console: Console) -> None:
@@ -75,22 +105,48 @@ def _conclude(cfg: DictConfig, done: dict[str, Comparison], folder: Path, consol
     cases_figure(cases, folder / "cases.svg")
     console.print(cases.table(_title()))
     console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
-    for found in done.values():
-        _require_all(found)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What takes no time to build: a mistake in it is said before the work of any case."""
+
+    cfg: DictConfig
+    settings: Settings
+    tracker: Tracker
+    spec: ClusterSpec | ClusterDescription
+    partitioners: dict[str, Partitioner]
+    schedule: Schedule
+
+
+def _checked(cfg: DictConfig, case: str | None = None) -> _Parts:
+    try:
+        settings = check(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
+        parts = _Parts(
+            cfg,
+            settings,
+            tracker_of(cfg),
+            build(cfg.cluster),
+            {name: build(node) for name, node in cfg.partitioner.items()},
+            build(cfg.schedule),
+        )
+        if isinstance(parts.spec, ClusterDescription):
+            parts.spec.require_models()
+        parts.schedule.microbatch_size(settings.batch_size)
+    except (NetSplitError, OmegaConfBaseException) as error:
+        if case is None:
+            raise
+        raise ConfigError(f"case {case}: {sentence(error)}") from error
+    if settings.checkpoint.folder is not None:
+        _make(Path(settings.checkpoint.folder))
+    return parts
 
 
 def _comparison(
-    cfg: DictConfig, name: str, labels: dict[str, str], folder: Path, console: Console
+    parts: _Parts, name: str, labels: dict[str, str], folder: Path, console: Console
 ) -> Comparison:
     """One comparison of all methods, shown as a table."""
-    settings = check(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
-    tracker = build(cfg.tracking)
-    spec = build(cfg.cluster)
-    partitioners = {name: build(node) for name, node in cfg.partitioner.items()}
-    schedule = build(cfg.schedule)
-    schedule.microbatch_size(settings.batch_size)
-    if settings.checkpoint.folder is not None:
-        _make(Path(settings.checkpoint.folder))
+    cfg, settings, tracker, spec = parts.cfg, parts.settings, parts.tracker, parts.spec
 
     import torch
 
@@ -106,16 +162,15 @@ def _comparison(
     _check_classes(cfg, data.num_classes)
     optimizer = build(cfg.optimizer)
     check_optimizer(optimizer)
-    planned = isinstance(spec, ClusterDescription)
-    with torch.device("meta") if planned else nullcontext():
+    with torch.device("meta") if isinstance(spec, ClusterDescription) else nullcontext():
         model = build(cfg.model)
     experiment = Experiment(
         name=name,
         model=model,
         loss=build(cfg.loss),
         data=data,
-        partitioners=partitioners,
-        schedule=schedule,
+        partitioners=parts.partitioners,
+        schedule=parts.schedule,
         optimizer=optimizer,
         epochs=settings.epochs,
         batch_size=settings.batch_size,
@@ -132,7 +187,7 @@ def _comparison(
     )
     log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
     folder.mkdir(parents=True, exist_ok=True)
-    if planned:
+    if isinstance(spec, ClusterDescription):
         found = forecast(experiment, spec, tracker, folder)
     else:
         kept = None if settings.profile == "off" else default_folder()
@@ -154,12 +209,13 @@ def _show(found: Comparison, name: str, folder: Path, console: Console, recorded
     console.print(f"Written to {folder}; {runs}'comparison.md' there is this table.")
 
 
-def _require_all(found: Comparison) -> None:
-    """Raises NetSplitError: a method failed."""
-    if found.failed:
-        first, names = found.failed[0], ", ".join(row.method for row in found.failed)
-        share = f"{len(found.failed)} of {len(found.rows)} methods failed ({names}); "
-        raise NetSplitError(f"{share if len(found.rows) > 1 else ''}{first.method}: {first.error}")
+def _reason(found: Comparison) -> str:
+    """Why methods failed; empty where none did."""
+    if not found.failed:
+        return ""
+    first, names = found.failed[0], ", ".join(row.method for row in found.failed)
+    share = f"{len(found.failed)} of {len(found.rows)} methods failed ({names}); "
+    return f"{share if len(found.rows) > 1 else ''}{first.method}: {first.error}"
 
 
 @entry(config_name="config")
@@ -188,16 +244,18 @@ def _name() -> str:
     return chosen if experiment is None else f"{experiment}: {chosen}"
 
 
-def _labels(case: str | None = None, changed: Iterable[str] = ()) -> dict[str, str]:
-    """Config group -> the option chosen; of a case its own, or none where it only changed some keys."""
-    choices, without = HydraConfig.get().runtime.choices, set(changed)
-    found = {group: str(choices[group]) for group in NAMED if group not in without}
-    if choices.get("experiment") is not None:
-        found["experiment"] = str(choices["experiment"])
-    if case is not None:
-        own = {group: choices.get(f"{group}@cases.{case}.{group}") for group in NAMED}
-        found |= {"case": case} | {group: str(option) for group, option in own.items() if option is not None}
-    return found
+def _labels(cfg: DictConfig, rest: DictConfig | None = None, case: str | None = None) -> dict[str, str]:
+    """Config group -> the option chosen; of a case its own, or none where it only changed some keys.
+
+    Args:
+        rest: the config that `case` of it makes `cfg` of.
+    """
+    choices = HydraConfig.get().runtime.choices
+    found: dict[str, Any] = {"experiment": choices.get("experiment"), "case": case}
+    for group in NAMED:
+        same = rest is None or cfg[group] == rest[group]
+        found[group] = choices.get(group if same else f"{group}@cases.{case}.{group}")
+    return {group: str(option) for group, option in found.items() if option is not None}
 
 
 def _check_classes(cfg: DictConfig, needed: int) -> None:

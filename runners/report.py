@@ -1,4 +1,4 @@
-"""Write recorded comparisons as one HTML page and as Markdown: `python -m runners.report --help`."""
+"""Recorded comparisons and studies as an HTML page and as Markdown: `python -m runners.report --help`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def job(cfg: DictConfig) -> None:
     check_output(settings.output)
     report = read_report(tracker.uri, settings.names, settings.runs, settings.title)
     page, text = write_report(report, settings.output)
-    number = len(report.comparisons)
-    print(f"Written to {page} and {text}: {number} comparison{'s' * (number != 1)}.")
+    print(f"Written to {page} and {text}: {report.counted()}.")
 
 
 def _names() -> list[str]:

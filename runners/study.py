@@ -23,7 +23,7 @@ from rich.console import Console
 
 from netsplit.config import PARTIAL, TARGET, build, locate
 from netsplit.errors import ConfigError
-from runners._entry import CONF, entry, settings_of
+from runners._entry import CONF, entry, settings_of, tracker_of
 
 __all__ = ["Settings", "comparison_among", "job", "main", "question", "studies"]
 
@@ -53,7 +53,7 @@ def job(cfg: DictConfig) -> None:
         raise ConfigError(f"no study is chosen: give experiment=<name>, one of {', '.join(studies())}.")
     config = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(config, dict)
-    tracker = build(cfg.tracking)
+    tracker = tracker_of(cfg)
     folder = Path(HydraConfig.get().runtime.output_dir)
     ask = question(cfg[STUDY], folder / "workers")
 

@@ -363,6 +363,13 @@ def test_a_training_goes_on_by_itself_and_again_when_it_is_started_again(command
     assert longer.code == 0, longer.stderr
     assert len(longer.series("m_topo", "loss")) == LIMIT // BATCH
     assert longer.series("m_topo", "train_loss")[:2] == outcome.series("m_topo", "train_loss")
+    again = command.run("again", *asked, "epochs=3", runner="train")
+    assert again.code == 0, again.stderr
+    data = again.runs["m_topo"].data
+    assert data.metrics["measured_iteration_s"] > 0
+    assert "prediction_error" not in data.metrics
+    assert data.tags["measured_by"] == "an earlier run"
+    assert "† measured by an earlier run" in again.stdout
 
 
 @pytest.mark.slow

@@ -14,10 +14,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 UP_TO_S = 240
 TINY = ("model=amoebanet_d_small", "model.num_filters=8", "dataset.shape=[3,32,32]", "dataset.num_classes=10")
+CASES = ("amoebanet_d", "amoebanet_d_312", "wide_resnet152", "unet", "deeplab_v3")
 TABLE = (
     "partitioner=[m_topo,netsplit]",
     "model@cases.amoebanet_d.model=amoebanet_d_small",
     "cases.amoebanet_d.model.num_filters=8",
+    "model@cases.amoebanet_d_312.model=amoebanet_d_small",
+    "cases.amoebanet_d_312.model.num_filters=16",
+    "cases.amoebanet_d_312.dataset.num_classes=10",
     "model@cases.wide_resnet152.model=wide_resnet152_small",
     "model@cases.unet.model=unet_classic_small",
     "model@cases.deeplab_v3.model=deeplab_v3_small",
@@ -25,19 +29,20 @@ TABLE = (
     "cases.wide_resnet152.dataset.num_classes=10",
     "cases.unet.dataset.num_classes=2",
     "cases.deeplab_v3.dataset.num_classes=2",
-    *(
-        f"cases.{case}.{change}"
-        for case in ("amoebanet_d", "wide_resnet152", "unet", "deeplab_v3")
-        for change in ("batch_size=4", "dataset.shape=[3,64,64]")
-    ),
+    *(f"cases.{case}.{change}" for case in CASES for change in ("batch_size=4", "dataset.shape=[3,64,64]")),
 )
 SHORT_AUTO = ("partitioner.auto.time_limit_s=1", "partitioner.auto.starts=1")
 ABLATION = (
     *TINY,
     *SHORT_AUTO,
     "batch_size=4",
-    "partitioner.auto_without_backward.method.time_limit_s=1",
-    "partitioner.auto_without_links.method.time_limit_s=1",
+    "partitioner.netsplit_exclusive.time_limit_s=1",
+    "partitioner.netsplit_exclusive_without_coplacement.time_limit_s=1",
+    *(
+        f"partitioner.{method}_without_{part}.method.time_limit_s=1"
+        for method in ("netsplit_exclusive", "auto")
+        for part in ("backward", "links")
+    ),
 )
 SCALING = (*TINY, *SHORT_AUTO, "batch_size=8", "schedule.microbatches=4", "~cases.eight", "~cases.sixteen")
 
@@ -70,7 +75,7 @@ def lines(folder: Path) -> list[dict[str, str]]:
 def test_the_throughputs_of_the_thesis_stand_beside_ours(name: str, tmp_path: Path) -> None:
     said = run(tmp_path / name, name, *TABLE)
     found = lines(tmp_path / name)
-    assert len(found) == 4 * 2
+    assert len(found) == len(CASES) * 2
     for line in found:
         assert float(line["samples_per_s"]) == pytest.approx(4 / float(line["predicted_s"]))
         ours, theirs = float(line["samples_per_s"]), float(line["published"])
@@ -84,8 +89,9 @@ def test_parts_of_the_formulation_are_left_out_in_turn(tmp_path: Path) -> None:
     run(tmp_path / "ablation", "ablation", *ABLATION)
     table = (tmp_path / "ablation" / "comparison.md").read_text()
     for method in (
-        "auto", "auto_without_backward", "auto_without_links", "netsplit", "netsplit_without_backward",
-        "netsplit_without_links", "netsplit_without_coplacement",
+        "netsplit", "netsplit_exclusive", "netsplit_exclusive_without_backward",
+        "netsplit_exclusive_without_links", "netsplit_exclusive_without_coplacement",
+        "auto", "auto_without_backward", "auto_without_links",
     ):  # fmt: skip
         assert f"| {method} |" in table or f"`{method}`" in table
     assert "failed" not in table

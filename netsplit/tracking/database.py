@@ -43,9 +43,15 @@ def sqlite_path(uri: str) -> Path | None:
         ConfigError: an address that MLflow cannot keep runs at.
     """
     if uri.startswith(_SQLITE):
-        name = uri.removeprefix(_SQLITE).partition("?")[0]
-        if not name or name == ":memory:":
+        name, _, options = uri.removeprefix(_SQLITE).partition("?")
+        plain = name.removeprefix("file:")
+        if not plain or plain == ":memory:":
             raise ConfigError(f"tracking uri '{uri}' names no file: use {_SQLITE}outputs/mlflow.db.")
+        if options or plain != name:
+            extra = f"?{options}" if options else "file:"
+            raise ConfigError(
+                f"tracking uri '{uri}' has '{extra}', which is not taken: give {_SQLITE}{plain}."
+            )
         return Path(name).absolute()
     scheme = urlsplit(uri).scheme.partition("+")[0]
     if scheme not in ("http", "https", *_DATABASES):

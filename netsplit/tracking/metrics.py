@@ -5,17 +5,27 @@ per epoch      train_loss, test_accuracy, epoch_s
 per run        predicted_iteration_s, measured_iteration_s, prediction_error, mean_throughput,
                predicted_peak_bytes.<device>, measured_peak_bytes.<device>,
                peak_bytes (of the fullest device; measured, where it was),
+               predicted_overflow_bytes (above a device's capacity; 0: all fits),
                solver_seconds, solver_objective_s, solver_bound_s, solver_gap
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from netsplit.partition.base import SolverReport
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["epoch_metrics", "iteration_metrics", "prediction_error", "solver_summary", "timeline_summary"]
+__all__ = [
+    "epoch_metrics",
+    "iteration_metrics",
+    "overflow_summary",
+    "overfull",
+    "prediction_error",
+    "solver_summary",
+    "timeline_summary",
+]
 
 
 def iteration_metrics(step: int, loss: float, seconds: float, samples: int) -> list[tuple[str, float, int]]:
@@ -56,6 +66,20 @@ def timeline_summary(
         "peak_bytes": max(fullest.peak_bytes.values(), default=None) if fullest else None,
         "predicted_peak_bytes": None if predicted is None else predicted.peak_bytes,
         "measured_peak_bytes": None if measured is None else measured.peak_bytes,
+    }
+
+
+def overfull(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]:
+    """The devices whose peak is above their capacity."""
+    return [device for device, peak in peaks.items() if device in capacity and peak > capacity[device]]
+
+
+def overflow_summary(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> dict[str, Any]:
+    """How far the worst predicted peak is above its device's capacity, and the tag that names where."""
+    over = overfull(peaks, capacity)
+    return {
+        "predicted_overflow_bytes": max((peaks[device] - capacity[device] for device in over), default=0),
+        "over_capacity": ", ".join(over) or None,
     }
 
 

@@ -35,6 +35,7 @@ MAX_METRICS = 1000  # MLflow's limits for one call of log_batch
 MAX_PARAMS = 100
 MAX_VALUE = 6000  # characters of a parameter
 MAX_TAG = 8000  # characters of a tag
+_PAGE = 1000  # of experiments, of runs that are still open
 
 
 class StoreError(NetSplitError):
@@ -191,9 +192,8 @@ class MlflowStore:
         """Mark as failed what processes of this machine left RUNNING that are gone; best effort."""
         try:
             with _writing("the end of abandoned runs"):
-                found = self.client.search_runs(
-                    [self.experiment_id], "attributes.status = 'RUNNING'", max_results=1000
-                )
+                every = [each.experiment_id for each in self.client.search_experiments(max_results=_PAGE)]
+                found = self.client.search_runs(every, "attributes.status = 'RUNNING'", max_results=_PAGE)
             for run in found:
                 if is_gone(run.data.tags.get(OWNER, "")):
                     self.log(run.info.run_id, tags={"error": "its process was killed"})

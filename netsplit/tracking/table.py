@@ -1,7 +1,7 @@
 """The comparison as a table: for the terminal (100 to 120 columns) and as Markdown.
 
 A method has a line for each of its devices. Its solver's status and gap, objective and seconds stand
-below one another; why a method failed stands below the table.
+below one another; why a method failed, and what marks mean, stands below the table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from netsplit.tracking.metrics import prediction_error
+from netsplit.tracking.metrics import overfull, prediction_error
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["ComparisonRow", "comparison_table", "markdown", "outline"]
 
 _NONE = "-"
+_OVER, _EARLIER = "!", "†"
+_LEGEND = {
+    _OVER: "more than the device's limit",
+    _EARLIER: "measured by an earlier run, as nothing was left to train; predicted is the plan of now",
+}
 _FIGURES = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss", "Acc.\n%")
 _DEVICE_FIGURES = ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")
 
@@ -42,6 +47,7 @@ class ComparisonRow:
     nodes: dict[str, int] = field(default_factory=dict)
     loss: float | None = None
     error: str | None = None  # why the method failed
+    earlier: bool = False  # what is measured is of an earlier run, under the plan it had
 
     @property
     def failed(self) -> bool:
@@ -49,8 +55,14 @@ class ComparisonRow:
 
     @property
     def prediction_error(self) -> float | None:
-        """(predicted - measured) / measured."""
-        return prediction_error(self.predicted_s, self.measured_s)
+        """(predicted - measured) / measured, of one plan."""
+        return None if self.earlier else prediction_error(self.predicted_s, self.measured_s)
+
+    @property
+    def overfull(self) -> list[str]:
+        """The devices with a peak, predicted or measured, above their capacity."""
+        found = (overfull(peaks, self.capacity) for peaks in (self.predicted_peak, self.measured_peak))
+        return list(dict.fromkeys(device for devices in found for device in devices))
 
     @property
     def devices(self) -> list[str]:
@@ -64,7 +76,8 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    failures = "\n".join(f"{row.method} failed: {row.error}" for row in rows if row.failed)
+    failures = [Text(f"{row.method} failed: {row.error}", style="red") for row in rows if row.failed]
+    below = Text("\n").join([*failures, *map(Text, _legend(rows))])
     table = Table(
         title=title or None,
         title_justify="left",
@@ -72,7 +85,7 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
-        caption=Text(failures, style="red") if failures else None,
+        caption=below if below else None,
         caption_justify="left",
     )
     table.add_column("Method", overflow="fold")
@@ -102,7 +115,8 @@ def markdown(rows: Sequence[ComparisonRow]) -> str:
         last = f"**failed:** {row.error}" if row.error is not None else "; ".join(_device_sentences(row))
         solver = [_ms(row.objective_s), _percent(row.gap), _number(row.solve_s, 2)]
         lines.append(_line([row.method, _status(row), *solver, *_figures(row), last]))
-    return "\n".join(lines) + "\n"
+    legend = [f"\n{line}" for line in _legend(rows)]
+    return "\n".join([*lines, *legend]) + "\n"
 
 
 def outline(rows: Sequence[ComparisonRow]) -> str:
@@ -110,22 +124,33 @@ def outline(rows: Sequence[ComparisonRow]) -> str:
     lines = [f"{'':12}{'predicted':>13}{'measured':>13}{'samples/s':>11}{'accuracy':>11}"]
     for row in rows:
         figures = (
-            f"{_ms(row.predicted_s) + ' ms':>13}{_ms(row.measured_s) + ' ms':>13}"
+            f"{_ms(row.predicted_s) + ' ms':>13}{_measured(row) + ' ms':>13}"
             f"{_number(row.throughput, 1):>11}{_percent(row.accuracy) + ' %':>11}"
         )
         lines.append(f"{row.method:12}" + (f"  failed: {row.error}" if row.failed else figures))
-    return "\n".join(lines)
+    full = [f"{row.method}: more than the limit of {', '.join(row.overfull)}" for row in rows if row.overfull]
+    return "\n".join([*lines, *full, *(line for line in _legend(rows) if line.startswith(_EARLIER))])
+
+
+def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
+    """What the marks mean that there are."""
+    used = {_OVER: any(row.overfull for row in rows), _EARLIER: any(row.earlier for row in rows)}
+    return [f"{mark} {meaning}" for mark, meaning in _LEGEND.items() if used[mark]]
 
 
 def _figures(row: ComparisonRow) -> list[str]:
     return [
         _ms(row.predicted_s),
-        _ms(row.measured_s),
+        _measured(row),
         _percent(row.prediction_error, sign="+"),
         _number(row.throughput, 1),
         _number(row.loss, 4),
         _percent(row.accuracy),
     ]
+
+
+def _measured(row: ComparisonRow) -> str:
+    return f"{_EARLIER if row.earlier else ''}{_ms(row.measured_s)}"
 
 
 def _status(row: ComparisonRow) -> str:
@@ -145,8 +170,9 @@ def _solver_lines(row: ComparisonRow) -> list[str]:
 
 def _device_figures(row: ComparisonRow, device: str) -> list[str]:
     """Name, nodes, predicted, measured and allowed MiB of one device."""
-    peaks = (row.predicted_peak, row.measured_peak, row.capacity)
-    return [device, str(row.nodes.get(device, _NONE)), *(_mib(figures.get(device)) for figures in peaks)]
+    limit = row.capacity.get(device)
+    peaks = [_mib(each.get(device), limit) for each in (row.predicted_peak, row.measured_peak)]
+    return [device, str(row.nodes.get(device, _NONE)), *peaks, _mib(limit)]
 
 
 def _device_sentences(row: ComparisonRow) -> list[str]:
@@ -172,5 +198,7 @@ def _percent(fraction: float | None, sign: str = "") -> str:
     return _number(None if fraction is None else 100 * fraction, 1, sign)
 
 
-def _mib(nbytes: int | None) -> str:
-    return _number(None if nbytes is None else nbytes / 2**20, 1)
+def _mib(nbytes: int | None, limit: int | None = None) -> str:
+    """Marked where it is above the limit."""
+    mark = _OVER if nbytes is not None and limit is not None and nbytes > limit else ""
+    return mark + _number(None if nbytes is None else nbytes / 2**20, 1)

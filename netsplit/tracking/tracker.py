@@ -1,6 +1,6 @@
 """Runs in MLflow: one for a comparison and one under it for each method; metrics written in batches.
 
-    tracker = Tracker("sqlite:///outputs/mlflow.db", "netsplit")
+    tracker = Tracker("sqlite:///outputs/mlflow.db")
     with tracker.comparison("digits", config) as comparison:
         with comparison.method("netsplit", config) as run:
             run.metrics([("loss", 2.3, 0), ("iteration_s", 0.4, 0)])
@@ -8,7 +8,7 @@
 
 A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
 KILLED on Ctrl-C, and its comparison with it. Whatever happens, what was logged is written first. Runs of a
-process that was killed outright stay RUNNING; the next `Tracker` of the experiment on this machine ends them.
+process that was killed outright stay RUNNING; the next `Tracker` of the database on this machine ends them.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ __all__ = ["Comparison", "MethodRun", "Tracker"]
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_EXPERIMENT = "netsplit"
 _FLUSH_S = 10.0  # buffered metrics are written at least this often while new ones arrive
 
 
@@ -223,7 +224,7 @@ class Tracker:
 
     Args:
         uri: ``sqlite:///path`` (relative to the working folder), or a tracking server or database.
-        experiment: name of the MLflow experiment, made where missing.
+        experiment: name of the MLflow experiment, made where missing; None: netsplit.
         enabled: False records nothing and never imports MLflow.
         artifacts: folder or address for the files of a new experiment; None: beside a SQLite file, where a
             server keeps them, or ``outputs/mlartifacts`` with another database.
@@ -237,7 +238,7 @@ class Tracker:
     def __init__(
         self,
         uri: str,
-        experiment: str,
+        experiment: str | None = None,
         enabled: bool = True,
         artifacts: str | None = None,
         system_metrics: float | None = None,
@@ -264,7 +265,7 @@ class Tracker:
 
             client = open_client(self.uri)
             place = artifact_root(self.uri, self.artifacts)
-            store = MlflowStore(client, open_experiment(client, self.experiment, place))
+            store = MlflowStore(client, open_experiment(client, self.experiment or DEFAULT_EXPERIMENT, place))
             store.end_abandoned()
             self._store = store
         return self._store

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from netsplit.config import check
 from netsplit.errors import NetSplitError
-from runners._entry import entry
+from runners._entry import entry, tracker_of
 from runners.compare import GROUPS
 
 Run = Callable[..., tuple[int, str]]
@@ -73,6 +73,12 @@ def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Pat
         (["+model.extra=3"], ["model.extra is not a parameter of netsplit.models.amoebanet_d"]),
         (["model.num_layers=x"], ["model.num_layers is 'x'", "give an integer"]),
         (["epochs=x"], ["epochs is 'x'"]),
+        (
+            ["experiment=table_6_4", "dataset.shape=3"],
+            ["unet", "cases.<name>.dataset.shape=", "+dataset.shape="],
+        ),
+        (["experiment=table_6_4", "cases.unet.epochs=3"], ["put + before it: +cases.unet.epochs=<value>"]),
+        (["cluster.devices.7.name=x"], ["cluster.devices[7] is not there: the list has 2 entries"]),
         (["dataset=imagefolder"], ["dataset.root must be given"]),
         (["model=["], ["cannot read 'model=['"]),
         (["dataset.root=~/flowers"], ["cannot read 'dataset.root=~/flowers'", "quote"]),
@@ -90,6 +96,24 @@ def test_a_mistake_gives_one_sentence_and_exit_code_2(
     assert stderr.startswith("error: ")
     assert stderr.count("\n") == 1
     assert all(word in stderr for word in words), stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ([], None),
+        (["experiment=quick"], "quick"),
+        (["experiment=quick", "tracking.experiment=mine"], "mine"),
+        (["--multirun", "experiment=quick", "seed=0,1"], "quick"),
+    ],
+)
+def test_runs_are_listed_under_the_experiment_chosen(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], name: str | None
+) -> None:
+    found = []
+    monkeypatch.setitem(globals(), "check", lambda cfg, groups: found.append(tracker_of(cfg).experiment))
+    assert run(*arguments)[0] == 0
+    assert set(found) == {name}
 
 
 def test_a_refused_job_leaves_no_folder(run: Run, tmp_path: Path) -> None:

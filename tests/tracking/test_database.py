@@ -20,6 +20,16 @@ def test_unknown_kinds_of_uri_are_refused(uri: str) -> None:
         Tracker(uri, "any")
 
 
+@pytest.mark.parametrize("uri", ["file:x.db?mode=ro&uri=true", "file:x.db", "x.db?timeout=9"])
+def test_options_of_sqlite_are_refused_with_the_plain_address(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"which is not taken: give sqlite:///x\.db\."):
+        Tracker(f"sqlite:///{uri}", "any").open()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_relative_path_is_fixed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Tracker("sqlite:///outputs/mlflow.db", "any").uri == f"sqlite:///{tmp_path}/outputs/mlflow.db"

@@ -35,7 +35,8 @@ def test_runs_of_a_killed_process_are_marked_failed_by_the_next_tracker(database
         killed = subprocess.run([sys.executable, "-c", KILLED, database], cwd=root, check=False)
         assert killed.returncode == -signal.SIGKILL
         assert statuses(living)["left"] == ("RUNNING", "")
-        found = statuses(Tracker(database, "owners"))
+        Tracker(database, "another experiment").open()
+        found = statuses(living)
         assert found["left"] == found["netsplit"] == ("FAILED", "its process was killed")
         assert found["alive"] == ("RUNNING", "")
     assert statuses(living)["alive"] == ("FINISHED", "")

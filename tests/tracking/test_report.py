@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import base64
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,117 +13,32 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.tracking.report import (
-    ComparisonResult,
     EpochFigures,
-    MethodResult,
     Report,
+    StudyRecord,
+    grouped,
     html_page,
     markdown_page,
     write_report,
 )
-from netsplit.tracking.report.curves import _LINE, _apart, ticks
-from netsplit.tracking.report.markup import breakable, clean, element, text_of
+from netsplit.tracking.report.markup import clean, element, text_of
 from netsplit.tracking.report.results import Place
-from netsplit.tracking.report.units import column, fixed, took
 from netsplit.tracking.table import ComparisonRow
+from tests.tracking.reports import (
+    DRAWING,
+    HOSTILE,
+    MIB,
+    WHEN,
+    Parsed,
+    cases,
+    method,
+    parsed,
+    planned,
+    report,
+    study,
+    trained,
+)
 from tests.tracking.samples import rows
-
-HOSTILE = "<script>alert('x')</script> \"q\" & ünïcödé | *b* \u202egnp"
-VOID = {"meta", "link", "br", "wbr", "img", "hr", "input"}
-WHEN = datetime(2026, 11, 21, 17, 44, tzinfo=UTC)
-MIB = 2**20
-
-
-def method(row: ComparisonRow, epochs: Sequence[EpochFigures] = (), **given: object) -> MethodResult:
-    place = Place(f"{row.method:0<8.8}" * 4)
-    state = "FAILED" if row.failed else "FINISHED"
-    return replace(MethodResult(row, place, state, epochs=epochs), **given)  # type: ignore[arg-type]
-
-
-def trained(name: str = "digits, gpipe") -> ComparisonResult:
-    """Three methods that trained, one that failed."""
-    curve = [EpochFigures(i, 2.0 / (i + 1), 0.5 + 0.125 * i, 4.25) for i in range(3)]
-    broken = [
-        EpochFigures(0, None, 0.4, 5.0),
-        EpochFigures(1, 0.9, None, None),
-        EpochFigures(2, 0.8, 0.7, 5.5),
-    ]
-    netsplit, m_topo, m_sct, single = rows()
-    methods = [
-        method(netsplit, curve, engine="gurobi 13.0.3", bound_s=0.1234, predicted_throughput=160.0),
-        method(m_topo, broken),
-        method(m_sct),
-        method(single),
-    ]
-    tags = {"model": "AmoebaNetD", "cluster": "cpu2", "host.name": "vm", "host.cores": "2",
-            "version.torch": "2.13.0", "git.commit": "0123456789abcdef", "git.dirty": "true",
-            "link.cpu:0 to cpu:1": "80.4 µs, 6.65 GB/s, R² 0.9871"}  # fmt: skip
-    params = {
-        "batch_size": "64",
-        "epochs": "3",
-        "model._target_": "x",
-        "model.num_layers": "3",
-        "cluster.devices.0.name": "cpu:0",
-        "cluster.devices.1.name": "cpu:1",
-    }
-    return ComparisonResult(
-        name, Place("f" * 32), "netsplit", "FINISHED", methods, tags, params, WHEN, seconds=125.0
-    )
-
-
-def planned(name: str = "vgg19 on eight") -> ComparisonResult:
-    """Nothing measured: two plans for sixteen devices, one of which is too large."""
-    devices = [f"gpu{p}" for p in range(16)]
-    peaks = {device: (100 + p) * MIB for p, device in enumerate(devices)}
-    capacity = dict.fromkeys(devices, 116 * MIB)
-    plans = [
-        ComparisonRow("netsplit", "optimal", 0.02, 0.0, 3.5, 0.05, predicted_peak=peaks, capacity=capacity),
-        ComparisonRow("pipedream", "heuristic", solve_s=0.004, predicted_s=0.08, predicted_peak=peaks),
-    ]
-    methods = [method(row, predicted_throughput=64 / (row.predicted_s or 1)) for row in plans]
-    return ComparisonResult(
-        name, Place("e" * 32), "table", "FINISHED", methods, {"mode": "planned", "model": "VGG"}, started=WHEN
-    )
-
-
-def report(*comparisons: ComparisonResult, title: str = "A report") -> Report:
-    return Report(title, comparisons or (trained(), planned()), "sqlite:///outputs/mlflow.db", WHEN)
-
-
-class Parsed(HTMLParser):
-    """Refuses what is not nested; keeps texts, tags and attributes."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.texts: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if not {"style", "script"} & set(self.open):
-            self.texts.append(data)
-
-    def count(self, tag: str) -> int:
-        return sum(name == tag for name, _ in self.tags)
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-
-def parsed(*comparisons: ComparisonResult) -> Parsed:
-    return Parsed(html_page(report(*comparisons), Path("/somewhere")))
 
 
 def test_every_figure_is_on_the_page() -> None:
@@ -232,7 +143,10 @@ def test_no_name_is_read_as_markup(text: str) -> None:
         params={text: text, "batch_size": text},
         error=text,
     )
-    hostile = Report(text, (one, one), text, WHEN)
+    case = replace(one, tags={**one.tags, "experiment": text, "case": text}, place=Place("c" * 32))
+    other = replace(case, tags={**case.tags, "case": f"{text} too"}, place=Place("d" * 32))
+    studies = [replace(study(text, text), headings=[text, "x"], rows=[[text, text]], notes=[text])]
+    hostile = Report(text, grouped([one, case, other]), text, WHEN, studies)
     page = Parsed(html_page(hostile, Path()))
     assert (page.count("script"), page.count("style")) == (1, 1)
     assert clean(text) in "".join(page.texts)
@@ -240,6 +154,7 @@ def test_no_name_is_read_as_markup(text: str) -> None:
     assert not any(re.search(r"(?<!\\)<script", line) for line in lines)
     tables = [re.sub(r"\\.", "", line).count("|") for line in lines if line.startswith("|")]
     assert set(tables) == {3, 13}
+    assert page.count("img") == 1
 
 
 @given(st.text())
@@ -250,13 +165,13 @@ def test_any_text_comes_back_as_text(text: str) -> None:
 
 
 def test_the_page_loads_nothing() -> None:
-    text = html_page(report(), Path("/somewhere"))
+    text = html_page(report(trained(), studies=[study()]), Path("/somewhere"))
     page = Parsed(text)
     for tag, attrs in page.tags:
-        assert "src" not in attrs
+        assert (attrs.get("src") or "data:").startswith("data:")
         if tag == "link":
             assert attrs["href"] == "data:,"
-    assert not re.search(r"@import|url\(|srcset|<(img|iframe|object|embed)\b", text)
+    assert not re.search(r"@import|url\(|srcset|<(iframe|object|embed)\b", text)
     assert {attrs.get("href") for _, attrs in page.tags} >= {"#c1"}
     assert any(attrs.get("name") == "viewport" for _, attrs in page.tags)
 
@@ -281,13 +196,127 @@ def test_markdown_has_the_same_tables() -> None:
     assert "- Cluster: cpu2 (cpu:0, cpu:1)" in text
 
 
-def test_a_report_of_nothing_but_failures_still_says_why() -> None:
-    failed = replace(trained(), methods=[method(rows()[2])])
-    words = parsed(failed).words
-    assert "No method has a throughput within the capacities." in words
-    assert "cpu:1 lacks" in words
+@pytest.mark.parametrize(("count", "said"), [(1, "The only method failed."), (2, "Every method failed.")])
+def test_a_reason_is_said_once_and_nothing_is_shown_of_what_was_not_decided(count: int, said: str) -> None:
+    reason = rows()[2].error
+    assert reason is not None
+    methods = [method(replace(rows()[2], method=f"m{index}")) for index in range(count)]
+    failed = replace(trained(), methods=methods, error=reason, state="FAILED")
+    page = parsed(failed)
+    assert said in page.words
+    assert page.words.count(reason) == 1
+    assert "Decisions" not in page.words
+    assert "Results" not in page.words
+    assert "Decisions" in parsed(trained()).words
+    assert "m_sct heuristic" not in parsed(trained()).words
+
+
+def test_a_reason_that_begins_with_the_method_is_the_same_of_each() -> None:
+    methods = [
+        method(ComparisonRow(name, "failed", error=f"{name} finds no placement.")) for name in ("a", "b")
+    ]
+    words = parsed(replace(trained(), methods=methods)).words
+    assert "a, b failed: a finds no placement." in words
+    assert "b finds" not in words
+
+
+def test_one_epoch_draws_no_curve() -> None:
+    once = replace(trained().methods[0], epochs=trained().methods[0].epochs[:1])
+    words = parsed(replace(trained(), methods=[once])).words
+    assert "by epoch" not in words
+    assert "Figures of each epoch" in words
+    assert "Training loss by epoch" in parsed(trained()).words
+
+
+def test_a_comparison_that_failed_before_its_methods_says_why_once() -> None:
     empty = replace(trained(), methods=[], error="the model cannot be captured.", state="FAILED")
-    assert "the model cannot be captured." in parsed(empty).words
+    assert parsed(empty).words.count("the model cannot be captured.") == 1
+    text = markdown_page(report(empty), Path())
+    assert text.count("the model cannot be captured.") == 1
+    late = replace(trained(), error="the disk is full.")
+    assert "the comparison: the disk is full." in parsed(late).words
+
+
+def test_one_method_alone_is_not_the_fastest() -> None:
+    one = replace(trained("one"), methods=trained().methods[:1], place=Place("1" * 32))
+    page = parsed(one, planned())
+    assert page.words.count("★ ") == 2  # the heading's and the other row's
+    assert "netsplit: 128.0 samples/s." in page.words
+    assert "Of the best" not in parsed(one).words
+    assert "best" not in {attrs.get("class") for _, attrs in parsed(one).tags}
+    assert "★" not in parsed(one, replace(one, name="two", place=Place("2" * 32))).words
+    assert "| one | 128.0 |" in markdown_page(report(one, planned()), Path())
+
+
+def test_cases_stand_together_beside_what_was_published() -> None:
+    page = parsed(trained(), *cases())
+    assert "unet ★ 1,280.0 1,000 (+28 %) 800.0 vgg 640.0 2,560 (−75 %) ★ 800.0 640.25 (+25 %)" in page.words  # noqa: RUF001
+    assert "netsplit 1,280.0 1,000 +28.0 100 50.0 finished" in page.words
+    assert "pipedream 800.0 640.25 +25.0" in page.words
+    assert "2 cases; fastest: netsplit in 1, pipedream in 1." in page.words
+    assert (
+        "Beside 3 published figures ours differ by 28.0 % in the median, at most by 75.0 % (netsplit in vgg)."
+        in page.words
+    )
+    assert "unet, samples/s" in page.texts
+    assert "Throughput, samples/s / published (difference)" in parsed(cases()[0]).texts
+    assert sum(attrs.get("class") == "mark" for _, attrs in page.tags) == 3 + 1  # the legend's
+    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    ids = {f"#{attrs['id']}" for _, attrs in page.tags if "id" in attrs}
+    assert {"#c1", "#c2", "#c3", "#e2"} == {link for link in links if link and link.startswith("#")}
+    assert {"#c1", "#c2", "#c3", "#e2"} == ids
+
+
+def test_methods_that_are_exactly_as_fast_win_together() -> None:
+    netsplit, m_topo, *_ = trained().methods
+    tied = [netsplit, replace(m_topo, row=replace(m_topo.row, throughput=128.04))]
+    found = replace(trained("tied"), methods=tied, place=Place("1" * 32))
+    assert [found.won_by(method) for method in tied] == [True, True]
+    words = parsed(found, planned()).words
+    assert words.count("★ 128.0") == 2
+    assert "Fastest: netsplit and m_topo with 128.0 samples/s." in words
+
+
+def test_a_case_that_ran_twice_is_of_another_group() -> None:
+    again = [replace(one, place=Place(f"9{one.place.run_id[1:]}")) for one in cases()]
+    groups = grouped([*cases(), trained(), *again, *cases("other")])
+    assert [len(group.comparisons) for group in groups] == [2, 1, 2, 2]
+    assert [one.case for one in groups[0].comparisons] == ["unet", "vgg"]  # as they ran
+    assert groups[0].title == "table (2026-11-21 17:44 UTC)"
+    assert groups[3].title == "other"
+    assert [one.title for one in grouped(cases()[:1])[0].comparisons] == ["table: vgg"]
+
+
+def test_markdown_has_published_figures_beside_ours() -> None:
+    text = markdown_page(report(*cases()), Path())
+    assert "| unet | **1,280.0 predicted** (1,000, +28 %) | 800.0 predicted |" in text
+    assert "| vgg | 640.0 predicted (2,560, −75 %) | **800.0 predicted** (640.25, +25 %) |" in text  # noqa: RUF001
+    assert "| netsplit | 1,280.0 | 1,000 | +28.0 % |" in text
+    assert "### unet" in text
+
+
+def test_a_study_has_its_table_its_notes_and_its_picture() -> None:
+    page = parsed(trained(), studies=[study()])
+    assert "case latency (µs) PIX 15.0 NODE 7.5" in page.words
+    assert "Latencies are those of the description." in page.words
+    assert "Recorded 2026-11-21 17:44 UTC, on vm." in page.words
+    assert "1 comparison, 1 study. Written" in page.words
+    assert "figure_6_1: Seconds over links" in page.words
+    (image,) = [attrs for tag, attrs in page.tags if tag == "img"]
+    kind, _, content = (image["src"] or "").partition(";base64,")
+    assert (kind, base64.b64decode(content)) == ("data:image/svg+xml", DRAWING)
+    assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} >= {"#c1", "#s1"}
+    text = markdown_page(report(studies=[study()]), Path())
+    assert "| case | latency (µs) |\n| --- | ---: |\n| PIX | 15.0 |" in text
+    assert "![links][picture 1.1]" in text
+    assert text.rstrip().endswith(f"[picture 1.1]: {image['src']}")
+    assert "1 comparison" not in parsed(studies=[study()]).words
+
+
+def test_a_study_without_its_files_is_still_named() -> None:
+    bare = StudyRecord("figure_6_1", Place("b" * 32), "links", "Seconds over links")
+    assert "Seconds over links" in parsed(studies=[bare]).words
+    assert "figure\\_6\\_1: Seconds over links" in markdown_page(report(studies=[bare]), Path())
 
 
 def test_the_output_must_be_a_page_that_can_be_written(tmp_path: Path) -> None:
@@ -297,40 +326,3 @@ def test_the_output_must_be_a_page_that_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(NetSplitError, match="cannot be replaced"):
         write_report(report(), tmp_path / "b.html")
     assert not (tmp_path / "b.md").exists()
-
-
-def test_numbers_of_a_column_have_equal_decimals() -> None:
-    assert column([0.01234, 10.2, None]) == ["0.012", "10.200", "–"]  # noqa: RUF001
-    assert column([1234.5, 99.96]) == ["1,234.5", "100.0"]
-    assert fixed(-1.25, 1) == "−1.2"  # noqa: RUF001
-    assert fixed(math.nan, 1) == "–"  # noqa: RUF001
-    assert [took(s) for s in (4.4, 185, 7800, None)] == ["4 s", "3 min 05 s", "2 h 10 min", "–"]  # noqa: RUF001
-
-
-@given(st.text())
-def test_breaks_change_no_character(text: str) -> None:
-    page = Parsed(text_of(element("p", *breakable(text))))
-    assert "".join(page.texts).strip("\n") == clean(text).strip("\n")
-    assert all(len(word) <= 2 * 20 for part in page.texts for word in part.split())
-
-
-@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.sampled_from([0.0, 1.0]))
-def test_ticks_are_even_and_enclose_what_is_drawn(low: float, length: float, least: float) -> None:
-    high = low + length
-    found = ticks(low, high, least)
-    steps = [b - a for a, b in pairwise(found)]
-    step = steps[0]
-    assert 2 <= len(found) <= 9
-    assert step > 0
-    assert step >= least
-    assert steps == pytest.approx([step] * len(steps), rel=1e-6)
-    assert found[0] <= low + 1e-6 * step
-    assert found[-1] >= high - 1e-6 * step
-
-
-@given(st.lists(st.floats(10, 200), min_size=1, max_size=12))
-def test_names_beside_curves_do_not_cover_one_another(wanted: list[float]) -> None:
-    places = sorted(_apart(wanted, 10, 200))
-    assert all(b - a >= _LINE - 1e-9 for a, b in pairwise(places))
-    assert places[-1] <= 200
-    assert places[0] >= 200 - _LINE * 15

@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from netsplit.tracking.report import html_page
-from tests.tracking.test_report import HOSTILE, planned, report, trained
+from netsplit.tracking.report import ComparisonResult, html_page
+from tests.tracking.reports import HOSTILE, cases, planned, report, study, trained
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -36,8 +37,17 @@ PROBE = """<script>addEventListener("load", function () {
   document.querySelectorAll("#c1 table thead th")[1].click();
   parent.postMessage(JSON.stringify({
     inner: innerWidth, scroll: document.documentElement.scrollWidth,
-    boxes: Array.from(document.querySelectorAll("svg, dl, p, h1, h2, figure"), function (each) {
+    boxes: Array.from(document.querySelectorAll("svg, dl, p, h1, h2, figure, nav"), function (each) {
       return each.getBoundingClientRect().right; }),
+    clipped: Array.from(document.querySelectorAll("figure svg text")).filter(function (each) {
+      var inner = each.getBoundingClientRect(), outer = each.closest("figure").getBoundingClientRect();
+      return inner.left < outer.left || inner.right > outer.right;
+    }).map(function (each) { return each.textContent; }),
+    covered: Array.from(document.querySelectorAll("figure svg g")).filter(function (each) {
+      var parts = each.querySelectorAll("text");
+      return parts[0].getBoundingClientRect().right > parts[1].getBoundingClientRect().left;
+    }).map(function (each) { return each.textContent; }),
+    pictures: Array.from(document.images, function (each) { return each.naturalWidth; }),
     heights: Array.from(document.querySelectorAll("figure svg"), function (each) {
       return each.getBoundingClientRect().height; }),
     resources: performance.getEntriesByType("resource").length,
@@ -65,17 +75,40 @@ def look(folder: Path, page: str, width: int) -> dict[str, Any]:
     return dict(json.loads(found[1]))
 
 
+def diverged(factor: float) -> ComparisonResult:
+    """Losses, seconds and names as large as they come."""
+    found = trained(f"{HOSTILE} {'a_very_long_name_without_any_space' * 5}")
+    methods = []
+    for each in found.methods:
+        row = each.row
+        measured_s = None if row.measured_s is None else factor * row.measured_s
+        row = replace(row, method=f"{row.method}_without_what_makes_it_short", measured_s=measured_s)
+        epochs = [replace(epoch, train_loss=(epoch.train_loss or 1.0) * factor) for epoch in each.epochs]
+        methods.append(replace(each, row=row, epochs=epochs, published=123456.789))
+    return replace(found, methods=methods)
+
+
 def test_a_telephone_shows_it_without_scrolling_sideways(tmp_path: Path) -> None:
-    long = trained(f"{HOSTILE} {'a_very_long_name_without_any_space' * 5}")
-    found = look(tmp_path, html_page(report(long, planned()), tmp_path), 360)
+    shown = report(trained(f"{HOSTILE} {'a_long_name_without_space' * 5}"), *cases(), studies=[study()])
+    found = look(tmp_path, html_page(shown, tmp_path), 360)
     assert found["inner"] == 360
     assert found["scroll"] == 360
     assert max(found["boxes"]) <= 360
     assert min(found["heights"]) > 20
     assert found["resources"] == 0
+    assert found["pictures"] == [672]  # of 504 points
     assert found["scripts"] == 2  # the page's own and the probe: no name became a third
     assert found["before"] == ["netsplit", "m_topo", "m_sct", "single"]
     assert found["after"] == ["single", "m_topo", "netsplit", "m_sct"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [1e-7, 1e12, 1e250])
+def test_no_label_is_clipped_or_covered(tmp_path: Path, factor: float) -> None:
+    found = look(tmp_path, html_page(report(diverged(factor), planned(), *cases()), tmp_path), 390)
+    assert found["clipped"] == []
+    assert found["covered"] == []
+    assert found["scroll"] == 390
 
 
 @pytest.mark.slow

@@ -10,16 +10,23 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+from matplotlib.figure import Figure
 
+from netsplit.cases import published_tags
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition.base import SolverReport
 from netsplit.simulate.timeline import Timeline
+from netsplit.studies import Column, Picture, StudyResult, record, write
 from netsplit.tracking import Comparison, Tracker
 from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_summary
 from netsplit.tracking.report import check_output, html_page, read_report, write_report
 from netsplit.tracking.report.choose import check_runs
-from netsplit.tracking.report.read import _place
+from netsplit.tracking.report.places import place_of
+from netsplit.tracking.report.results import Place
+from netsplit.tracking.report.studies import _Files
+from netsplit.tracking.report.units import NONE
 from runners._entry import entry
+from runners.compare import main as compare
 from runners.report import job
 
 MIB = 2**20
@@ -91,6 +98,96 @@ def recorded(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recorde
     return Recorded(database, ids)
 
 
+@pytest.fixture(scope="module")
+def table(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Two cases of an experiment, one of which ran again; and two studies, one of which ran again."""
+    folder = tmp_path_factory.mktemp("studies")
+    tracker = Tracker(database, "tables")
+    ids = {}
+    published = published_tags({"netsplit": 2000.0, "pipedream": 1600.25})
+    for key, case, figures in (("small", "a|b", published), ("before", "unet", {}), ("large", "unet", {})):
+        tags = {"mode": "planned", "experiment": "table 6-4", "case": case, **figures}
+        with tracker.comparison(f"table 6-4: {case}", {"batch_size": 128}, tags) as comparison:
+            ids[key] = comparison.run_id
+            plan(comparison, "netsplit", 0.05)
+            plan(comparison, "pipedream", 0.08)
+    for name in ("links", "edges", "edges"):
+        found = study(name)
+        record(found, tracker, name, {"seed": 0}, write(found, folder / name))
+    return Recorded(database, ids)
+
+
+def study(name: str) -> StudyResult:
+    def draw(figure: Figure) -> None:
+        figure.subplots().plot([1, 2], [3, 4], label=name)
+
+    return StudyResult(
+        f"What {name} are | were",
+        (Column("case", text=True), Column("bytes|all", ",.1f"), Column("none")),
+        (("a|b *c*", 1234.5, None), ("second", math.nan, None)),
+        ("One note.", "Another."),
+        (Picture(name, (5, 3), draw, ("x", "y"), [(1, 3), (2, 4)]),),
+    )
+
+
+def test_cases_come_back_together_with_what_was_published(table: Recorded) -> None:
+    (group,) = read_report(table.uri, ["tables"]).groups
+    assert group.title == "table 6-4"
+    assert [found.place.run_id for found in group.comparisons] == [table.ids["small"], table.ids["large"]]
+    assert [found.case for found in group.comparisons] == ["a|b", "unet"]
+    netsplit, pipedream = group.comparisons[0].methods
+    assert (netsplit.published, pipedream.published) == (2000.0, 1600.25)
+    assert netsplit.difference == pytest.approx(0.28)
+    assert group.comparisons[1].published == []
+    again = read_report(table.uri, ["tables"], [table.ids["before"]]).groups
+    assert [(each.title, each.alone) for each in again] == [("table 6-4: unet", True)]
+
+
+def test_a_study_comes_back_as_it_was_shown(table: Recorded, tmp_path: Path) -> None:
+    report = read_report(table.uri, ["tables"])
+    edges, links = report.studies
+    assert (edges.name, edges.about) == ("edges", "What edges are | were")
+    assert list(edges.headings) == ["case", "bytes|all", "none"]
+    assert list(edges.numeric) == [False, True, True]
+    assert [list(row) for row in edges.rows] == [["a|b *c*", "1,234.5", NONE], ["second", NONE, NONE]]
+    assert list(links.notes) == ["One note.", "Another."]
+    (picture,) = links.pictures
+    assert (picture.name, picture.kind) == ("links", "image/svg+xml")
+    assert b"<svg" in picture.content
+    page, text = write_report(report, tmp_path / "r.html")
+    assert picture.address in page.read_text()
+    assert picture.address in text.read_text()
+    assert "a|b \\*c\\*" in text.read_text().replace("\\|", "|")
+
+
+def test_studies_are_chosen_like_comparisons(table: Recorded) -> None:
+    by_number = read_report(table.uri, ["tables"], 2)
+    assert by_number.comparisons == []
+    assert [found.name for found in by_number.studies] == ["edges", "edges"]
+    assert len({found.title for found in by_number.studies}) <= 2
+    ids = [found.place.run_id for found in by_number.studies][1:]
+    assert [found.place.run_id for found in read_report(table.uri, ["tables"], ids).studies] == ids
+
+
+def test_a_study_keeps_what_the_database_holds_where_its_files_are_gone(database: str) -> None:
+    tracker = Tracker(database, "tables without files")
+    record(study("links"), tracker, "links")
+    (found,) = read_report(database, ["tables without files"]).studies
+    assert (found.about, len(found.rows), found.pictures) == ("What links are | were", 2, [])
+
+
+def test_the_smaller_file_of_a_large_picture_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "large.svg").write_bytes(b"<svg>" + bytes(500_000))
+    (tmp_path / "large.png").write_bytes(bytes(1000))
+    (tmp_path / "only.svg").write_bytes(b"<svg>" + bytes(500_000))
+    (tmp_path / "notes.txt").write_text("")
+    found = _Files(SimpleNamespace(), Place("a" * 32, folder=tmp_path)).pictures()  # type: ignore[arg-type]
+    assert [(picture.name, picture.kind) for picture in found] == [
+        ("large", "image/png"),
+        ("only", "image/svg+xml"),
+    ]
+
+
 def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     (found,) = read_report(recorded.uri, ["report trained"], [recorded.ids["new"]]).comparisons
     assert (found.name, found.state, found.tags["cluster"]) == (NAME, "FINISHED", "cpu2")
@@ -127,7 +224,7 @@ def test_files_of_a_server_are_linked_at_its_page(files: list[str], linked: bool
         run_id="abcd", experiment_id="7", artifact_uri="mlflow-artifacts:/7/abcd/artifacts"
     )
     client = SimpleNamespace(list_artifacts=lambda _: [SimpleNamespace(path=path) for path in files])
-    found = _place(client, "https://me:secret@host:5000/", SimpleNamespace(info=info))  # type: ignore[arg-type]
+    found = place_of(client, "https://me:secret@host:5000/", SimpleNamespace(info=info))  # type: ignore[arg-type]
     assert found.page == "https://host:5000/#/experiments/7/runs/abcd"
     assert found.trace == (f"{found.page}/artifacts/trace.json" if linked else None)
     assert found.folder is None
@@ -175,7 +272,7 @@ def test_the_page_of_what_was_read_names_everything(recorded: Recorded, tmp_path
         (["report trainde"], "newest", r"experiments names 'report trainde'.*did you mean report trained\?"),
         (["report *"], ["0123456789ab"], "there is no such run"),
         (["report *"], "nonsense id", "there is no such run"),
-        (["report empty"], "newest", "there is no comparison in experiment 'report empty'"),
+        (["report empty"], "newest", "there is no comparison or study in experiment 'report empty'"),
         (["report stopped"], "newest", r"no comparison .* has finished \(1 killed\)"),
     ],
 )
@@ -211,11 +308,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def call(*arguments: str, main: Callable[[], object] | None = None) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["report", *arguments])
         code = 0
         try:
-            entry("report")(job)()
+            (main or entry("report")(job))()
         except SystemExit as end:
             code = int(end.code or 0)
         return code, *capfd.readouterr()
@@ -228,6 +325,22 @@ def test_the_command_writes_both_files(run: Run, recorded: Recorded) -> None:
     assert code == 0, err
     assert "Written to outputs/report.html and outputs/report.md: 1 comparison." in out
     assert "<h1>Plans</h1>" in check_output("outputs/report.html")[0].read_text()
+
+
+def test_the_cases_of_a_run_reach_the_report_with_what_was_published(
+    run: Run, database: str, tmp_path: Path
+) -> None:
+    tiny = ["model=vgg19_small", "model.width=2", "model.hidden=4", "model.num_classes=10"]
+    tiny += ["dataset=synthetic", "dataset.shape=[3,32,32]", "dataset.num_classes=10", "batch_size=8"]
+    planned = ["cluster=titan_rtx3", "partitioner=[m_topo,single]", f"hydra.run.dir={tmp_path / 'run'}"]
+    cases = ["cases={two: {schedule: {microbatches: 2}}, four: {}}", "published={two: {m_topo: 123.25}}"]
+    tracked = [f"tracking.uri={database}", "tracking.experiment=ran"]
+    code, _, err = run(*tiny, *planned, *cases, *tracked, main=compare)
+    assert code == 0, err
+    (group,) = read_report(database, ["ran"]).groups
+    two, four = group.comparisons
+    assert (two.case, four.case) == ("two", "four")
+    assert [method.published for method in (*two.methods, *four.methods)] == [123.25, None, None, None]
 
 
 @pytest.mark.parametrize(

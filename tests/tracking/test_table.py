@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from netsplit.tracking import comparison_table, markdown
+from netsplit.tracking import ComparisonRow, comparison_table, markdown, outline
 from tests.tracking.samples import rows
 
+MIB = 2**20
 
-def printed(width: int) -> str:
+
+def printed(width: int, given: list[ComparisonRow] | None = None) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(comparison_table(rows()))
+    console.print(comparison_table(rows() if given is None else given))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -44,7 +47,37 @@ def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
 
 
 def test_a_pipe_in_a_reason_does_not_break_markdown() -> None:
-    from netsplit.tracking import ComparisonRow
-
     text = markdown([ComparisonRow("a", "failed", error="x | y\nz")])
     assert "x \\| y z" in text
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "cells"),
+    [(48, 48, "48.0 48.0 48.0"), (49, 48, "!49.0 48.0 48.0"), (48, 49, "48.0 !49.0 48.0")],
+)
+def test_a_peak_above_the_limit_is_marked_and_the_mark_explained(
+    predicted: int, measured: int, cells: str
+) -> None:
+    row = ComparisonRow(
+        "m_topo", "heuristic", predicted_peak={"gpu0": predicted * MIB, "gpu1": MIB},
+        measured_peak={"gpu0": measured * MIB}, capacity={"gpu0": 48 * MIB, "gpu1": 48 * MIB},
+    )  # fmt: skip
+    over = "!" in cells
+    assert row.overfull == ["gpu0"] * over
+    assert cells in " ".join(printed(110, [row]).split())
+    for text in (printed(110, [row]), markdown([row])):
+        assert ("! more than the device's limit" in text) is over
+    assert cells.replace(" ", " / ") in markdown([row])
+    assert ("m_topo: more than the limit of gpu0" in outline([row])) is over
+
+
+def test_seconds_of_an_earlier_run_are_marked_and_have_no_error() -> None:
+    now = rows()[0]
+    earlier = replace(now, earlier=True)
+    assert now.prediction_error is not None
+    assert earlier.prediction_error is None
+    assert "200.0 †250.0 - 128.0" in " ".join(printed(110, [earlier]).split())
+    for text in (printed(110, [earlier]), markdown([earlier]), outline([earlier])):
+        assert "†250.0" in text
+        assert "† measured by an earlier run" in text
+    assert "†" not in markdown([now]) + outline([now]) + printed(110, [now])

@@ -76,6 +76,16 @@ def test_methods_are_nested_finished_runs(tracker: Tracker) -> None:
     assert "version.torch" in runs["all"].data.tags
 
 
+def test_without_a_name_the_experiment_is_netsplit(database: str) -> None:
+    tracker = Tracker(database)
+    with tracker.comparison("unnamed"):
+        pass
+    assert "unnamed" in fetched(tracker)
+    store = tracker.open()
+    assert isinstance(store, MlflowStore)
+    assert store.client.get_experiment(store.experiment_id).name == "netsplit"
+
+
 def test_metric_steps_are_kept(tracker: Tracker) -> None:
     with tracker.comparison("steps") as comparison:
         comparison.metrics([("loss", 1.0 / (step + 1), step) for step in range(5)])

@@ -3,7 +3,7 @@
     report = read_report("sqlite:///outputs/mlflow.db", runs=3, title="Three sweeps")
     write_report(report, "outputs/report.html")    # and outputs/report.md
 
-choose ──► read ──► Report ──► page (figures, tables, charts) ──► .html
+choose ──► read ──► Report ──► page (sections, tables, charts) ──► .html
                            └─► text ────────────────────────────► .md
 """
 
@@ -13,14 +13,23 @@ from pathlib import Path
 
 from netsplit.errors import ConfigError
 from netsplit.files import check_replaceable, write_text
+from netsplit.tracking.report.groups import grouped
 from netsplit.tracking.report.page import html_page
 from netsplit.tracking.report.read import read_report
-from netsplit.tracking.report.results import ComparisonResult, EpochFigures, MethodResult, Report
+from netsplit.tracking.report.results import (
+    ComparisonResult,
+    EpochFigures,
+    Group,
+    MethodResult,
+    PictureFile,
+    Report,
+    StudyRecord,
+)
 from netsplit.tracking.report.text import markdown_page
 
 __all__ = [
-    "ComparisonResult", "EpochFigures", "MethodResult", "Report", "check_output", "html_page",
-    "markdown_page", "read_report", "write_report",
+    "ComparisonResult", "EpochFigures", "Group", "MethodResult", "PictureFile", "Report", "StudyRecord",
+    "check_output", "grouped", "html_page", "markdown_page", "read_report", "write_report",
 ]  # fmt: skip
 
 

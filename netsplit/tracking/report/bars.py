@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from netsplit.tracking.report.markup import Element, element, short
 
-__all__ = ["WIDTH", "Bar", "bar_chart", "picture", "series"]
+__all__ = ["MARK", "WIDTH", "Bar", "bar_chart", "mark", "picture", "series"]
 
 WIDTH = 340  # units of a picture; a telephone shows about one a pixel
 COLOURS = 8  # classes s0 to s7 of the style
+MARK = 3.5  # radius of a mark
 _ROW, _BAR_TOP, _BAR, _THIN = 36, 17, 10, 4
-_CHARACTER = 6.6  # width of one at the size of a label
+_CHARACTER = 7.2  # width of one at the size of a label, in a wide font
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,12 @@ class Bar:
     limit: float | None = None
     colour: str = "s0"
     bad: bool = False  # its figures are a failure, or beyond a limit
+    mark: float | None = None  # what others reached
+
+    @property
+    def lengths(self) -> list[float]:
+        found = (self.solid, self.pale, self.limit, self.mark)
+        return [value for value in found if value is not None]
 
 
 def series(index: int) -> str:
@@ -51,16 +58,22 @@ def bar_chart(title: str, bars: Sequence[Bar], longest: float | None = None) -> 
     Args:
         longest: what the whole width stands for; the largest length where None.
     """
-    lengths = [value for bar in bars for value in (bar.solid, bar.pale, bar.limit) if value is not None]
-    scale = (WIDTH - 2) / (longest or max(lengths, default=0.0) or 1.0)
+    room = WIDTH - 2 - (MARK if any(bar.mark is not None for bar in bars) else 0.0)
+    lengths = [value for bar in bars for value in bar.lengths]
+    scale = room / (longest or max(lengths, default=0.0) or 1.0)
     rows = [_row(bar, _ROW * index, scale) for index, bar in enumerate(bars)]
     words = "; ".join(f"{bar.label}: {bar.figures}" for bar in bars)
     return picture(title, words, _ROW * len(bars) - 4, *rows)
 
 
+def mark(x: float, y: float) -> Element:
+    """The hollow mark of a figure that others published."""
+    return element("circle", cx=x, cy=y, r=MARK, class_="mark")
+
+
 def _row(bar: Bar, top: float, scale: float) -> Element:
     room = int((WIDTH - _CHARACTER * len(bar.figures) - 10) / _CHARACTER)
-    middle = top + _BAR_TOP + (_BAR - _THIN) / 2
+    middle = top + _BAR_TOP + _BAR / 2
     limit = WIDTH if bar.limit is None else scale * bar.limit
     return element(
         "g",
@@ -72,10 +85,13 @@ def _row(bar: Bar, top: float, scale: float) -> Element:
         ),
         _box(0, top + _BAR_TOP, limit, _BAR, "track"),
         None if bar.pale is None else _box(0, top + _BAR_TOP, scale * bar.pale, _BAR, f"pale {bar.colour}"),
-        None if bar.solid is None else _box(0, middle, scale * bar.solid, _THIN, f"solid {bar.colour}"),
+        None if bar.solid is None else _box(
+            0, middle - _THIN / 2, scale * bar.solid, _THIN, f"solid {bar.colour}"
+        ),
         None if bar.limit is None else element(
             "line", x1=limit, x2=limit, y1=top + _BAR_TOP - 2, y2=top + _BAR_TOP + _BAR + 2, class_="limit"
         ),
+        None if bar.mark is None else mark(scale * bar.mark, middle),
     )  # fmt: skip
 
 

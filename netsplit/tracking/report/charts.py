@@ -3,30 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from netsplit.tracking.report.bars import Bar, bar_chart, series
 from netsplit.tracking.report.curves import Curve, curve_chart, point_chart
 from netsplit.tracking.report.markup import Element
 from netsplit.tracking.report.results import ComparisonResult, MethodResult, Report
-from netsplit.tracking.report.units import column, decimals, fixed
+from netsplit.tracking.report.units import as_given, column, decimals, fixed
 
-__all__ = ["comparison_charts", "fidelity_chart"]
+__all__ = ["comparison_charts", "fidelity_chart", "throughput_chart"]
 
 BAND = 0.1  # of the fidelity picture: within ten per cent
 _MIB = 2.0**20
 _MOST_DEVICES = 32  # bars of one memory picture
 
 
-def comparison_charts(found: ComparisonResult, colours: dict[str, str]) -> list[Element]:
-    """Whatever there is data for: throughput, iteration time, solvers, training, memory."""
+def comparison_charts(
+    found: ComparisonResult, colours: dict[str, str], throughput: bool = True
+) -> list[Element]:
+    """Whatever there is data for: throughput, iteration time, solvers, training, memory.
+
+    Args:
+        throughput: it is not shown elsewhere.
+    """
+    beside = " / published (difference)" if found.published else ""
     charts = [
-        _throughput(found.methods, colours),
+        throughput_chart(f"Throughput, samples/s{beside}", found, colours) if throughput else None,
         _iteration(found.methods, colours),
         _solvers(found.methods, colours),
         *_training(found.methods, colours),
         *_memory(found.methods, colours),
     ]
     return [chart for chart in charts if chart is not None]
+
+
+def throughput_chart(title: str, found: ComparisonResult, colours: dict[str, str]) -> Element | None:
+    """Measured, or else predicted; with a mark where others published a figure."""
+    methods = found.methods
+    if all(method.throughput is None for method in methods):
+        return None
+    texts = column([method.throughput for method in methods])
+    known = as_given([method.published for method in methods])
+    bars = []
+    for method, text, published in zip(methods, texts, known, strict=True):
+        if method.row.failed:
+            bars.append(replace(_failed(method), mark=method.published))
+            continue
+        if method.difference is not None:
+            text += f" / {published} ({fixed(100 * method.difference, 0, sign=True)} %)"
+        solid = method.row.throughput
+        pale = method.throughput if method.only_predicted else None
+        bars.append(Bar(method.name, text, solid, pale, colour=colours[method.name], mark=method.published))
+    return bar_chart(title, bars)
 
 
 def fidelity_chart(report: Report) -> Element | None:
@@ -44,22 +72,6 @@ def fidelity_chart(report: Report) -> Element | None:
         return None
     title = f"Predicted against measured iteration, with ±{BAND:.0%}".replace("%", " %")
     return point_chart(title, curves, "measured ms", "predicted ms", BAND)
-
-
-def _throughput(methods: Sequence[MethodResult], colours: dict[str, str]) -> Element | None:
-    """Measured, or else predicted."""
-    if all(method.throughput is None for method in methods):
-        return None
-    texts = column([method.throughput for method in methods])
-    bars = []
-    for method, text in zip(methods, texts, strict=True):
-        if method.row.failed:
-            bars.append(_failed(method))
-            continue
-        solid = method.row.throughput
-        pale = method.throughput if method.only_predicted else None
-        bars.append(Bar(method.name, text, solid, pale, colour=colours[method.name]))
-    return bar_chart("Throughput, samples/s", bars)
 
 
 def _iteration(methods: Sequence[MethodResult], colours: dict[str, str]) -> Element | None:

@@ -1,4 +1,4 @@
-"""Which comparisons of the database a report shows."""
+"""Which comparisons and studies of the database a report shows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-__all__ = ["NEWEST", "Runs", "check_runs", "choose_comparisons", "runs_of"]
+__all__ = ["NEWEST", "Runs", "check_runs", "choose_runs", "is_study", "runs_of"]
 
 NEWEST = "newest"
 PARENT = "mlflow.parentRunId"
+_ROLE, _STUDY = "role", "study"
+_ROLES = ("comparison", _STUDY)
 _PAGE = 1000  # runs of one answer
 _LEAST_ID = 4  # characters of a run's id that are enough
 
@@ -48,8 +50,8 @@ def check_runs(runs: Runs) -> Runs:
     return ids
 
 
-def choose_comparisons(client: MlflowClient, experiments: Sequence[str], runs: Runs) -> list[tuple[Run, str]]:
-    """The comparisons' runs, each with its experiment's name: newest first, or in the order of the ids.
+def choose_runs(client: MlflowClient, experiments: Sequence[str], runs: Runs) -> list[tuple[Run, str]]:
+    """Comparisons and studies, each with its experiment's name: newest first, or in the order of the ids.
 
     Counted are those that finished; of a name of which none did, those whose methods all failed.
 
@@ -64,12 +66,16 @@ def choose_comparisons(client: MlflowClient, experiments: Sequence[str], runs: R
     if isinstance(runs, Sequence) and not isinstance(runs, str):
         found = _by_id(client, list(names), runs)
     else:
-        every = runs_of(client, list(names), "tags.role = 'comparison'")
+        every = [run for run in runs_of(client, list(names), "tags.role != 'method'") if _is_shown(run)]
         ended = _ended(every)
         if not ended:
             raise ConfigError(_none_finished(every, list(names.values())))
         found = ended[:runs] if isinstance(runs, int) else _newest_of_each(ended)
     return [(run, names[run.info.experiment_id]) for run in found]
+
+
+def is_study(run: Run) -> bool:
+    return str(run.data.tags.get(_ROLE)) == _STUDY
 
 
 def runs_of(client: MlflowClient, experiment_ids: list[str], condition: str) -> list[Run]:
@@ -132,7 +138,7 @@ def _newest_of_each(newest_first: Sequence[Run]) -> list[Run]:
 
 
 def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) -> list[Run]:
-    """The comparisons with these ids; a method's id stands for its comparison."""
+    """The runs with these ids; a method's id stands for its comparison."""
     every = {run.info.run_id: run for run in runs_of(client, experiment_ids, "")}
     found: dict[str, Run] = {}
     for each in ids:
@@ -142,7 +148,7 @@ def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) 
             raise ConfigError(f"runs names '{each}', but {number}; `make ui` shows the ids.")
         run = every[matches[0]]
         run = every.get(run.data.tags.get(PARENT, ""), run)
-        if run.data.tags.get("role") != "comparison":
+        if not _is_shown(run):
             raise ConfigError(f"runs names '{each}', which is no run of NetSplit; `make ui` shows the ids.")
         found[run.info.run_id] = run
     return list(found.values())
@@ -151,10 +157,15 @@ def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) 
 def _none_finished(every: Sequence[Run], names: Sequence[str]) -> str:
     where = f"experiment '{names[0]}'" if len(names) == 1 else f"{len(names)} experiments"
     if not every:
-        return f"there is no comparison in {where}: `make run` records one."
+        return f"there is no comparison or study in {where}: `make run` records one."
     states = [run.info.status.lower() for run in every]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return f"no comparison in {where} has finished ({counted}): give runs=<id> for one that has not."
+    return f"no comparison or study in {where} has finished ({counted}): give runs=<id> for one that has not."
+
+
+def _is_shown(run: Run) -> bool:
+    """A comparison or a study; runs of methods belong to their comparison."""
+    return run.data.tags.get(_ROLE) in _ROLES
 
 
 def _name(run: Run) -> str:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from netsplit.tracking.report.axes import BOTTOM, TOP, Axis, even_axis, frame, log_axis
 from netsplit.tracking.report.bars import WIDTH, picture
 from netsplit.tracking.report.markup import Element, element, short
 
-__all__ = ["Curve", "curve_chart", "point_chart", "ticks"]
+__all__ = ["Curve", "curve_chart", "point_chart"]
 
 Point = tuple[float, float]
-Scale = Callable[[float], float]
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 96, 22, 34  # margins; at the right stand the curves' names
+_NAMES = 96  # at the right stand the curves' names
+_EDGE = 14  # right margin where none stand there
 _HEIGHT = 220
 _LINE = 13  # between the names
-_NAME = 14  # characters of a name
-_FLAT = 1e-9  # relative: a shorter axis shows a single value
-_SHORT = 8.0  # a logarithmic axis from a number to one so many times as large
+_NAME = 12  # characters of a name
 _DOTS = 30  # curves of more points have no dots
 
 
@@ -36,23 +34,21 @@ class Curve:
 def curve_chart(
     title: str, curves: Sequence[Curve], x_name: str, y_name: str, whole_steps: bool = False
 ) -> Element | None:
-    """Lines from left to right; None where there is nothing to draw.
+    """Lines from left to right; None where no line has two points.
 
     Args:
         whole_steps: the x axis counts, its ticks are integers.
     """
     curves = [curve for curve in curves if curve.points]
-    if not curves:
+    if all(len(curve.points) < 2 for curve in curves):
         return None
-    height = max(_HEIGHT, _LINE * len(curves) + _TOP + _BOTTOM + 10)
-    xs = ticks(*_span(curves, 0), least_step=1.0 if whole_steps else 0.0)
-    ys = ticks(*_span(curves, 1))
-    x_of = _linear(xs[0], xs[-1], _LEFT, WIDTH - _RIGHT)
-    y_of = _linear(ys[0], ys[-1], height - _BOTTOM, _TOP)
-    ends = _apart([y_of(curve.points[-1][1]) for curve in curves], _TOP, height - _BOTTOM)
-    shapes = _axes(xs, ys, x_of, y_of, height, WIDTH - _RIGHT, x_name, y_name)
+    height = max(_HEIGHT, _LINE * len(curves) + TOP + BOTTOM + 10)
+    y = even_axis(y_name, *_span(curves, 1), height - BOTTOM, TOP)
+    x = even_axis(x_name, *_span(curves, 0), y.room, WIDTH - _NAMES, 1.0 if whole_steps else 0.0)
+    ends = _apart([y.of(curve.points[-1][1]) for curve in curves], TOP, height - BOTTOM)
+    shapes = frame(x, y, height)
     for index, (curve, end) in enumerate(zip(curves, ends, strict=True)):
-        shapes += _line(curve, x_of, y_of, end, dashed=index >= 8)
+        shapes += _line(curve, x, y, end, dashed=index >= 8)
     words = f"{y_name} over {x_name}. " + "; ".join(f"{curve.name}: {curve.words}" for curve in curves)
     return picture(title, words, height, *shapes)
 
@@ -63,77 +59,34 @@ def point_chart(title: str, curves: Sequence[Curve], x_name: str, y_name: str, b
     every = [value for curve in curves for point in curve.points for value in point]
     if not every:
         return None
-    side = WIDTH - _LEFT - 14
     low, high = min(every) / 1.25, max(every) * 1.25
-    axis = _log_ticks(low, high)
-    height = side + _TOP + _BOTTOM
-    x_of = _logarithmic(low, high, _LEFT, _LEFT + side)
-    y_of = _logarithmic(low, high, _TOP + side, _TOP)
-    shapes = _axes(axis, axis, x_of, y_of, height, _LEFT + side, x_name, y_name)
-    corner_low, corner_high = low * (1 + band), high / (1 + band)
-    outline = [
-        (low, low),
-        (low, corner_low),
-        (corner_high, high),
-        (high, high),
-        (high, corner_high),
-        (corner_low, low),
-    ]
-    shapes.append(element("polygon", points=_path(outline, x_of, y_of), class_="band"))
-    shapes.append(element("polyline", points=_path([(low, low), (high, high)], x_of, y_of), class_="axis"))
+    room = log_axis(y_name, low, high, 0, 1).room
+    side = WIDTH - room - _EDGE
+    height = side + TOP + BOTTOM
+    x, y = log_axis(x_name, low, high, room, room + side), log_axis(y_name, low, high, TOP + side, TOP)
+    shapes = frame(x, y, height)
+    near, far = low * (1 + band), high / (1 + band)
+    outline = [(low, low), (low, near), (far, high), (high, high), (high, far), (near, low)]
+    shapes.append(element("polygon", points=_path(outline, x, y), class_="band"))
+    shapes.append(element("polyline", points=_path([(low, low), (high, high)], x, y), class_="axis"))
     for curve in curves:
-        shapes += [_dot(point, curve, x_of, y_of, 4) for point in curve.points]
+        shapes += [_dot(point, curve, x, y, 4) for point in curve.points]
     words = f"{y_name} against {x_name}. " + "; ".join(f"{curve.name}: {curve.words}" for curve in curves)
     return picture(title, words, height, *shapes)
 
 
-def ticks(low: float, high: float, least_step: float = 0.0, wanted: int = 5) -> list[float]:
-    """Round numbers at even steps, the first not above `low` and the last not below `high`."""
-    if high - low < _FLAT * max(1.0, abs(low), abs(high)):
-        room = abs(low) / 10 if abs(low) > _FLAT else 1.0
-        low, high = (low, low + 1) if least_step else (low - room, low + room)
-    step = 10.0 ** math.floor(math.log10((high - low) / wanted))
-    step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= wanted + 1e-9)
-    step = max(step, least_step)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [index * step for index in range(first, max(last, first + 1) + 1)]
-
-
-def _axes(
-    xs: Sequence[float],
-    ys: Sequence[float],
-    x_of: Scale,
-    y_of: Scale,
-    height: float,
-    right: float,
-    x_name: str,
-    y_name: str,
-) -> list[Element]:
-    bottom = height - _BOTTOM
-    shapes = []
-    for y, text in zip(ys, _texts(ys), strict=True):
-        shapes.append(element("line", x1=_LEFT, x2=right, y1=y_of(y), y2=y_of(y), class_="grid"))
-        shapes.append(element("text", text, x=_LEFT - 5, y=y_of(y) + 4, text_anchor="end", class_="tick"))
-    for x, text in zip(xs, _texts(xs), strict=True):
-        shapes.append(element("text", text, x=x_of(x), y=bottom + 14, text_anchor="middle", class_="tick"))
-    shapes.append(element("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
-    middle = (_LEFT + right) / 2
-    shapes.append(element("text", x_name, x=middle, y=height - 3, text_anchor="middle", class_="tick"))
-    shapes.append(element("text", y_name, x=0, y=9, class_="tick"))
-    return shapes
-
-
-def _line(curve: Curve, x_of: Scale, y_of: Scale, end: float, dashed: bool) -> list[Element]:
-    x, y = curve.points[-1]
-    dots = curve.points if len(curve.points) <= _DOTS else curve.points[-1:]
-    start = WIDTH - _RIGHT + 14
+def _line(curve: Curve, x: Axis, y: Axis, end: float, dashed: bool) -> list[Element]:
+    last = curve.points[-1]
+    dots = curve.points if len(curve.points) <= _DOTS else [last]
+    start = WIDTH - _NAMES + 14
+    leader = f"{x.of(last[0]) + 4:.6g},{y.of(last[1]):.6g} {start - 3},{end:.6g}"
     return [
         element(
-            "polyline", points=_path(curve.points, x_of, y_of), class_=f"curve {curve.colour}",
+            "polyline", points=_path(curve.points, x, y), class_=f"curve {curve.colour}",
             stroke_dasharray="5 3" if dashed else None,
         ),
-        *(_dot(point, curve, x_of, y_of, 2.5) for point in dots),
-        element("polyline", points=f"{x_of(x) + 4:.6g},{y_of(y):.6g} {start - 3},{end:.6g}", class_="leader"),
+        *(_dot(point, curve, x, y, 2.5) for point in dots),
+        element("polyline", points=leader, class_="leader"),
         element(
             "text", element("title", curve.name), short(curve.name, _NAME), x=start, y=end + 4,
             class_=f"name {curve.colour}",
@@ -141,39 +94,20 @@ def _line(curve: Curve, x_of: Scale, y_of: Scale, end: float, dashed: bool) -> l
     ]  # fmt: skip
 
 
-def _dot(point: Point, curve: Curve, x_of: Scale, y_of: Scale, radius: float) -> Element:
+def _dot(point: Point, curve: Curve, x: Axis, y: Axis, radius: float) -> Element:
     said = element("title", f"{curve.name}: {point[0]:.6g}, {point[1]:.6g}")
     return element(
-        "circle", said, cx=x_of(point[0]), cy=y_of(point[1]), r=radius, class_=f"solid {curve.colour}"
+        "circle", said, cx=x.of(point[0]), cy=y.of(point[1]), r=radius, class_=f"solid {curve.colour}"
     )
 
 
-def _path(points: Sequence[Point], x_of: Scale, y_of: Scale) -> str:
-    return " ".join(f"{x_of(x):.6g},{y_of(y):.6g}" for x, y in points)
+def _path(points: Sequence[Point], x: Axis, y: Axis) -> str:
+    return " ".join(f"{x.of(a):.6g},{y.of(b):.6g}" for a, b in points)
 
 
 def _span(curves: Sequence[Curve], axis: int) -> tuple[float, float]:
     values = [point[axis] for curve in curves for point in curve.points]
     return min(values), max(values)
-
-
-def _linear(low: float, high: float, start: float, end: float) -> Scale:
-    return lambda value: start + (end - start) * (value - low) / (high - low)
-
-
-def _logarithmic(low: float, high: float, start: float, end: float) -> Scale:
-    linear = _linear(math.log(low), math.log(high), start, end)
-    return lambda value: linear(math.log(value))
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Even steps on a short axis; else 1, 2 and 5 times powers of ten, or on a long one the powers."""
-    if high / low < _SHORT:
-        return [value for value in ticks(low, high) if low <= value <= high]
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1, 2, 5) if high / low < 100 else (1,)
-    found = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-    return [value for value in found if low <= value <= high]
 
 
 def _apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
@@ -188,11 +122,3 @@ def _apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
         places[index] = min(places[index], limit)
         limit = places[index] - _LINE
     return places
-
-
-def _texts(values: Sequence[float]) -> list[str]:
-    """Of equal decimals where the steps are even, else as short as each can be."""
-    if len(values) > 1 and math.isclose(values[-1] - values[-2], values[1] - values[0]):
-        digits = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9))
-        return [f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}") for value in values]
-    return [f"{value:,.12g}" for value in values]

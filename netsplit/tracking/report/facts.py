@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import median
 
-from netsplit.tracking.report.results import ComparisonResult
-from netsplit.tracking.report.units import fixed, moment, took
+from netsplit.tracking.report.results import ComparisonResult, Group, MethodResult, StudyRecord
+from netsplit.tracking.report.units import column, fixed, moment, took
 
-__all__ = ["facts_of", "lead_of", "links_of", "when_and_where"]
+__all__ = [
+    "facts_of", "failures_of", "lead_of", "lead_of_group", "links_of", "own_error", "when_and_where",
+    "when_recorded",
+]  # fmt: skip
 
 _GIB = 2.0**30
 _MOST_DEVICES = 8  # that are named
@@ -19,22 +24,73 @@ def lead_of(found: ComparisonResult) -> str:
     """The result in a sentence."""
     best = found.best
     if best is None:
-        return found.error or "No method has a throughput within the capacities."
+        return _without_result(found)
     kind = " predicted" if best.only_predicted else ""
-    start = f"Fastest: {best.name} with {fixed(best.throughput, 1)} samples/s{kind}"
     same = [method for method in found.methods if method.only_predicted == best.only_predicted]
-    second = replace(found, methods=[method for method in same if method is not best]).best
+    second = replace(found, methods=[method for method in same if not found.won_by(method)]).best
+    shown = column([best.throughput, None if second is None else second.throughput])[0]
+    if not found.contested:
+        return f"{best.name}: {shown} samples/s{kind}."
+    names = " and ".join(method.name for method in same if found.won_by(method))
+    start = f"Fastest: {names} with {shown} samples/s{kind}"
     if second is None or not second.throughput or not best.throughput:
         return f"{start}."
     return f"{start}, {best.throughput / second.throughput:.2f} times {second.name}, the next."
+
+
+def lead_of_group(group: Group) -> str:
+    """How many cases, who won how many of them, and how far from what others published."""
+    won = [(each, method) for each in group.comparisons for method in each.methods]
+    winners = Counter(method.name for each, method in won if each.won_by(method))
+    text = f"{len(group.comparisons)} cases"
+    if winners:
+        text += "; fastest: " + ", ".join(f"{name} in {count}" for name, count in winners.most_common())
+    known = [
+        (abs(method.difference), method.name, found.case)
+        for found in group.comparisons
+        for method in found.published
+        if method.difference is not None
+    ]
+    if not known:
+        return f"{text}."
+    most, name, case = max(known)
+    middle = median(difference for difference, _, _ in known)
+    figures = f"{len(known)} published figure{'s' * (len(known) != 1)}"
+    text += f". Beside {figures} ours differ by {fixed(100 * middle, 1)} % in the median"
+    return f"{text}, at most by {fixed(100 * most, 1)} % ({name} in {case})."
+
+
+def failures_of(found: ComparisonResult) -> list[tuple[str, str]]:
+    """Who failed, and why; each reason once, whichever method it names."""
+    alike: dict[tuple[str, str], list[MethodResult]] = {}
+    for method in found.failed:
+        reason = (method.row.error or "").removeprefix(method.name)
+        alike.setdefault((reason, method.outcome), []).append(method)
+    own = own_error(found)
+    whole = [] if own is None else [("the comparison", own)]
+    return whole + [
+        (f"{', '.join(method.name for method in methods)} {outcome}", methods[0].row.error or "")
+        for (_, outcome), methods in alike.items()
+    ]
+
+
+def own_error(found: ComparisonResult) -> str | None:
+    """Why the comparison failed, unless one of its methods says it."""
+    return None if found.error in [method.row.error for method in found.failed] else found.error
 
 
 def when_and_where(found: ComparisonResult) -> str:
     """When it began, how long it took, and the machine, in a line."""
     begun = f"{'Planned' if found.planned else 'Begun'} {moment(found.started)}"
     begun += "" if found.seconds is None else f", took {took(found.seconds)}"
-    machine = _machine(found)
+    machine = _machine(found.tags)
     return f"{begun}, on {machine}." if machine else f"{begun}."
+
+
+def when_recorded(study: StudyRecord) -> str:
+    """When a study ended, and the machine, in a line."""
+    machine = _machine(study.tags)
+    return f"Recorded {moment(study.started)}{f', on {machine}' if machine else ''}."
 
 
 def facts_of(found: ComparisonResult) -> list[tuple[str, str]]:
@@ -52,8 +108,8 @@ def facts_of(found: ComparisonResult) -> list[tuple[str, str]]:
         ),
         ("Batch, epochs, seed", _several(params, "batch_size", "epochs", "seed")),
         ("System", tags.get("host.os", "")),
-        ("Software", _software(found)),
-        ("Commit", _commit(found)),
+        ("Software", _software(found.tags)),
+        ("Commit", _commit(found.tags)),
         ("MLflow experiment", found.experiment),
     ]
     return [(name, value) for name, value in facts if value]
@@ -91,8 +147,7 @@ def _several(params: Mapping[str, str], *keys: str) -> str:
     return ", ".join(params.get(key, "?") for key in keys) if any(key in params for key in keys) else ""
 
 
-def _machine(found: ComparisonResult) -> str:
-    tags = found.tags
+def _machine(tags: Mapping[str, str]) -> str:
     parts = [tags.get("host.cpu", "")]
     if "host.cores" in tags:
         parts.append(f"{tags['host.cores']} cores")
@@ -103,14 +158,20 @@ def _machine(found: ComparisonResult) -> str:
     return f"{name} ({rest})" if name and rest else name or rest
 
 
-def _software(found: ComparisonResult) -> str:
+def _software(tags: Mapping[str, str]) -> str:
     start = "version."
     return ", ".join(
-        f"{key.removeprefix(start)} {value}" for key, value in found.tags.items() if key.startswith(start)
+        f"{key.removeprefix(start)} {value}" for key, value in tags.items() if key.startswith(start)
     )
 
 
-def _commit(found: ComparisonResult) -> str:
-    commit = found.tags.get("git.commit", "")
-    changed = " with changes" if found.tags.get("git.dirty") == "true" else ""
+def _commit(tags: Mapping[str, str]) -> str:
+    commit = tags.get("git.commit", "")
+    changed = " with changes" if tags.get("git.dirty") == "true" else ""
     return f"{commit[:12]}{changed}" if commit else ""
+
+
+def _without_result(found: ComparisonResult) -> str:
+    if found.methods and len(found.failed) == len(found.methods):
+        return "The only method failed." if len(found.methods) == 1 else "Every method failed."
+    return "No method has a throughput within the capacities." if found.methods else "No method was begun."

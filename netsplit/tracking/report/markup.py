@@ -53,8 +53,11 @@ def breakable(text: str) -> list[Child]:
 
 
 def short(text: str, limit: int) -> str:
-    """`text`, or its beginning and an ellipsis."""
-    return text if len(text) <= limit else text[: max(1, limit - 1)].rstrip() + "…"
+    """`text`, or its beginning, an ellipsis and its end, in which long names differ."""
+    if len(text) <= limit:
+        return text
+    end = (limit - 1) // 3
+    return f"{text[: limit - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
 def text_of(root: Element) -> str:

@@ -1,31 +1,21 @@
-"""The whole page: contents, the comparisons beside one another, and a section for each."""
+"""The whole page: contents, the comparisons beside one another, and a section for each; then studies."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from netsplit.tracking.report.bars import series
-from netsplit.tracking.report.charts import comparison_charts, fidelity_chart
-from netsplit.tracking.report.facts import facts_of, lead_of, links_of, when_and_where
-from netsplit.tracking.report.markup import Element, element, text_of
-from netsplit.tracking.report.results import ComparisonResult, Report
+from netsplit.tracking.report.charts import fidelity_chart, throughput_chart
+from netsplit.tracking.report.facts import lead_of_group
+from netsplit.tracking.report.markup import Element, breakable, element, text_of
+from netsplit.tracking.report.results import ComparisonResult, Group, Report
+from netsplit.tracking.report.sections import comparison_section, legend, legend_of, study_section
 from netsplit.tracking.report.style import SCRIPT, STYLE
-from netsplit.tracking.report.tables import (
-    Column,
-    cross_table,
-    epoch_table,
-    memory_table,
-    result_table,
-    run_table,
-    solver_table,
-    table,
-)
+from netsplit.tracking.report.tables import cross_table
 from netsplit.tracking.report.units import moment
 
-__all__ = ["PERFETTO", "html_page"]
+__all__ = ["html_page"]
 
-_MOST_ROWS = 24  # of a table that is not folded
-PERFETTO = "https://ui.perfetto.dev"
 _NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -35,10 +25,14 @@ def html_page(report: Report, folder: Path) -> str:
     It loads nothing: style, script and pictures are in it, and its only addresses are links for a reader.
     """
     colours = {name: series(index) for index, name in enumerate(report.methods)}
-    sections = [
-        _section(found, number, folder, colours) for number, found in enumerate(report.comparisons, start=1)
+    places = {found.place.run_id: f"c{number}" for number, found in enumerate(report.comparisons, 1)}
+    groups = [
+        _group(group, number, folder, colours, places) for number, group in enumerate(report.groups, start=1)
     ]
-    body = element("body", _header(report), _overview(report, colours), *sections, _footer(report))
+    studies = [study_section(study, f"s{number}", folder) for number, study in enumerate(report.studies, 1)]
+    body = element(
+        "body", _header(report), _overview(report, colours, places), *groups, *studies, _footer(report)
+    )
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -54,130 +48,84 @@ def html_page(report: Report, folder: Path) -> str:
 
 
 def _header(report: Report) -> Element:
-    comparisons, methods = len(report.comparisons), sum(1 for _ in report)
-    many = f"{comparisons} comparison{'s' * (comparisons != 1)}, {methods} runs of methods"
     return element(
         "header",
         element("h1", report.title),
-        element("p", f"{many}. Written {moment(report.written)}.", class_="soft"),
+        element("p", f"{report.counted()}. Written {moment(report.written)}.", class_="soft"),
     )
 
 
-def _overview(report: Report, colours: dict[str, str]) -> Element | None:
-    """Contents and the table of all, of several comparisons."""
-    if len(report.comparisons) < 2:
+def _overview(report: Report, colours: dict[str, str], places: dict[str, str]) -> Element | None:
+    """Contents, and what stands alone in one table; None where there is one section only."""
+    if len(report.groups) + len(report.studies) < 2:
         return None
-    entries = [
-        element("li", element("a", found.title, href=f"#c{number}"))
-        for number, found in enumerate(report.comparisons, start=1)
-    ]
+    entries = [_entry(group, number, places) for number, group in enumerate(report.groups, start=1)]
+    entries += [_line(study.title, f"s{number}") for number, study in enumerate(report.studies, start=1)]
     chart = fidelity_chart(report)
     return element(
         "section",
-        element("nav", element("h2", "Comparisons"), element("ol", *entries), aria_label="Contents"),
-        cross_table(report),
-        None if chart is None else _legend_of({name: colours[name] for name in _measured(report)}),
+        element("nav", element("h2", "Contents"), element("ol", *entries), aria_label="Contents"),
+        _alone(report, places),
+        None if chart is None else legend_of({name: colours[name] for name in _measured(report)}),
         None if chart is None else element("div", chart, class_="charts"),
     )
 
 
-def _section(found: ComparisonResult, number: int, folder: Path, colours: dict[str, str]) -> Element:
-    facts = [element("div", element("dt", name), element("dd", value)) for name, value in facts_of(found)]
-    charts = comparison_charts(found, colours)
-    return element(
-        "section",
-        element("h2", found.title),
-        element("p", lead_of(found)),
-        element("p", when_and_where(found), class_="soft"),
-        _failures(found),
-        result_table(found) if found.methods else None,
-        _legend() if charts else None,
-        element("div", *charts, class_="charts") if charts else None,
-        solver_table(found) if found.methods else None,
-        _memory(found),
-        _folded("Figures of each epoch", epoch_table(found)),
-        element("dl", *facts),
-        run_table(found, folder),
-        _how_to_open(found),
-        _folded(
-            "Links between devices", _pairs("Links", "From, to", "Latency, bandwidth, fit", links_of(found))
-        ),
-        _folded("Configuration", _pairs("Configuration", "Key", "Value", list(found.params.items()))),
-        id=f"c{number}",
+def _entry(group: Group, number: int, places: dict[str, str]) -> Element:
+    if group.alone:
+        return _line(group.title, places[group.comparisons[0].place.run_id])
+    entry = _line(group.title, f"e{number}")
+    entry.append(
+        element("ul", *(_line(found.case, places[found.place.run_id]) for found in group.comparisons))
+    )
+    return entry
+
+
+def _line(text: str, place: str) -> Element:
+    return element("li", element("a", text, href=f"#{place}"))
+
+
+def _alone(report: Report, places: dict[str, str]) -> Element | None:
+    """The comparisons that are no cases, where there are several."""
+    found = [group.comparisons[0] for group in report.groups if group.alone]
+    if len(found) < 2:
+        return None
+    alike = len({each.name for each in found}) == 1  # the contents above have it
+    return cross_table(
+        found, _links(found, [e.detail if alike else e.title for e in found], places), "Comparison"
     )
 
 
-def _memory(found: ComparisonResult) -> Element | None:
-    """Open where it is short."""
-    rows = sum(len(method.peaks) for method in found.methods)
-    content = memory_table(found)
-    return content if rows <= _MOST_ROWS else _folded("Peak memory of each device", content)
-
-
-def _failures(found: ComparisonResult) -> Element | None:
-    entries = [
-        element("li", element("b", f"{method.name} {method.outcome}: ", class_="bad"), method.row.error)
-        for method in found.failed
+def _links(found: list[ComparisonResult], names: list[str], places: dict[str, str]) -> list[Element]:
+    return [
+        element("a", *breakable(name), href=f"#{places[each.place.run_id]}")
+        for each, name in zip(found, names, strict=True)
     ]
-    if found.error and found.best is not None:
-        entries.insert(0, element("li", element("b", "the comparison: ", class_="bad"), found.error))
-    return element("ul", *entries, class_="failures") if entries else None
 
 
-def _legend() -> Element:
-    """What pale, solid, track and stroke mean."""
-    samples = {
-        "predicted": [_sample(0, 10, "pale s7")],
-        "measured": [_sample(3, 4, "solid s7")],
-        "capacity": [_sample(0, 10, "track"), element("line", x1=21, x2=21, y1=0, y2=10, class_="limit")],
-    }
-    entries = [element("li", _swatch(*shapes), name) for name, shapes in samples.items()]
-    return element("ul", *entries, class_="legend")
-
-
-def _legend_of(colours: dict[str, str]) -> Element:
-    entries = [
-        element("li", _swatch(element("circle", cx=11, cy=5, r=4, class_=f"solid {colour}")), name)
-        for name, colour in colours.items()
-    ]
-    return element("ul", *entries, class_="legend")
+def _group(
+    group: Group, number: int, folder: Path, colours: dict[str, str], places: dict[str, str]
+) -> Element:
+    """A comparison, or the cases of an experiment below what they have in common."""
+    found = list(group.comparisons)
+    if group.alone:
+        return comparison_section(found[0], places[found[0].place.run_id], folder, colours)
+    charts = [throughput_chart(f"{each.case}, samples/s", each, colours) for each in found]
+    return element(
+        "section",
+        element("h2", group.title),
+        element("p", lead_of_group(group)),
+        cross_table(found, _links(found, [each.case for each in found], places), "Case"),
+        legend(found, capacity=False),
+        element("div", *charts, class_="charts"),
+        *(comparison_section(each, places[each.place.run_id], folder, colours, case=True) for each in found),
+        id=f"e{number}",
+    )
 
 
 def _measured(report: Report) -> list[str]:
     shown = {method.name for _, method in report if method.row.prediction_error is not None}
     return [name for name in report.methods if name in shown]
-
-
-def _swatch(*shapes: Element) -> Element:
-    return element("svg", *shapes, viewBox="0 0 22 10", aria_hidden="true")
-
-
-def _sample(y: float, height: float, style: str) -> Element:
-    return element("rect", x=0, y=y, width=22, height=height, rx=2, class_=style)
-
-
-def _how_to_open(found: ComparisonResult) -> Element | None:
-    if all(method.place.trace is None for method in found.methods):
-        return None
-    link = element("a", "ui.perfetto.dev", href=PERFETTO, rel="noreferrer")
-    return element(
-        "p", "A trace shows what every device does when: save the file, open ", link,
-        ", choose Open trace file, and take it. It stays on your machine.", class_="soft",
-    )  # fmt: skip
-
-
-def _folded(summary: str, content: Element | None) -> Element | None:
-    return None if content is None else element("details", element("summary", summary), content)
-
-
-def _pairs(caption: str, name: str, value: str, pairs: list[tuple[str, str]]) -> Element | None:
-    if not pairs:
-        return None
-    columns = [
-        Column(name, [key for key, _ in pairs], False),
-        Column(value, [text for _, text in pairs], False),
-    ]
-    return table(caption, columns)
 
 
 def _footer(report: Report) -> Element:

@@ -9,17 +9,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.tracking.database import open_client, sqlite_path
-from netsplit.tracking.report.choose import NEWEST, PARENT, Runs, check_runs, choose_comparisons, runs_of
-from netsplit.tracking.report.results import ComparisonResult, EpochFigures, MethodResult, Place, Report
+from netsplit.tracking.report.choose import NEWEST, PARENT, Runs, check_runs, choose_runs, is_study, runs_of
+from netsplit.tracking.report.groups import grouped
+from netsplit.tracking.report.places import duration_s, place_of, started
+from netsplit.tracking.report.results import (
+    PUBLISHED,
+    ComparisonResult,
+    EpochFigures,
+    MethodResult,
+    Report,
+)
+from netsplit.tracking.report.studies import read_studies
 from netsplit.tracking.table import ComparisonRow
-from netsplit.tracking.values import hidden
+from netsplit.tracking.values import hidden, plain_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["read_report"]
 
-_TRACE = "trace.json"
 _MOST_TOLD = 3  # parameters that tell a comparison from others of its name
 _INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
 
@@ -38,12 +44,12 @@ def read_report(
     runs: Runs = NEWEST,
     title: str = "NetSplit report",
 ) -> Report:
-    """What the database at `uri` holds of the chosen comparisons.
+    """What the database at `uri` holds of the chosen comparisons and studies.
 
     Args:
         uri: as of `Tracker`; a database file that is not there is not made.
         experiments: names of MLflow experiments, or patterns with ``*`` and ``?``.
-        runs: "newest", the newest of each name; a number, so many newest; or ids of comparisons.
+        runs: "newest", the newest of each name; a number, so many newest; or ids of runs.
 
     Raises:
         ConfigError: there is no database, no such experiment or run, or none that has finished.
@@ -54,14 +60,15 @@ def read_report(
         raise ConfigError(f"there is no database {path}: `make run` records one, or set tracking.uri.")
     client = open_client(uri)
     try:
-        chosen = choose_comparisons(client, experiments, runs)
-        found = [_comparison(client, uri, run, experiment) for run, experiment in chosen]
+        chosen = choose_runs(client, experiments, runs)
+        found = [_comparison(client, uri, run, name) for run, name in chosen if not is_study(run)]
+        studies = read_studies(client, uri, [each for each in chosen if is_study(each[0])])
     except NetSplitError:
         raise
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(f"tracking uri '{hidden(uri)}' cannot be read: {hidden(reason)}") from error
-    return Report(title, _told_apart(found), hidden(uri), datetime.now(UTC))
+    return Report(title, grouped(_told_apart(found)), hidden(uri), datetime.now(UTC), studies)
 
 
 def _comparison(client: MlflowClient, uri: str, run: Run, experiment: str) -> ComparisonResult:
@@ -74,19 +81,22 @@ def _comparison(client: MlflowClient, uri: str, run: Run, experiment: str) -> Co
     ]
     return ComparisonResult(
         name=str(run.info.run_name),
-        place=_place(client, uri, run),
+        place=place_of(client, uri, run),
         experiment=experiment,
         state=str(run.info.status),
-        methods=[_method(client, uri, child, params) for child in children],
+        methods=[_method(client, uri, child, params, tags) for child in children],
         tags=tags,
         params=params,
-        started=_moment(run.info.start_time),
-        seconds=_duration_s(run),
+        started=started(run),
+        seconds=duration_s(run),
         error=tags.get("error"),
     )
 
 
-def _method(client: MlflowClient, uri: str, run: Run, shared: Mapping[str, str]) -> MethodResult:
+def _method(
+    client: MlflowClient, uri: str, run: Run, shared: Mapping[str, str], tags: Mapping[str, str]
+) -> MethodResult:
+    """One method: `shared` and `tags` are its comparison's parameters and tags."""
     params = {**shared, **run.data.params}
     metrics = {key: float(value) for key, value in run.data.metrics.items() if _finite(value) is not None}
     epochs = _epochs(client, run)
@@ -98,16 +108,18 @@ def _method(client: MlflowClient, uri: str, run: Run, shared: Mapping[str, str])
         expected = batch / predicted_s
     if measured_s is None and mean is not None:  # of a plan, whose mean is a prediction
         expected, mean = mean, None
+    row = _row(run, metrics, params, epochs, mean)
     return MethodResult(
-        row=_row(run, metrics, params, epochs, mean),
-        place=_place(client, uri, run),
+        row=row,
+        place=place_of(client, uri, run),
         state=str(run.info.status),
         predicted_throughput=expected,
         engine=run.data.tags.get("solver_engine", ""),
         bound_s=metrics.get("solver_bound_s"),
-        started=_moment(run.info.start_time),
-        seconds=_duration_s(run),
+        started=started(run),
+        seconds=duration_s(run),
         epochs=epochs,
+        published=_finite(tags.get(plain_key(PUBLISHED + row.method))),
     )
 
 
@@ -195,22 +207,6 @@ def _size(text: str | None) -> int | None:
         return None
 
 
-def _place(client: MlflowClient, uri: str, run: Run) -> Place:
-    run_id, artifacts = str(run.info.run_id), urlsplit(run.info.artifact_uri or "")
-    page = None
-    if uri.startswith("http"):
-        server = _without_user(uri).rstrip("/")
-        page = f"{server}/#/experiments/{quote(run.info.experiment_id)}/runs/{quote(run_id)}"
-    if artifacts.scheme in ("", "file"):
-        folder = Path(unquote(artifacts.path))
-        is_here = bool(artifacts.path) and folder.is_dir()
-        trace = folder / _TRACE
-        return Place(run_id, page, folder if is_here else None, trace if trace.is_file() else None)
-    if page is None or all(each.path != _TRACE for each in client.list_artifacts(run_id)):
-        return Place(run_id, page)
-    return Place(run_id, page, trace=f"{page}/artifacts/{_TRACE}")
-
-
 def _told_apart(found: Sequence[ComparisonResult]) -> list[ComparisonResult]:
     """Comparisons of one name get what differs in their configs as a detail, or else when they began."""
     answer = []
@@ -253,18 +249,3 @@ def _finite(value: object) -> float | None:
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) and abs(number) < _INFINITE else None
-
-
-def _moment(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1e3, UTC)
-
-
-def _duration_s(run: Run) -> float | None:
-    begin, end = run.info.start_time, run.info.end_time
-    return None if begin is None or end is None else (end - begin) / 1e3
-
-
-def _without_user(uri: str) -> str:
-    """A server's address for a link: without the name and password of whoever wrote the report."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,7 +1,8 @@
-"""What a report shows, as it was recorded: comparisons, their methods, the methods' epochs."""
+"""What a report shows, as it was recorded: comparisons, their methods, the methods' epochs; studies."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -10,7 +11,13 @@ from pathlib import Path
 
 from netsplit.tracking.table import ComparisonRow
 
-__all__ = ["ComparisonResult", "EpochFigures", "MethodResult", "Place", "Report"]
+__all__ = [
+    "PUBLISHED", "ComparisonResult", "EpochFigures", "Group", "MethodResult", "PictureFile", "Place",
+    "Report", "StudyRecord",
+]  # fmt: skip
+
+PUBLISHED = "published."
+"""Tags of a comparison: ``published.<method>``, the samples per second that others report of it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class MethodResult:
     started: datetime | None = None
     seconds: float | None = None  # from begin to end
     epochs: Sequence[EpochFigures] = ()
+    published: float | None = None  # samples per second that others report
 
     @property
     def name(self) -> str:
@@ -61,6 +69,13 @@ class MethodResult:
         if self.row.failed:
             return None
         return self.predicted_throughput if self.row.throughput is None else self.row.throughput
+
+    @property
+    def difference(self) -> float | None:
+        """(ours - published) / published."""
+        if self.throughput is None or not self.published:
+            return None
+        return self.throughput / self.published - 1
 
     @property
     def peaks(self) -> dict[str, int]:
@@ -121,11 +136,33 @@ class ComparisonResult:
         return self.tags.get("mode") == "planned"
 
     @property
+    def case(self) -> str:
+        """Its name among the cases of an experiment; empty of one that stands alone."""
+        return self.tags.get("case", "")
+
+    @property
+    def published(self) -> list[MethodResult]:
+        """Those of which others published a throughput."""
+        return [method for method in self.methods if method.published is not None]
+
+    @property
+    def contested(self) -> bool:
+        """Two methods or more have a throughput, so that one of them is the fastest."""
+        return sum(method.throughput is not None for method in self.methods) > 1
+
+    @property
     def best(self) -> MethodResult | None:
         """The fastest within its devices' capacities; measured before only predicted."""
         known = [method for method in self.methods if method.throughput is not None and not method.too_large]
         measured = [method for method in known if not method.only_predicted]
         return max(measured or known, key=lambda method: method.throughput or 0.0, default=None)
+
+    def won_by(self, method: MethodResult) -> bool:
+        """It is the fastest of several, or exactly as fast."""
+        best = self.best
+        if best is None or not self.contested or method.too_large:
+            return False
+        return method.throughput == best.throughput and method.only_predicted == best.only_predicted
 
     @property
     def failed(self) -> list[MethodResult]:
@@ -133,13 +170,75 @@ class ComparisonResult:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Comparisons in the order in which they are shown."""
+class Group:
+    """The cases of an experiment, or one comparison alone."""
 
     title: str
     comparisons: Sequence[ComparisonResult]
+
+    @property
+    def alone(self) -> bool:
+        return len(self.comparisons) == 1
+
+
+@dataclass(frozen=True)
+class PictureFile:
+    """A picture as it was recorded."""
+
+    name: str
+    kind: str  # "image/svg+xml", "image/png"
+    content: bytes = field(repr=False)
+
+    @property
+    def address(self) -> str:
+        """The whole picture as an address."""
+        return f"data:{self.kind};base64,{base64.b64encode(self.content).decode('ascii')}"
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """One study: its table as it was shown, its notes and its pictures."""
+
+    name: str
+    place: Place
+    experiment: str
+    about: str
+    headings: Sequence[str] = ()
+    numeric: Sequence[bool] = ()  # of each heading: figures, which stand to the right
+    rows: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+    pictures: Sequence[PictureFile] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    started: datetime | None = None
+    detail: str = ""  # tells it from others of its name
+
+    @property
+    def title(self) -> str:
+        name = f"{self.name} ({self.detail})" if self.detail else self.name
+        return f"{name}: {self.about}" if self.about else name
+
+
+@dataclass(frozen=True)
+class Report:
+    """Comparisons and studies in the order in which they are shown; cases beside one another."""
+
+    title: str
+    groups: Sequence[Group]
     source: str  # the database, without a password
     written: datetime
+    studies: Sequence[StudyRecord] = ()
+
+    @property
+    def comparisons(self) -> list[ComparisonResult]:
+        return [comparison for group in self.groups for comparison in group.comparisons]
+
+    def counted(self) -> str:
+        """``4 comparisons, 2 studies``."""
+        comparisons, studies = len(self.comparisons), len(self.studies)
+        parts = [f"{comparisons} comparison{'s' * (comparisons != 1)}"] if comparisons else []
+        parts += [f"{studies} {'study' if studies == 1 else 'studies'}"] if studies else []
+        return ", ".join(parts)
 
     @property
     def methods(self) -> list[str]:

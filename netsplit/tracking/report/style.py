@@ -23,6 +23,7 @@ STYLE = """
     --s0: #58aee5; --s1: #eda83a; --s2: #3cc79a; --s3: #e296c3; --s4: #93d0f4; --s5: #f28a4b; --s6: #e2d656;
     --s7: #a9b0bb;
   }
+  .pictures img { opacity: .92; }
 }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
@@ -33,12 +34,15 @@ body {
 }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .25rem; font-weight: 650; letter-spacing: -.01em; }
 h2 { font-size: 1.25rem; line-height: 1.3; margin: 0; font-weight: 650; }
+h3 { font-size: 1.08rem; line-height: 1.3; margin: 0; font-weight: 650; }
 p { margin: .35rem 0; max-width: 46rem; }
 a { color: var(--link); text-underline-offset: .15em; }
 .soft, .soft a { color: var(--soft); }
 .bad { color: var(--bad); }
 section { border-top: 1px solid var(--line); margin-top: 2.5rem; padding-top: 1.5rem; }
+section.case { margin-top: 1.75rem; padding-top: 1.25rem; }
 nav ol { margin: .75rem 0 0; padding-left: 1.5rem; }
+nav ul { margin: 0; padding-left: 1.1rem; font-size: .92rem; }
 dl {
   display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 15rem), 1fr));
   gap: .6rem 1.5rem; margin: 1rem 0;
@@ -57,6 +61,12 @@ figure {
   border-radius: 8px;
 }
 figcaption { font-size: .85rem; font-weight: 600; margin-bottom: .6rem; }
+.pictures { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem; margin: 1.25rem 0; }
+.pictures figure { max-width: 56rem; }
+.pictures .scroll { margin: 0; }
+.pictures img { display: block; width: 100%; height: auto; background: #ffffff; }
+.hint { display: none; color: var(--soft); font-weight: 400; }
+.notes { margin: .75rem 0; padding-left: 1.1rem; max-width: 46rem; font-size: .9rem; color: var(--soft); }
 .legend {
   font-size: .82rem; color: var(--soft); display: flex; flex-wrap: wrap; gap: .2rem 1.1rem;
   margin: 1rem 0 -.5rem; padding: 0; list-style: none;
@@ -77,6 +87,7 @@ svg .name { font-size: 11px; fill: currentColor; }
 .axis { stroke: var(--soft); stroke-width: 1; fill: none; }
 .limit { stroke: var(--text); stroke-width: 1.5; }
 .leader { stroke: var(--line); stroke-width: 1; fill: none; }
+.mark { fill: var(--card); stroke: var(--text); stroke-width: 1.5; }
 .band { fill: var(--track); }
 .scroll { overflow-x: auto; margin: 0 0 1.25rem; max-width: 100%; }
 table {
@@ -95,6 +106,7 @@ th:first-child {
 }
 tbody th:first-child { white-space: normal; }
 tbody th a { display: block; min-width: 8.5rem; }
+.below { display: block; font-size: .78rem; font-weight: 400; color: var(--soft); }
 .number { text-align: right; }
 tr.best td, tr.best th { font-weight: 650; background: var(--best); }
 code { font-size: .84em; font-family: ui-monospace, "Liberation Mono", Menlo, monospace; }
@@ -106,6 +118,10 @@ th[aria-sort="descending"]::after { content: " \\2193"; }
 @media (max-width: 30rem) {
   body { padding: 1rem .75rem 3rem; }
   th:first-child { max-width: 9.5rem; }
+}
+@media (max-width: 40rem) {
+  .hint { display: inline; }
+  .pictures .scroll:focus img { width: 44rem; }
 }
 @media print {
   section { break-before: page; }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from netsplit.tracking.report.markup import Child, Element, breakable, clean, element, link_to
-from netsplit.tracking.report.results import ComparisonResult, MethodResult, Report
-from netsplit.tracking.report.units import NONE, column, fixed, moment, took
+from netsplit.tracking.report.results import ComparisonResult, MethodResult, StudyRecord
+from netsplit.tracking.report.units import NONE, as_given, column, decimals, fixed, moment, took
 
 __all__ = [
     "Column", "cross_table", "epoch_table", "memory_table", "result_table", "run_table", "solver_table",
-    "table",
+    "study_table", "table",
 ]  # fmt: skip
 
 _MIB = 2.0**-20
@@ -31,13 +31,17 @@ class Column:
         return all(cell in (None, "", NONE) for cell in self.cells)
 
 
-def table(caption: str, columns: Sequence[Column], best: int | None = None) -> Element:
+def table(caption: str, columns: Sequence[Column], best: Container[int] = ()) -> Element | None:
     """A table in a box of its own that scrolls; columns without any figure are left out.
 
+    None where nothing but the first column is left.
+
     Args:
-        best: the row to be marked.
+        best: the rows to be marked.
     """
     shown = [columns[0], *(each for each in columns[1:] if not each.empty)]
+    if len(shown) == 1:
+        return None
     head = [element("th", each.heading, scope="col", class_=_style(each)) for each in shown]
     rows = []
     for index in range(len(columns[0].cells)):
@@ -47,39 +51,47 @@ def table(caption: str, columns: Sequence[Column], best: int | None = None) -> E
         cells += [
             element("td", cell, class_=_style(each)) for cell, each in zip(others, shown[1:], strict=True)
         ]
-        rows.append(element("tr", *cells, class_="best" if index == best else None))
+        rows.append(element("tr", *cells, class_="best" if index in best else None))
     found = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
     box = element("div", found, class_="scroll", tabindex="0", role="region", aria_label=clean(caption))
     return element("div", element("p", caption, class_="caption"), box)
 
 
-def cross_table(report: Report) -> Element | None:
-    """Samples per second: a row for each comparison, a column for each method; None of fewer than two."""
-    if len(report.comparisons) < 2:
-        return None
-    alike = len({each.name for each in report.comparisons}) == 1  # the contents above have it
-    links = [
-        element("a", *breakable(f"{number}. {each.detail if alike else each.title}"), href=f"#c{number}")
-        for number, each in enumerate(report.comparisons, 1)
-    ]
-    columns = [Column("Comparison", links, number=False)]
-    for name in report.methods:
-        columns.append(Column(name, [_throughput_cell(each, name) for each in report.comparisons]))
-    note = "; ★ the fastest of its row"
-    if any(method.only_predicted for _, method in report):
+def cross_table(found: Sequence[ComparisonResult], names: Sequence[Child], heading: str) -> Element | None:
+    """Samples per second: a row for each comparison, a column for each method; below, what others published.
+
+    Args:
+        names: of the rows.
+        heading: what the rows are.
+    """
+    results = [method for each in found for method in each.methods]
+    digits = decimals(method.throughput for method in results)
+    columns = [Column(heading, names, number=False)]
+    for name in dict.fromkeys(method.name for method in results):
+        cells = [_throughput_cell(each, name, digits) for each in found]
+        columns.append(Column(name, cells))
+    contested = any(each.won_by(method) for each in found for method in each.methods)
+    note = "; ★ the fastest of its row" if contested else ""
+    if any(method.only_predicted for method in results):
         note += "; italics: predicted"
+    if any(each.published for each in found):
+        note += "; below: published (difference)"
     return table(f"Throughput, samples/s{note}", columns)
 
 
-def result_table(found: ComparisonResult) -> Element:
+def result_table(found: ComparisonResult) -> Element | None:
+    """None where every method failed: the reasons say it."""
+    if len(found.failed) == len(found.methods):
+        return None
     methods, rows = found.methods, [method.row for method in found.methods]
-    best = found.best
-    top = None if best is None else best.throughput
+    top = found.best.throughput if found.best and found.contested else None
     kind = ["predicted" if method.only_predicted else "" for method in methods]
     mixed = len(set(kind)) > 1
     columns = [
         _names(methods),
         Column("Samples/s", column([method.throughput for method in methods])),
+        Column("Published", as_given([method.published for method in methods])),
+        Column("Difference, %", [fixed(_hundred(method.difference), 1, sign=True) for method in methods]),
         Column("Of the best, %", [_share(method.throughput, top) for method in methods]),
         Column("Predicted, ms", column([row.predicted_s for row in rows], 1e3)),
         Column("Measured, ms", column([row.measured_s for row in rows], 1e3)),
@@ -89,11 +101,12 @@ def result_table(found: ComparisonResult) -> Element:
         Column("Throughput is", kind if mixed else [None] * len(kind), number=False),
         Column("State", [_state(method) for method in methods], number=False),
     ]
-    return table("Results", columns, None if best is None else list(methods).index(best))
+    return table("Results", columns, [at for at, method in enumerate(methods) if found.won_by(method)])
 
 
-def solver_table(found: ComparisonResult) -> Element:
-    methods, rows = found.methods, [method.row for method in found.methods]
+def solver_table(found: ComparisonResult) -> Element | None:
+    methods = [method for method in found.methods if not method.row.failed or method.row.solve_s is not None]
+    rows = [method.row for method in methods]
     times = column([*(row.objective_s for row in rows), *(method.bound_s for method in methods)], 1e3)
     columns = [
         _names(methods),
@@ -152,7 +165,14 @@ def epoch_table(found: ComparisonResult) -> Element | None:
     return table("Epochs", columns)
 
 
-def run_table(found: ComparisonResult, folder: Path) -> Element:
+def study_table(study: StudyRecord) -> Element | None:
+    """The table as it was shown when the study ended."""
+    cells = list(zip(*study.rows, strict=True)) or [()] * len(study.headings)
+    columns = [Column(*each) for each in zip(study.headings, cells, study.numeric, strict=True)]
+    return table("Results", columns) if columns else None
+
+
+def run_table(found: ComparisonResult, folder: Path) -> Element | None:
     """The MLflow runs with links to their files, relative to `folder`."""
     places = [found.place, *(method.place for method in found.methods)]
     begun = [found.started, *(method.started for method in found.methods)]
@@ -175,16 +195,25 @@ def _names(methods: Sequence[MethodResult]) -> Column:
     return Column("Method", [method.name for method in methods], number=False)
 
 
-def _throughput_cell(found: ComparisonResult, name: str) -> Child:
+def _throughput_cell(found: ComparisonResult, name: str, digits: int) -> Child:
     method = next((each for each in found.methods if each.name == name), None)
     if method is None:
         return NONE
+    below = None
+    if method.published is not None:
+        (known,) = as_given([method.published])
+        if method.difference is not None:
+            known += f" ({fixed(100 * method.difference, 0, sign=True)} %)"
+        below = element("span", known, class_="below")
+    return element("span", _reached(found, method, digits), None if below is None else " ", below)
+
+
+def _reached(found: ComparisonResult, method: MethodResult, digits: int) -> Child:
     if method.row.failed:
         return element("span", method.outcome, class_="bad", title=method.row.error)
-    text = fixed(method.throughput, 1)
-    if method is found.best:
-        return element("b", "★ ", element("i", text) if method.only_predicted else text)
-    return element("i", text) if method.only_predicted else text
+    text = fixed(method.throughput, digits)
+    shown: Child = element("i", text) if method.only_predicted else text
+    return element("b", "★ ", shown) if found.won_by(method) else shown
 
 
 def _share(value: float | None, top: float | None) -> str:

@@ -1,14 +1,22 @@
-"""The report as Markdown: the tables of all comparisons, for a message or a repository."""
+"""The report as Markdown: the tables of all comparisons and studies, for a message or a repository."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from netsplit.tracking.report.facts import facts_of, lead_of, when_and_where
+from netsplit.tracking.report.facts import (
+    facts_of,
+    lead_of,
+    lead_of_group,
+    own_error,
+    when_and_where,
+    when_recorded,
+)
 from netsplit.tracking.report.markup import clean, link_to
-from netsplit.tracking.report.results import ComparisonResult, MethodResult, Report
-from netsplit.tracking.report.units import NONE, fixed, moment
+from netsplit.tracking.report.results import ComparisonResult, Group, MethodResult, Report, StudyRecord
+from netsplit.tracking.report.units import NONE, as_given, decimals, fixed, moment
 from netsplit.tracking.table import markdown
 
 __all__ = ["markdown_page"]
@@ -17,28 +25,51 @@ _SIGNS = re.compile(r"([\\`*_\[\]<>#&~])")
 
 
 def markdown_page(report: Report, folder: Path) -> str:
-    """The Markdown; links to files are relative to `folder`."""
+    """The Markdown; links to files are relative to `folder`, pictures are at its end."""
     parts = [f"# {_plain(report.title)}", f"Written {moment(report.written)}."]
-    if len(report.comparisons) > 1:
-        parts.append(_cross(report))
-    parts += [_section(found, folder) for found in report.comparisons]
+    alone = [group.comparisons[0] for group in report.groups if group.alone]
+    if len(alone) > 1:
+        parts.append(_cross(alone, [found.title for found in alone]))
+    for group in report.groups:
+        parts += [_section(group.comparisons[0], folder)] if group.alone else _group(group, folder)
+    parts += [_study(study, number) for number, study in enumerate(report.studies, 1)]
+    addresses = [
+        f"[{_label(number, at)}]: {picture.address}"
+        for number, study in enumerate(report.studies, 1)
+        for at, picture in enumerate(study.pictures, 1)
+    ]
+    parts += ["\n".join(addresses)] if addresses else []
     return "\n\n".join(parts) + "\n"
 
 
-def _cross(report: Report) -> str:
-    """Samples per second; bold is the fastest of its row."""
-    lines = [["Samples/s", *map(_plain, report.methods)], ["---", *["---:"] * len(report.methods)]]
-    for found in report.comparisons:
-        by_name = {method.name: method for method in found.methods}
-        cells = [_throughput(found, by_name.get(name)) for name in report.methods]
-        lines.append([_plain(found.title), *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _group(group: Group, folder: Path) -> list[str]:
+    table = _cross(group.comparisons, [found.case for found in group.comparisons])
+    cases = [_section(found, folder, case=True) for found in group.comparisons]
+    return [f"## {_plain(group.title)}", _plain(lead_of_group(group)), table, *cases]
 
 
-def _section(found: ComparisonResult, folder: Path) -> str:
-    parts = [f"## {_plain(found.title)}", _plain(lead_of(found)), _plain(when_and_where(found))]
+def _cross(found: Sequence[ComparisonResult], names: Sequence[str]) -> str:
+    """Samples per second, and in brackets what others published; bold is the fastest of its row."""
+    results = [method for each in found for method in each.methods]
+    methods = list(dict.fromkeys(method.name for method in results))
+    digits = decimals(method.throughput for method in results)
+    rows = []
+    for name, each in zip(names, found, strict=True):
+        by_name = {method.name: method for method in each.methods}
+        rows.append([_plain(name), *(_throughput(each, by_name.get(method), digits) for method in methods)])
+    table = _table(["Samples/s", *map(_plain, methods)], [False] + [True] * len(methods), rows)
+    known = any(each.published for each in found)
+    return f"{table}\n\nIn brackets: published, and how far ours is from it." if known else table
+
+
+def _section(found: ComparisonResult, folder: Path, case: bool = False) -> str:
+    heading = f"### {_plain(found.case)}" if case else f"## {_plain(found.title)}"
+    parts = [heading, _plain(lead_of(found)), _plain(when_and_where(found))]
+    error = own_error(found)
+    parts += [] if error is None else [f"**The comparison failed:** {_plain(error)}"]
     if found.methods:
         parts.append(_escaped(markdown([method.full_row for method in found.methods])).rstrip())
+    parts += [_beside(found)] if found.published else []
     facts = [*facts_of(found), ("MLflow run", found.place.run_id)]
     parts.append("\n".join(f"- {name}: {_plain(value)}" for name, value in facts))
     traces = [(method.name, link_to(method.place.trace, folder)) for method in found.methods]
@@ -48,15 +79,55 @@ def _section(found: ComparisonResult, folder: Path) -> str:
     return "\n\n".join(parts)
 
 
-def _throughput(found: ComparisonResult, method: MethodResult | None) -> str:
+def _beside(found: ComparisonResult) -> str:
+    """What others published, and how far ours are from it."""
+    methods = found.published
+    digits = decimals(method.throughput for method in methods)
+    rows = [
+        [_plain(method.name), fixed(method.throughput, digits), known, _percent(method.difference, 1)]
+        for method, known in zip(methods, as_given(method.published for method in methods), strict=True)
+    ]
+    return _table(["Method", "Samples/s", "Published", "Difference"], [False, True, True, True], rows)
+
+
+def _study(study: StudyRecord, number: int) -> str:
+    parts = [f"## {_plain(study.title)}", _plain(when_recorded(study))]
+    if study.headings:
+        rows = [list(map(_plain, row)) for row in study.rows]
+        parts.append(_table(list(map(_plain, study.headings)), study.numeric, rows))
+    if study.notes:
+        parts.append("\n".join(f"- {_plain(note)}" for note in study.notes))
+    for at, picture in enumerate(study.pictures, 1):
+        parts.append(f"![{_plain(picture.name)}][{_label(number, at)}]")
+    parts.append(f"- MLflow experiment: {_plain(study.experiment)}\n- MLflow run: {study.place.run_id}")
+    return "\n\n".join(parts)
+
+
+def _label(study: int, picture: int) -> str:
+    return f"picture {study}.{picture}"
+
+
+def _throughput(found: ComparisonResult, method: MethodResult | None, digits: int) -> str:
     if method is None:
         return NONE
+    known = as_given([method.published])[0]
     if method.row.failed:
-        return method.outcome
-    text = fixed(method.throughput, 1)
+        return method.outcome if method.published is None else f"{method.outcome} ({known})"
+    text = fixed(method.throughput, digits)
     if method.only_predicted:
         text += " predicted"
-    return f"**{text}**" if method is found.best else text
+    text = f"**{text}**" if found.won_by(method) else text
+    return text if method.published is None else f"{text} ({known}, {_percent(method.difference, 0)})"
+
+
+def _percent(fraction: float | None, digits: int) -> str:
+    return fixed(None if fraction is None else 100 * fraction, digits, sign=True) + " %"
+
+
+def _table(headings: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
+    """Of finished cells."""
+    lines = [headings, ["---:" if each else "---" for each in numeric], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _plain(text: str) -> str:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable
 from datetime import datetime
 
-__all__ = ["NONE", "column", "decimals", "fixed", "moment", "took"]
+__all__ = ["NONE", "as_given", "column", "decimals", "fixed", "moment", "took"]
 
 NONE = "\N{EN DASH}"
 _SIGNIFICANT = 3  # digits that the smallest number of a column keeps
 _MOST = 3  # decimals
+_LONG = 1e9  # from here on with an exponent
 
 
 def decimals(values: Iterable[float | None], least: int = 1) -> int:
@@ -26,8 +27,21 @@ def fixed(value: float | None, digits: int, sign: bool = False) -> str:
     """With thousands separated, and a true minus; `NONE` where there is no number."""
     if value is None or not math.isfinite(value):
         return NONE
-    text = f"{value:{'+' if sign else ''},.{digits}f}"
+    flag = "+" if sign else ""
+    if abs(value) < _LONG:
+        text = f"{value:{flag},.{digits}f}"
+    else:
+        mantissa, _, exponent = f"{value:{flag}.{_SIGNIFICANT - 1}e}".partition("e")
+        text = f"{mantissa}e{int(exponent)}"
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+def as_given(values: Iterable[float | None]) -> list[str]:
+    """Texts with as many decimals as the most exact of the values has: what others printed."""
+    known = list(values)
+    parts = [f"{value:.{_MOST}f}".rstrip("0").partition(".")[2] for value in known if value is not None]
+    digits = max(map(len, parts), default=0)
+    return [fixed(value, digits) for value in known]
 
 
 def column(values: Iterable[float | None], scale: float = 1.0, least: int = 1) -> list[str]:

@@ -1,0 +1,165 @@
+"""What the command line gives for all reaches cases that have their own; what would be lost is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from rich.console import Console
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.records import Comparison
+from runners import compare
+from runners._cases import cases_of, published_of
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+MODELS = """# @package _global_
+defaults:
+  - /model@cases.amoeba.model: amoebanet_d
+  - /dataset@cases.amoeba.dataset: synthetic
+  - /model@cases.wide.model: wide_resnet152_all
+  - /dataset@cases.wide.dataset: synthetic
+  - /model@cases.unet.model: unet_classic
+  - /dataset@cases.unet.dataset: synthetic
+  - override /cluster: titan_rtx3
+cases:
+  amoeba: {batch_size: 32, dataset: {num_classes: 1000}}
+  wide: {batch_size: 32, dataset: {num_classes: 1000}}
+  unet: {batch_size: 16, dataset: {kind: mask, num_classes: 21}, model: {num_classes: 21}}
+"""
+DEVICES = """# @package _global_
+defaults:
+  - override /cluster: uniform
+cases:
+  one: {cluster: {devices: 1}}
+  two: {cluster: {devices: 2}}
+"""
+NAMES = ("amoeba", "wide", "unet")
+Cases = Callable[..., dict[str, DictConfig]]
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Cases:
+    """Compose an experiment of the above with overrides; answers its cases."""
+    (tmp_path / "experiment").mkdir()
+    for name, text in (("models", MODELS), ("devices", DEVICES)):
+        (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
+
+    def composed(experiment: str, *overrides: str) -> dict[str, DictConfig]:
+        given = [f"experiment={experiment}", f"hydra.searchpath=[file://{tmp_path}]", *overrides]
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return cases_of(compose("config", given), given)
+
+    return composed
+
+
+def test_without_overrides_cases_have_their_own(cases: Cases) -> None:
+    assert [each.batch_size for each in cases("models").values()] == [32, 32, 16]
+
+
+def test_a_value_for_all_is_for_all_and_one_for_a_case_for_that(cases: Cases) -> None:
+    found = cases("models", "cases.unet.batch_size=4", "batch_size=8")
+    assert {name: each.batch_size for name, each in found.items()} == dict.fromkeys(NAMES, 8) | {"unet": 4}
+
+
+def test_an_option_for_all_takes_the_place_of_each_case_s_own(cases: Cases) -> None:
+    found = cases("models", "dataset.limit=9", "dataset=digits", "cases.unet.batch_size=4")
+    for each in found.values():
+        assert each.dataset._target_ == "netsplit.data.digits"
+        assert each.dataset.limit == 9
+    assert found["unet"].batch_size == 4
+
+
+def test_an_option_for_one_case_stays_beside_one_for_all(cases: Cases) -> None:
+    found = cases("models", "dataset=digits", "dataset@cases.unet.dataset=text")
+    targets = {name: each.dataset._target_.rpartition(".")[2] for name, each in found.items()}
+    assert targets == dict.fromkeys(NAMES, "digits") | {"unet": "text"}
+
+
+def test_what_cases_change_within_an_option_is_kept_with_another_one(cases: Cases) -> None:
+    found = cases("devices", "schedule=gpipe", "cluster.bandwidth=5GB")
+    assert [each.cluster.devices for each in found.values()] == [1, 2]
+    assert {each.cluster.bandwidth for each in found.values()} == {"5GB"}
+
+
+def test_a_key_that_only_the_cases_options_have_is_added_for_all(cases: Cases) -> None:
+    found = cases("models", "+dataset.shape=[3,64,64]")
+    assert {tuple(each.dataset.shape) for each in found.values()} == {(3, 64, 64)}
+    assert [each.dataset.num_classes for each in found.values()] == [1000, 1000, 21]
+
+
+def test_a_mapping_is_each_of_its_keys(cases: Cases) -> None:
+    found = cases("devices", "++cases.one.checkpoint={keep: 5}", "checkpoint={keep: 3}")
+    assert {each.checkpoint.keep for each in list(found.values())[1:]} == {3}
+    assert found["one"].checkpoint.keep == 5
+
+
+@pytest.mark.parametrize(
+    ("experiment", "override", "words"),
+    [
+        (
+            "models",
+            "model=vgg19",
+            ["no difference between amoeba and wide", "model@cases.<name>.model="],
+        ),
+        ("devices", "cluster.devices=3", ["no difference", "cases.<name>.cluster.devices=<value>"]),
+        ("models", "model.num_layers=4", ["case 'wide' has no model.num_layers"]),
+    ],
+)
+def test_what_does_not_fit_the_cases_is_refused_with_what_does(
+    cases: Cases, experiment: str, override: str, words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        cases(experiment, override)
+    assert str(refused.value).startswith(f"{override} is for all cases")
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+
+
+@pytest.mark.parametrize("override", ["cases=3", "cases={a: 3}", "cases=[a]"])
+def test_cases_that_are_none_are_refused_by_name(cases: Cases, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"^cases(\.a)? is .*: give a mapping of "):
+        cases("quick", override)
+
+
+@pytest.mark.parametrize("override", ["+published.a=3", "published=3", "published={a: {auto: x}}"])
+def test_published_figures_that_are_none_are_refused_by_name(override: str) -> None:
+    with (
+        initialize_config_dir(str(CONF), version_base="1.3"),
+        pytest.raises(ConfigError, match=r"^published"),
+    ):
+        published_of(compose("config", [override]))
+
+
+def test_a_case_that_fails_stops_no_other_and_is_named_at_the_end(
+    cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+    shown: list[str] = []
+
+    def comparison(parts: object, name: str, *_: object) -> Comparison:
+        began.append(name)
+        if name == "models: wide":
+            raise NetSplitError("there is no room.")
+        return Comparison(tmp_path)
+
+    monkeypatch.setattr(compare, "_checked", lambda cfg, name: cfg)
+    monkeypatch.setattr(compare, "_labels", lambda *_: {})
+    monkeypatch.setattr(compare, "_title", lambda: "models")
+    monkeypatch.setattr(compare, "_comparison", comparison)
+    monkeypatch.setattr(compare, "_conclude", lambda cfg, done, *_: shown.extend(done))
+    with pytest.raises(NetSplitError, match=r"^1 of 3 cases failed \(wide\); wide: there is no room\."):
+        compare._each_case(DictConfig({}), cases("models"), tmp_path, Console())
+    assert began == [f"models: {name}" for name in NAMES]
+    assert shown == ["amoeba", "unet"]
+
+
+def test_methods_of_a_case_are_replaced_by_those_for_all(cases: Cases) -> None:
+    own = "+cases.two.partitioner={m_topo: {_target_: netsplit.partition.MTopo}}"
+    assert list(cases("devices", own)["two"].partitioner) == ["m_topo"]
+    found = cases("devices", "partitioner=[single]")
+    assert {tuple(each.partitioner) for each in found.values()} == {("single",)}
+    both = cases("devices", own, "partitioner=[single]")
+    assert [tuple(both[name].partitioner) for name in ("one", "two")] == [("single",), ("m_topo",)]

@@ -1,0 +1,114 @@
+"""What of a plan and a training reaches the table: replicas, peaks above capacities, whose seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
+from netsplit.comparison import Experiment, _Recording
+from netsplit.data import synthetic
+from netsplit.forecast import forecast, study_of
+from netsplit.history import Epoch, History, Iteration
+from netsplit.partition import Ddp, MTopo, Single
+from netsplit.program import GPipe
+from netsplit.records import row_of
+from netsplit.tracking import MethodRun, Tracker
+from netsplit.tracking.metrics import overflow_summary
+from netsplit.tracking.store import NullStore
+
+
+def two(capacity: str = "4GB") -> ClusterDescription:
+    devices = [DescribedDevice(name, capacity=capacity, model="TITAN RTX") for name in ("a", "b")]
+    return described_cluster("two", devices, LinkCost(8e9, 2e-5))
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    torch.manual_seed(0)
+    return Experiment(
+        name="small",
+        model=nn.Sequential(nn.Flatten(), nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 10)),
+        loss=nn.CrossEntropyLoss(),
+        data=synthetic(shape=[3, 4, 4]),
+        partitioners={"single": Single()},
+        schedule=GPipe(2),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        epochs=1,
+        batch_size=8,
+    )
+
+
+def test_a_replica_has_the_nodes_and_the_bytes_of_its_stage(experiment: Experiment) -> None:
+    study = study_of(experiment, two())
+    plan = study.plan(Ddp())
+    assert plan.nodes == {"a": len(study.graph), "b": len(study.graph)}
+    assert row_of(plan, "ddp").nodes == plan.nodes
+    assert plan.static_bytes["a"] == plan.static_bytes["b"] > 0
+    assert f"b: {len(study.graph)} operators" in plan.summary()
+
+
+def test_without_replicas_every_node_counts_once(experiment: Experiment) -> None:
+    study = study_of(experiment, two())
+    assert sum(study.plan(MTopo()).nodes.values()) == len(study.graph)
+    assert study.plan(Single()).nodes == {"a": len(study.graph)}
+
+
+def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: dict[str, Any] = {}
+    monkeypatch.setattr(MethodRun, "summary", lambda run, values: recorded.update(values))
+    unrecorded = Tracker("sqlite:///nowhere.db", enabled=False)
+    (row,) = forecast(experiment, two("20KB"), unrecorded, tmp_path).rows
+    assert row.overfull == ["a"]
+    assert recorded["predicted_overflow_bytes"] == row.predicted_peak["a"] - 20_000 > 0
+    assert recorded["over_capacity"] == "a"
+    assert "more than the device's limit" in (tmp_path / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("peaks", "most", "over"),
+    [({"a": 5, "b": 4}, 0, None), ({"a": 6, "b": 9}, 5, "a, b"), ({}, 0, None), ({"c": 99}, 0, None)],
+)
+def test_the_worst_overflow_counts(peaks: dict[str, int], most: int, over: str | None) -> None:
+    found = overflow_summary(peaks, {"a": 5, "b": 4})
+    assert found == {"predicted_overflow_bytes": most, "over_capacity": over}
+
+
+class _Silent:
+    def method(self, name: str, iterations: int) -> None: ...
+
+    def iteration(self, done: object) -> None: ...
+
+    def epoch(self, done: object) -> None: ...
+
+
+def recording() -> _Recording:
+    return _Recording(MethodRun(NullStore(), "m", ""), _Silent(), 8)
+
+
+def test_a_training_that_goes_on_is_measured_by_its_own_iterations() -> None:
+    history = History(8, [Iteration(step, 0, 1.0, 9.0 if step < 6 else 2.0) for step in range(10)])
+    observer = recording()
+    for done in history.iterations[6:]:
+        observer.iteration(done)
+    assert history.iteration_s > 2.0
+    assert observer.measured(history).iteration_s == 2.0
+    assert observer.first == 6
+
+
+def test_with_nothing_left_to_train_the_earlier_run_s_seconds_are_kept_and_called_so(
+    experiment: Experiment,
+) -> None:
+    iterations = [Iteration(step, 0, 1.0, 9.0) for step in range(4)]
+    history = History(8, iterations, [Epoch(0, 1.0, 0.5, 36.0)])
+    observer = recording()
+    assert observer.first is None
+    assert observer.measured(history).iteration_s == 9.0
+    row = row_of(study_of(experiment, two()).plan(Single()), "single", history, earlier=True)
+    assert (row.measured_s, row.prediction_error) == (9.0, None)
