@@ -27,8 +27,10 @@ from rich.table import Table
 from benchmarks._predictor import Error, Profile, left_out, profile
 from benchmarks._predictor_draws import draws
 from benchmarks._predictor_models import MODELS, models
+from netsplit.cluster.rates_file import write_rates
 from netsplit.files import write_text
 from netsplit.profile.measured import ProfileCache, default_folder
+from netsplit.profile.predict import calibrate_rates
 
 WANTED_ITERATION, WANTED_NODE = 0.15, 0.25
 
@@ -54,6 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         write_text(options.json, json.dumps([asdict(error) for error in errors], indent=1))
+    if options.rates is not None:
+        options.rates.parent.mkdir(parents=True, exist_ok=True)
+        rates = calibrate_rates([(each.graph, each.seconds) for each in found], options.rates.stem)
+        write_rates(rates, options.rates)
     console.print(f"{len(errors)} models in {time.perf_counter() - began:.0f} s")
     return 0
 
@@ -70,9 +76,14 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--measure", action="store_true", help="measure even what is kept")
     parser.add_argument("--classes", action="store_true", help="errors by class of operator too")
     parser.add_argument("--json", type=Path, help="file for every error")
+    parser.add_argument(
+        "--rates", type=Path, help="file (.json) for rates fitted to all: the `model` of a described device"
+    )
     options = parser.parse_args(arguments)
     if options.models is not None and len(set(options.models)) < 2:
         parser.error("--models: give at least 2, as each is predicted from the others")
+    if options.rates is not None and options.rates.suffix != ".json":
+        parser.error("--rates: give a file that ends in .json")
     if options.draws < 0:
         parser.error("--draws: give 0 or more")
     return options

@@ -226,7 +226,11 @@ def _convert(
         if key in extra:
             raise ConfigError(f"{_join(place, key)} is set by the program: leave it out.")
         if key not in known and not anything:
-            raise ConfigError(f"{_join(place, key)} is not a parameter of {owner}: {suggest(key, known)}")
+            whole = _join(place, key)
+            raise ConfigError(
+                f"{whole} is not a parameter of {owner}: {suggest(key, known)} Where an experiment gives it, "
+                f"'~{whole}' leaves it out."
+            )
         if OmegaConf.is_missing(config, key):
             raise ConfigError(f"{_join(place, key)} must be given: {_accepts(known, key)}.")
         value = _resolved(config, key, place)

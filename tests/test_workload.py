@@ -162,11 +162,15 @@ BRANCHES = "\n".join(
 )
 
 
-@pytest.mark.parametrize(("overlap", "milliseconds"), [(True, 11.5), (False, 12.5)])
-def test_transfers_stop_computing_where_they_do_not_overlap(overlap: bool, milliseconds: float) -> None:
-    """x, y and l on one device, z on the other: 1 ms of transfer while y computes."""
+@pytest.mark.parametrize(
+    ("overlap", "latency", "milliseconds"), [(True, 0.0, 11.5), (False, 0.0, 12.5), (False, 0.003, 15.5)]
+)
+def test_transfers_stop_computing_where_they_do_not_overlap(
+    overlap: bool, latency: float, milliseconds: float
+) -> None:
+    """x, y and l on one device, z on the other: 1 ms of transfer, and its latency, while y computes."""
     graph = read_pipedream(BRANCHES, "w.txt", "w")
-    cluster = uniform_cluster(2, 1e9, "100%", overlap=overlap)
+    cluster = uniform_cluster(2, 1e9, "100%", latency=latency, overlap=overlap)
     problem = graph.problem(cluster, "simulated", schedule=SingleBatch(), passes="forward")
     assert problem.evaluate is not None
     where = {"y": "d0", "z": "d1", "x": "d0", "l": "d0"}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from netsplit.cluster.rates import Efficiency, Rates
+from netsplit.cluster.rates_file import read_rates
 from netsplit.errors import ConfigError
 
 __all__ = ["CONTEXT_BYTES", "RATES", "Accelerator", "accelerator"]
@@ -53,7 +54,7 @@ class Accelerator(Rates):
         if peak is None:
             raise ConfigError(
                 f"autocast is {autocast}, in which {self.name} does not compute: give "
-                f"{' or '.join(self.half_flops)}, or null for none."
+                f"{' or '.join([*self.half_flops, 'null'])}."
             )
         taken = {
             kind
@@ -77,9 +78,13 @@ class Accelerator(Rates):
 def accelerator(name: str, key: str = "model") -> Accelerator:
     """The accelerator of that name, written as here or as its driver says it; capitals do not count.
 
+    A name that ends in ".json" is a file of rates (`rates_file`), of a device whose memory is not known.
+
     Raises:
-        ConfigError: naming `key`, if the catalogue has none of that name.
+        ConfigError: naming `key`, if the catalogue has none of that name, or the file holds no rates.
     """
+    if name.endswith(".json"):
+        return Accelerator(**read_rates(name, key))
     found = _BY_PLAIN_NAME.get(_plain(name))
     if found is None:
         raise ConfigError(f"{key} is '{name}', which the catalogue does not have: give {', '.join(RATES)}.")

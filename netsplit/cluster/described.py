@@ -25,6 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_DEVICES = 1024
+ALL_OF_IT = 1.0  # seconds a byte: more than any transfer takes, its latency included
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class DescribedDevice:
     capacity: int | float | str | None = None
     """Bytes, "16GB", or a share of what the whole graph needs; None: the memory of the model less the CUDA
     context, or without a model 100%."""
-    model: str | None = None  # of `cluster.catalogue`, such as "TITAN RTX"; None: costs are measured
+    model: str | None = None
+    """Of `cluster.catalogue`, such as "TITAN RTX", or a file of fitted rates; None: costs are measured."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,8 @@ class ClusterDescription:
 
     @property
     def copy_s_per_byte(self) -> float:
-        """Seconds of computing that both ends of a transfer lose for a byte: at least all that it takes."""
-        slowest = max((link.seconds_per_byte for link in self.links.values()), default=0.0)
-        return 0.0 if self.overlap else slowest
+        """Seconds of computing that both ends of a transfer lose for a byte, at most all that it takes."""
+        return 0.0 if self.overlap else ALL_OF_IT
 
     def cluster(self, base_kind: str, need_bytes: int) -> Cluster:
         """The cluster for one graph.
@@ -284,6 +285,8 @@ def _device_capacity(device: DescribedDevice, key: str) -> int | float:
     if device.capacity is not None:
         return _capacity(device.capacity, f"{key}.capacity")
     known = _accelerator(device, key)
+    if known is not None and not known.memory_bytes:
+        raise ConfigError(f"{key}.capacity must be given, as '{device.model}' does not say it: such as 16GB.")
     return 1.0 if known is None else known.capacity_bytes
 
 

@@ -44,7 +44,8 @@ def shortest_step(
         found, all_tried = _shortest_of_all(search.annealer, search.deadline)
         without: Status = "infeasible" if all_tried else "limit"
         best: Status = "optimal" if all_tried else "feasible"
-        outcome = Outcome("enumeration", without if found is None else best)
+        least_s = found.value_s if all_tried and found is not None else None
+        outcome = Outcome("enumeration", without if found is None else best, bound=least_s)
     return outcome, None if found is None else search.instance.decode(found.where)
 
 

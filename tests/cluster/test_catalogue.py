@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from netsplit.cluster.described import (
     described_cluster,
     uniform_cluster,
 )
+from netsplit.cluster.rates import Efficiency, Rates
+from netsplit.cluster.rates_file import write_rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.profile.flops import CLASSES, Pass
@@ -130,3 +133,32 @@ def test_half_precision_is_taken_where_there_are_cores_for_it(name: str) -> None
 def test_gpus_before_ampere_have_no_bfloat16(name: str) -> None:
     with pytest.raises(ConfigError, match=f"autocast is bfloat16, in which {name} does not.*give float16"):
         RATES[name].under("bfloat16")
+
+
+def test_fitted_rates_are_a_model_by_their_file(tmp_path: Path) -> None:
+    rates = Rates(
+        "lab", 5e10, 1e10, 2e-6, {"": Efficiency(0.5, 0.4), "matmul": Efficiency(0.9, 0.8, 2.0, 0.3)}
+    )
+    file = tmp_path / "lab.json"
+    write_rates(rates, file)
+    found = accelerator(str(file))
+    assert {each.name: getattr(found, each.name) for each in fields(Rates)} == {
+        each.name: getattr(rates, each.name) for each in fields(Rates)
+    }
+    cluster = uniform_cluster(2, 1e9, "1GiB", model=str(file)).cluster("", 0)
+    assert [(device.kind, device.capacity_bytes) for device in cluster.devices] == [("lab", 2**30)] * 2
+    with pytest.raises(
+        ConfigError, match=r"^cluster.capacity must be given, as '.*lab.json' does not say it"
+    ):
+        uniform_cluster(2, 1e9, model=str(file))
+    with pytest.raises(ConfigError, match=r"^autocast is float16, in which lab does not compute: give null"):
+        found.under("float16")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"name": "x", "efficiency": {}}', "\x00"])
+def test_a_file_that_holds_no_rates_says_how_to_make_one(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"^model is '.*x.json', which holds no rates: write them with"):
+        accelerator(str(tmp_path / "x.json"))
+    with pytest.raises(ConfigError, match=r"^model is '.*y.json', which cannot be read: No such file"):
+        accelerator(str(tmp_path / "y.json"))

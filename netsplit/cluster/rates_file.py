@@ -1,0 +1,43 @@
+"""Rates in a file: what was fitted to measured profiles on one machine, for planning on another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from netsplit.cluster.rates import Efficiency, Rates
+from netsplit.errors import ConfigError
+from netsplit.files import write_text
+
+__all__ = ["read_rates", "write_rates"]
+
+
+def write_rates(rates: Rates, path: str | Path) -> None:
+    """Whole or not at all."""
+    write_text(path, json.dumps(asdict(rates), indent=1) + "\n")
+
+
+def read_rates(path: str | Path, key: str) -> dict[str, Any]:
+    """The arguments of `Rates` that `write_rates` wrote.
+
+    Raises:
+        ConfigError: naming `key`: no such file, or none of rates.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        shares = {str(kind): Efficiency(**each) for kind, each in found["efficiency"].items()}
+        given = {**found, "efficiency": shares, "tensor_classes": tuple(found["tensor_classes"])}
+        rates = Rates(**given)
+        positive = (rates.flops, rates.bandwidth, *(s.compute for s in shares.values()))
+        if not (isinstance(rates.name, str) and all(value > 0 for value in positive)):
+            raise ValueError("a rate is not above 0")
+    except OSError as error:
+        raise ConfigError(f"{key} is '{path}', which cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{key} is '{path}', which holds no rates: write them with `python -m benchmarks.predictor "
+            "--rates <file>`."
+        ) from error
+    return {each.name: getattr(rates, each.name) for each in fields(Rates)}
