@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from netsplit.files import write_text
-from netsplit.tracking.drawing import colours_of, new_figure, save
+from netsplit.tracking.drawing import colours_of, new_figure, save, tint
 from netsplit.tracking.report.results import PUBLISHED
-from netsplit.tracking.table import ComparisonRow
+from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
     from rich.table import Table
 
@@ -28,7 +29,7 @@ Published = Mapping[str, Mapping[str, float]]
 _NONE = "-"
 _HEADINGS = (
     "case", "method", "status", "seconds_to_plan", "predicted_s", "measured_s", "samples_per_s", "published",
-    "difference",
+    "difference", "over_capacity",
 )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ class Cell(NamedTuple):
     case: str
     row: ComparisonRow
     published: float | None
-    best: bool  # of the methods of the case, if there are several
+    best: bool  # of the methods of the case that fit their devices, if there are several methods
 
     @property
     def difference(self) -> float | None:
@@ -57,11 +58,11 @@ class Cases:
 
     def __iter__(self) -> Iterator[Cell]:
         for case, comparison in self.found.items():
-            reached = [row.throughput for row in comparison.rows if row.throughput is not None]
-            most = max(reached, default=None)
+            reached = [row for row in comparison.rows if row.throughput is not None]
+            most = max((row.throughput or 0.0 for row in reached if not row.overfull), default=None)
             for row in comparison.rows:
                 known = self.published.get(case, {}).get(row.method)
-                best = len(reached) > 1 and row.throughput == most
+                best = row in reached and len(reached) > 1 and row.throughput == most and not row.overfull
                 yield Cell(case, row, known, best)
 
     @property
@@ -108,7 +109,7 @@ class Cases:
             writer.writerow(
                 [
                     cell.case, row.method, row.status, row.solve_s, row.predicted_s, row.measured_s,
-                    row.throughput, cell.published, cell.difference,
+                    row.throughput, cell.published, cell.difference, ", ".join(row.overfull),
                 ]
             )  # fmt: skip
         return out.getvalue()
@@ -120,7 +121,9 @@ class Cases:
 
     def _legend(self) -> str:
         parts = ["* the most of a case"] if any(cell.best for cell in self) else []
-        parts += ["in brackets what was published, and the difference"] if self.published else []
+        parts += [f"{OVER} {LEGEND[OVER]}"] if any(cell.row.overfull for cell in self) else []
+        known = any(cell.published is not None and cell.difference is not None for cell in self)
+        parts += ["in brackets what was published, and the difference"] if known else []
         return "; ".join(parts)
 
 
@@ -130,38 +133,51 @@ def published_tags(figures: Mapping[str, float]) -> dict[str, str]:
 
 
 def cases_figure(cases: Cases, path: str | Path) -> Figure:
-    """Throughput of every method in every case: a group of bars for each case; marks where published."""
+    """Throughput of every method in every case: a group of bars for each case; marks where published.
+
+    A bar is pale, and its figure marked, where the method does not fit its devices.
+    """
     methods, names = cases.methods, list(cases.found)
     colours = colours_of(methods)
     figure = new_figure(max(7.0, 1.6 * len(names) + 0.25 * len(names) * len(methods)), 5)
     axes = figure.subplots()
     width = 0.8 / max(len(methods), 1)
-    marked = False
     for index, method in enumerate(methods):
         for at, cell in ((names.index(case), cell) for case, cell in cases.of(method).items()):
             place = at + (index - (len(methods) - 1) / 2) * width
             height = cell.row.throughput or 0.0
-            label = method if at == 0 else None
-            axes.bar(place, height, 0.92 * width, color=colours[method], label=label)
+            over = OVER if cell.row.overfull else ""
+            axes.bar(place, height, 0.92 * width, color=tint(colours[method]) if over else colours[method])
             axes.annotate(
-                f"{height:.3g}" if height else "failed", (place, height), xytext=(0, 2),
+                f"{over}{height:.3g}" if height else "failed", (place, height), xytext=(0, 2),
                 textcoords="offset points", ha="center", va="bottom", fontsize=7, zorder=4,
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4},
                 rotation=0 if height else 90,
             )  # fmt: skip
             if cell.published is not None:
                 edge = 0.46 * width
-                published = None if marked else "published"
-                axes.plot(
-                    [place - edge, place + edge], [cell.published] * 2, color="black", lw=1.6, label=published
-                )
-                marked = True
+                axes.plot([place - edge, place + edge], [cell.published] * 2, color="black", lw=1.6)
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("samples per second")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    axes.legend(handles=_entries(cases), loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     axes.margins(y=0.1)
     save(figure, path)
     return figure
+
+
+def _entries(cases: Cases) -> list[Artist]:
+    """What the picture's colours and marks mean that there are."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    found: list[Artist] = [
+        Patch(color=colour, label=method) for method, colour in colours_of(cases.methods).items()
+    ]
+    if any(cell.published is not None for cell in cases):
+        found.append(Line2D([], [], color="black", lw=1.6, label="published"))
+    if any(cell.row.overfull for cell in cases):
+        found.append(Patch(color=tint("#777777"), label=f"{OVER} {LEGEND[OVER]}"))
+    return found
 
 
 def _text(cell: Cell | None) -> str:
@@ -169,7 +185,8 @@ def _text(cell: Cell | None) -> str:
         return _NONE
     if cell.row.throughput is None:
         return "failed" if cell.row.failed else _NONE
-    text = f"{cell.row.throughput:.2f}{'*' if cell.best else ''}"
+    over, best = OVER if cell.row.overfull else "", "*" if cell.best else ""
+    text = f"{over}{cell.row.throughput:.2f}{best}"
     if cell.published is not None and cell.difference is not None:
         text += f" ({cell.published:.2f}, {100 * cell.difference:+.0f} %)"
     return text

@@ -118,11 +118,13 @@ def each_method(
     row: Callable[[Partitioner, MethodRun], ComparisonRow],
 ) -> None:
     """The rows of all methods, each in a run of its own, recorded; a method that fails stops no other."""
+    command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
-            with parent.method(name, experiment.config, tags={"partitioner": name}) as run:
+            with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
                 done = row(partitioner, run)
                 run.summary(overflow_summary(done.predicted_peak, done.capacity))
+                run.summary({"over_capacity": ", ".join(done.overfull) or None})
             found.rows.append(done)
         except (NetSplitError, OSError) as error:
             reason = " ".join(str(error).split())

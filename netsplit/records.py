@@ -32,8 +32,9 @@ class Comparison:
 
     @property
     def best_s(self) -> float | None:
-        """The least seconds of an iteration: measured where methods were trained, else predicted."""
-        found = [row.measured_s or row.predicted_s for row in self.rows if not row.failed]
+        """The least seconds of an iteration, of what fits: measured where trained, else predicted."""
+        fits = [row for row in self.rows if not row.failed and not row.overfull]
+        found = [row.measured_s or row.predicted_s for row in fits]
         return min((each for each in found if each is not None), default=None)
 
 

@@ -5,12 +5,14 @@ cases:
   large: {schedule: {microbatches: 16}}
 
 What the command line gives for all, `batch_size=8`, wins over the cases, and `cases.small.batch_size=16` over
-that.
+that. Published figures are of a case's own settings, and left out where the command line gives others.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
+import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -23,8 +25,13 @@ from netsplit.errors import ConfigError
 
 __all__ = ["cases_of", "published_of"]
 
-CASES = "cases"
+CASES, PUBLISHED = "cases", "published"
+NAME = re.compile(r"[\w-][\w.-]*")  # it names a folder, and a column of tables
+BASIS = ("model", "dataset", "batch_size", "loss", "optimizer", "accumulate", "autocast")
+"""What a published throughput stands on, besides the devices that a case is planned for."""
 WHOLE = ("partitioner",)  # a case's own methods stand in place of the rest's
+
+log = logging.getLogger(__name__)
 
 
 class Given(NamedTuple):
@@ -41,11 +48,15 @@ def cases_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, DictCo
         overrides: those of the command line, all of which `cfg` has already.
 
     Raises:
-        ConfigError: a case is no mapping, or changes a key that the config does not have; an override does
-            not fit a case, or leaves no difference between two.
+        ConfigError: a case is no mapping, has a name that no folder could have, or changes a key that the
+            config does not have; an override does not fit a case, or leaves no difference between two.
     """
     found: dict[str, DictConfig] = {}
     for name, deltas in _mapping(cfg.get(CASES), CASES, "names to what each case changes").items():
+        if not NAME.fullmatch(str(name)):
+            raise ConfigError(
+                f"a case is called {str(name)!r}: give it letters, digits, _, - and ., and no . in front."
+            )
         _mapping(deltas, f"{CASES}.{name}", "config keys to their values")
         found[str(name)] = _case(cfg, str(name), deltas or {})
     given = list(_given(overrides)) if found else []
@@ -56,21 +67,49 @@ def cases_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, DictCo
     return found
 
 
-def published_of(cfg: DictConfig) -> dict[str, dict[str, float]]:
-    """Case -> method -> samples per second.
+def published_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+    """Case -> method -> samples per second; of what overrides change only the figures that they give too.
+
+    Args:
+        overrides: those of the command line, all of which `cfg` has already.
 
     Raises:
         ConfigError: a figure that is no number above 0.
     """
     found: dict[str, dict[str, float]] = {}
-    for case, methods in _mapping(cfg.get("published"), "published", "cases to figures").items():
-        for method, value in _mapping(methods, f"published.{case}", "methods to samples per second").items():
+    left_out: list[str] = []
+    given = list(_given(overrides)) if cfg.get(PUBLISHED) else []
+    keys = {each.key for each in given}
+    for case, methods in _mapping(cfg.get(PUBLISHED), PUBLISHED, "cases to figures").items():
+        figures: dict[str, float] = {}
+        for method, value in _mapping(
+            methods, f"{PUBLISHED}.{case}", "methods to samples per second"
+        ).items():
             if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
                 raise ConfigError(
-                    f"published.{case}.{method} is {value!r}: give samples per second, above 0."
+                    f"{PUBLISHED}.{case}.{method} is {value!r}: give samples per second, above 0."
                 )
-            found.setdefault(str(case), {})[str(method)] = float(value)
+            figures[str(method)] = float(value)
+        if changes := _changes(str(case), given):
+            kept = {name: figures[name] for name in figures if f"{PUBLISHED}.{case}.{name}" in keys}
+            if len(kept) < len(figures) and str(case) in (cfg.get(CASES) or {}):
+                left_out.append(f"{case} ({' '.join(changes)})")
+            figures = kept
+        found |= {str(case): figures} if figures else {}
+    if left_out:
+        log.info("published figures left out, being of other settings: %s", ", ".join(left_out))
     return found
+
+
+def _changes(case: str, given: Sequence[Given]) -> list[str]:
+    """The overrides of what a case's published figures stand on, as they were written."""
+    own = f"{CASES}.{case}"
+    found = [
+        text
+        for key, text in given
+        if key in (CASES, own) or key.removeprefix(f"{own}.").partition(".")[0] in BASIS
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _mapping(node: Any, key: str, what: str) -> DictConfig | dict[str, Any]:
@@ -82,7 +121,7 @@ def _mapping(node: Any, key: str, what: str) -> DictConfig | dict[str, Any]:
 def _case(cfg: DictConfig, name: str, deltas: DictConfig) -> DictConfig:
     case = copy.deepcopy(cfg)
     OmegaConf.set_struct(case, False)
-    case[CASES] = case.published = None
+    case[CASES] = case[PUBLISHED] = None
     for key in map(str, deltas):
         if key not in cfg:
             raise ConfigError(f"{CASES}.{name}.{key} is not a config key: {suggest(key, map(str, cfg))}")

@@ -120,13 +120,34 @@ class Sweep:
         self.folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(config, self.folder / "multirun.yaml")
 
+    def composed(self, overrides: Sequence[str]) -> tuple[DictConfig, Key]:
+        """What these overrides make of the config, and how their job is known again.
+
+        Raises:
+            HydraException: they cannot be composed.
+        """
+        found = self._context.config_loader.load_sweep_config(self._config, list(overrides))
+        return found, _key(_as_written(found.hydra.overrides.task), found)
+
+    def count(self, batch: Sequence[Sequence[str]]) -> None:
+        """Take those of these jobs that are done here as asked for."""
+        keys = [self.composed(overrides)[1] for overrides in batch]
+        self._keys += [key for key in keys if key in self._done]
+
+    def reject(self, mark: Mark, reason: str) -> None:
+        """Count a job as failed that has ended well, as what it returned is of no use."""
+        _write(Path(mark.folder), replace(mark, outcome="failed", error=reason))
+        self._done.pop(mark.key, None)
+        self._failures.append(NetSplitError(f"job {mark.number}: {reason}"))
+        log.error("job %d: %s", mark.number, reason)
+
     def run(self, batch: Sequence[Sequence[str]]) -> list[Mark | None]:
         """Run the jobs of these overrides that are not done; the mark of each, None where it left none.
 
         Raises:
             HydraException: a job's overrides cannot be composed; none has run then.
         """
-        keys = [self._key(overrides) for overrides in batch]
+        keys = [self.composed(overrides)[1] for overrides in batch]
         self._keys += keys
         due = [list(overrides) for overrides, key in zip(batch, keys, strict=True) if key not in self._done]
         if len(due) < len(batch):
@@ -138,7 +159,7 @@ class Sweep:
         return [latest.get(key) for key in keys]
 
     def end(self, headline: str = "") -> None:
-        """Print the table of all jobs, and keep it in the multirun's folder.
+        """Print the table of all jobs of the folder, and keep it in the multirun's folder.
 
         Raises:
             JobsFailed: some did.
@@ -171,10 +192,6 @@ class Sweep:
     def _how_to_go_on(self) -> str:
         return f"The same command with hydra.sweep.dir={self.folder} runs only what is not done."
 
-    def _key(self, overrides: Sequence[str]) -> Key:
-        composed = self._context.config_loader.load_sweep_config(self._config, list(overrides))
-        return _key(_as_written(composed.hydra.overrides.task), composed)
-
     def _latest(self) -> dict[Key, Mark]:
         """The newest mark of each job, a done one before all others."""
         marks = {mark.key: mark for mark in marks_in(self.folder)}
@@ -182,21 +199,26 @@ class Sweep:
 
     def _table(self) -> str:
         latest = self._latest()
-        keys = list(dict.fromkeys(self._keys))
+        asked = list(dict.fromkeys(self._keys))
+        again = {overrides for overrides, _ in asked}
+        marks = sorted(latest.values(), key=lambda mark: mark.number)
+        earlier = {mark.overrides: mark.key for mark in marks if mark.overrides not in again}
+        keys = [*earlier.values(), *asked]
         common = set.intersection(*(set(overrides) for overrides, _ in keys)) if len(keys) > 1 else set()
         rows = [("job", "overrides", "outcome", "seconds", "value", "folder")]
         for key in keys:
             mark = latest.get(key)
             own = " ".join(each for each in key[0] if each not in common) or "-"
-            rows.append(_row(mark, own) if mark else ("-", own, "not begun", "-", "-", "-"))
+            rows.append(_row(mark, own, key in asked) if mark else ("-", own, "not begun", "-", "-", "-"))
         shared = [f"in all: {' '.join(sorted(common))}"] if common else []
         ended = [mark for key in keys if (mark := latest.get(key)) is not None]
         reasons = [f"job {mark.number}: {mark.error}" for mark in ended if mark.error]
         return "\n".join([*shared, *_aligned(rows), *reasons])
 
 
-def _row(mark: Mark, overrides: str) -> tuple[str, ...]:
+def _row(mark: Mark, overrides: str, asked: bool) -> tuple[str, ...]:
     outcome = "not ended" if mark.outcome == "running" else mark.outcome
+    outcome = outcome if asked else f"{outcome} (earlier)"
     value = "-" if mark.value is None else f"{mark.value:.6g}"
     spent = "-" if mark.outcome == "running" else f"{mark.seconds:.1f}"
     near = os.path.relpath(mark.folder)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -23,9 +24,10 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.config import Settings, build, check
 from netsplit.errors import ConfigError, NetSplitError
 from runners._cases import cases_of, published_of
-from runners._entry import entry, sentence, tracker_of
+from runners._entry import CONF, entry, sentence, tracker_of
 
 if TYPE_CHECKING:
+    from netsplit.cases import Cases
     from netsplit.cluster.local import ClusterSpec
     from netsplit.partition.base import Partitioner
     from netsplit.program.schedules import Schedule
@@ -43,6 +45,7 @@ GROUPS = (
 NAMED = ("model", "dataset", "cluster", "schedule", "optimizer")
 TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
+SHOWN = f"sqlite:///{CONF.parent / 'outputs' / 'mlflow.db'}"  # what 'make ui' shows
 
 
 def job(cfg: DictConfig) -> float | None:
@@ -59,23 +62,33 @@ def job(cfg: DictConfig) -> float | None:
         raise ConfigError("partitioner chooses no method: give at least one, as in partitioner=[auto].")
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    cases = cases_of(cfg, HydraConfig.get().overrides.task)
-    published_of(cfg)  # a wrong figure is refused before hours of work
+    overrides = HydraConfig.get().overrides.task
+    cases = cases_of(cfg, overrides)
+    published = published_of(cfg, overrides)
     if cases:
-        _each_case(cfg, cases, folder, console)
+        _each_case(cfg, cases, published, folder, console)
         return None
-    found = _comparison(_checked(cfg), _name(), _labels(cfg), folder, console)
+    parts = _checked(cfg)
+    parts.tracker.open()  # what is wrong with it shows before the work, not after
+    found = _comparison(parts, _name(), _labels(cfg), folder, console)
     if reason := _reason(found):
         raise NetSplitError(reason)
     return found.best_s
 
 
-def _each_case(cfg: DictConfig, cases: Mapping[str, DictConfig], folder: Path, console: Console) -> None:
+def _each_case(
+    cfg: DictConfig,
+    cases: Mapping[str, DictConfig],
+    published: Mapping[str, Mapping[str, float]],
+    folder: Path,
+    console: Console,
+) -> None:
     """A comparison for each, and the table of all; one that fails stops no other."""
-    from netsplit.cases import published_tags
+    from netsplit.cases import Cases, published_tags
 
-    published = published_of(cfg)
     parts = {name: _checked(case, name) for name, case in cases.items()}
+    for each in parts.values():
+        each.tracker.open()
     done: dict[str, Comparison] = {}
     reasons: dict[str, str] = {}
     for number, (name, case) in enumerate(cases.items(), 1):
@@ -90,16 +103,15 @@ def _each_case(cfg: DictConfig, cases: Mapping[str, DictConfig], folder: Path, c
             done[name] = found
             reasons |= {name: reason} if (reason := _reason(found)) else {}
     if done:
-        _conclude(cfg, done, folder, console)
+        _conclude(Cases(done, published), folder, console)
     for name, reason in reasons.items():
         share = f"{len(reasons)} of {len(cases)} cases failed ({', '.join(reasons)})"
         raise NetSplitError(f"{share}; {name}: {reason}")
 
 
-def _conclude(cfg: DictConfig, done: dict[str, Comparison], folder: Path, console: Console) -> None:
-    from netsplit.cases import Cases, cases_figure
+def _conclude(cases: Cases, folder: Path, console: Console) -> None:
+    from netsplit.cases import cases_figure
 
-    cases = Cases(done, published_of(cfg))
     cases.write(folder)
     cases_figure(cases, folder / "cases.png")
     cases_figure(cases, folder / "cases.svg")
@@ -194,19 +206,28 @@ def _comparison(
         session = Session(spec, folder / "workers", profile_cache=kept, refresh=settings.profile == "refresh")
         with session, ConsoleProgress(console) as progress:
             found = compare(experiment, session, tracker, folder, progress)
-    _show(found, name, folder, console, tracker.enabled)
+    _show(found, name, folder, console, tracker)
     return found
 
 
-def _show(found: Comparison, name: str, folder: Path, console: Console, recorded: bool) -> None:
+def _show(found: Comparison, name: str, folder: Path, console: Console, tracker: Tracker) -> None:
     from netsplit.tracking import comparison_table, outline
 
     if console.width < TABLE_WIDTH:
         console.print(outline(found.rows), highlight=False, soft_wrap=True)
     else:
         console.print(comparison_table(found.rows, title=name))
-    runs = "'make ui' shows the runs, " if recorded else ""
-    console.print(f"Written to {folder}; {runs}'comparison.md' there is this table.")
+    console.print(_written(folder, tracker), markup=False, soft_wrap=True)
+
+
+def _written(folder: Path, tracker: Tracker) -> str:
+    from netsplit.tracking.values import hidden
+
+    runs, table = "", "'comparison.md' there is this table"
+    if tracker.enabled:
+        runs, place = ("'make ui' shows the runs, ", "") if tracker.uri == SHOWN else ("", tracker.uri)
+        table += f"; the runs are in {hidden(place)}" if place else ""
+    return f"Written to {folder}; {runs}{table}."
 
 
 def _reason(found: Comparison) -> str:
@@ -251,11 +272,18 @@ def _labels(cfg: DictConfig, rest: DictConfig | None = None, case: str | None = 
         rest: the config that `case` of it makes `cfg` of.
     """
     choices = HydraConfig.get().runtime.choices
-    found: dict[str, Any] = {"experiment": choices.get("experiment"), "case": case}
+    found: dict[str, Any] = {"experiment": choices.get("experiment"), "case": case, "command": _command()}
     for group in NAMED:
         same = rest is None or cfg[group] == rest[group]
         found[group] = choices.get(group if same else f"{group}@cases.{case}.{group}")
     return {group: str(option) for group, option in found.items() if option is not None}
+
+
+def _command() -> str:
+    """What the runs of this command have in common: the name of its folder, of a sweep the sweep's."""
+    hydra = HydraConfig.get()
+    folder = hydra.runtime.output_dir if hydra.mode == RunMode.RUN else hydra.sweep.dir
+    return Path(str(folder)).absolute().name
 
 
 def _check_classes(cfg: DictConfig, needed: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.cases import Cases, cases_figure
@@ -57,7 +59,13 @@ def test_without_cases_there_are_none_and_an_unknown_key_is_named() -> None:
 
 def row(method: str, throughput: float | None) -> ComparisonRow:
     error = None if throughput is not None else "no room"
-    return ComparisonRow(method, "heuristic", predicted_s=1.0, throughput=throughput, error=error)
+    found = ComparisonRow(method, "heuristic", predicted_s=1.0, throughput=throughput, error=error)
+    return too_large(found) if throughput is not None and throughput > 5e3 else found
+
+
+def too_large(given: ComparisonRow, measured: bool = False) -> ComparisonRow:
+    peaks = {"measured_peak" if measured else "predicted_peak": {"a": 2, "b": 1}}
+    return replace(given, capacity={"a": 1, "b": 1}, **peaks)
 
 
 throughputs = st.dictionaries(
@@ -85,10 +93,12 @@ def test_every_figure_is_in_the_csv_and_the_most_of_each_case_is_marked(
         assert line["published"] == ("2.0" if known else "")
         if known and value is not None:
             assert float(line["difference"]) == pytest.approx(value / 2 - 1)
+        assert line["over_capacity"] == ("a" if value is not None and value > 5e3 else "")
     for case, each in found.items():
         reached = [value for value in each.values() if value is not None]
         best = {cell.row.method for cell in cases if cell.case == case and cell.best}
-        most = max(reached) if len(reached) > 1 else None  # one alone is the most of nothing
+        fitting = [value for value in reached if value <= 5e3]
+        most = max(fitting, default=None) if len(reached) > 1 else None  # one alone is the most of nothing
         assert best == {method for method, value in each.items() if value is not None and value == most}
 
 
@@ -106,6 +116,47 @@ def test_the_table_shows_what_was_published_and_a_failure(tmp_path: Path) -> Non
     axes = cases_figure(cases, tmp_path / "cases.png").axes[0]
     assert [bar.get_height() for bar in axes.patches] == [12.0, 3.0, 0.0, 4.0]
     assert (tmp_path / "cases.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_what_does_not_fit_its_devices_is_marked_and_is_not_the_most(measured: bool, tmp_path: Path) -> None:
+    rows = [row("auto", 12.0), too_large(row("m_topo", 40.0), measured)]
+    cases = Cases({"small": Comparison(Path(), rows)}, {"small": {"m_topo": 20.0}})
+    table = cases.markdown()
+    assert "| `auto` | 12.00* |" in table
+    assert "| `m_topo` | !40.00 (20.00, +100 %) |" in table
+    assert "! more than the device's limit" in table
+    assert "! more than the device's limit" in str(cases.table().caption)
+    axes = cases_figure(cases, tmp_path / "cases.png").axes[0]
+    assert [text.get_text() for text in axes.texts] == ["12", "!40"]
+    assert legend(axes) == ["auto", "m_topo", "published", "! more than the device's limit"]
+
+
+def test_a_case_of_which_nothing_fits_has_no_most() -> None:
+    rows = [too_large(row("auto", 12.0)), too_large(row("m_topo", 4.0))]
+    assert "*" not in Cases({"small": Comparison(Path(), rows)}).markdown()
+
+
+def test_the_picture_s_legend_has_methods_that_the_first_case_has_not(tmp_path: Path) -> None:
+    found = {name: Comparison(Path(), [row(name, 3.0)]) for name in ("auto", "m_topo")}
+    assert legend(cases_figure(Cases(found), tmp_path / "cases.png").axes[0]) == ["auto", "m_topo"]
+
+
+def legend(axes: Axes) -> list[str]:
+    found = axes.get_legend()
+    assert found is not None
+    return [text.get_text() for text in found.get_texts()]
+
+
+@pytest.mark.parametrize("name", ["b|c", "d/../../..", "..", ".hidden", "two words", "", "a\\b", "a\nb"])
+def test_a_case_s_name_can_be_a_folder_s(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^a case is called .*: give it letters, digits, _, - and \."):
+        cases_of(with_cases(**{"fine": {}, name: {"batch_size": 3}}))
+
+
+def test_names_of_letters_digits_and_a_few_signs_are_cases() -> None:
+    names = ["a-b_c.d", "1f1b", "_", "größer"]
+    assert list(cases_of(with_cases(**{name: {"batch_size": 3} for name in names}))) == names
 
 
 def test_one_method_is_the_most_of_nothing() -> None:

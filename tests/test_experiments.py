@@ -30,6 +30,8 @@ TABLE = (
     "cases.unet.dataset.num_classes=2",
     "cases.deeplab_v3.dataset.num_classes=2",
     *(f"cases.{case}.{change}" for case in CASES for change in ("batch_size=4", "dataset.shape=[3,64,64]")),
+    # Those of the thesis are of its own sizes, and are left out here.
+    *(f"published.{case}.{figure}" for case in CASES for figure in ("m_topo=41.25", "netsplit=41.83")),
 )
 SHORT_AUTO = ("partitioner.auto.time_limit_s=1", "partitioner.auto.starts=1")
 ABLATION = (

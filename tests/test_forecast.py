@@ -73,7 +73,7 @@ def test_every_method_is_predicted_and_none_is_measured(
         assert {"placement.json", "program.txt", "trace.json", "timeline.png", "graph.png"} <= {
             file.name for file in (tmp_path / row.method).iterdir()
         }
-    assert found.best_s == min(row.predicted_s or 0.0 for row in found.rows)
+    assert found.best_s == min(row.predicted_s or 0.0 for row in found.rows if not row.overfull)
     assert (tmp_path / "comparison.md").exists()
     assert not (tmp_path / "training.png").exists()
 
@@ -100,6 +100,22 @@ def test_a_method_without_room_keeps_its_row(
     (failed,) = found.failed
     assert failed.method == "m_topo"
     assert "no placement that fits" in str(failed.error)
+
+
+def test_the_best_is_the_best_of_what_fits(
+    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
+) -> None:
+    found = forecast(experiment, two(), unrecorded, tmp_path)
+    fast, slow = sorted(found.rows, key=lambda row: row.predicted_s or 0.0)
+    assert found.best_s == fast.predicted_s
+    device, peak = next(iter(fast.predicted_peak.items()))
+    planned = replace(fast, capacity={**fast.capacity, device: peak - 1})
+    trained = replace(fast, measured_s=1e-9, measured_peak={device: fast.capacity[device] + 1})
+    for full in (planned, trained):
+        found.rows = [full, slow]
+        assert found.best_s == slow.predicted_s
+        found.rows = [full]
+        assert found.best_s is None
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def ran() -> list[str]:
     lines = path.read_text().splitlines() if path.exists() else []
     path.unlink(missing_ok=True)
     return lines
+
+
+def rows() -> list[tuple[str, str]]:
+    """Overrides and outcome of each job in the table."""
+    lines = [line for line in Path("sweep/jobs.txt").read_text().splitlines() if " sweep/" in line]
+    found = [re.split(" {2,}", line) for line in lines]
+    return [(line[1], line[2]) for line in found]
 
 
 def marks(folder: str = "sweep") -> dict[int, Mark]:
@@ -110,6 +118,12 @@ def test_more_values_are_added_to_a_sweep(run: Run) -> None:
     run("seed=2,4,6", "hydra.sweeper.max_batch_size=1")
     assert ran() == ["4 3", "6 3"]
     assert [mark.overrides for mark in marks().values()] == [("seed=2",), ("seed=4",), ("seed=6",)]
+
+
+def test_the_table_keeps_the_jobs_of_earlier_commands(run: Run) -> None:
+    run("seed=2,4")
+    run("seed=4,6")
+    assert rows() == [("seed=2", "done (earlier)"), ("seed=4", "done"), ("seed=6", "done")]
 
 
 def test_a_job_that_was_killed_is_run_again(run: Run) -> None:
@@ -240,12 +254,106 @@ def test_a_search_goes_on_after_failed_jobs(run: Run) -> None:
     assert "Best of 4 trials: 3 with seed=4" in out
 
 
-def test_a_search_over_other_values_is_another_study(run: Run) -> None:
+def test_a_search_runs_again_what_failed_and_its_table_has_all_jobs(run: Run) -> None:
     pytest.importorskip("optuna")
-    run(*OPTUNA, "hydra.sweeper.trials=1", "seed=2,4")
-    code, _, err = run(*OPTUNA, "seed=2,4,6")
-    assert code == 2
-    assert "searched other values: give another hydra.sweeper.study" in err
+    search = (*OPTUNA, "seed=range(2,6)")
+    Path("broken").touch()
+    run(*search)
+    ran()
+    assert run(*search)[0] == 2
+    assert sorted(ran()) == ["3 3", "5 3"]
+    Path("broken").unlink()
+    code, out, _ = run(*search)
+    assert code == 0
+    assert sorted(ran()) == ["3 3", "5 3"]
+    assert "Best of 4 trials" in out
+    assert run(*search)[0] == 0
+    assert ran() == []
+    assert sorted(rows()) == [(f"seed={seed}", "done") for seed in range(2, 6)]
+
+
+def test_a_search_of_another_config_does_not_count_what_was_found(run: Run) -> None:
+    pytest.importorskip("optuna")
+    run(*OPTUNA, "seed=2,4", "epochs=1")
+    assert len(ran()) == 2
+    code, out, err = run(*OPTUNA, "seed=2,4", "epochs=7")
+    assert (code, sorted(ran())) == (0, ["2 7", "4 7"])
+    assert "trials of another config or other values do not count" in out + err
+    assert "Best of 2 trials: 7 with seed=4" in out
+    assert OmegaConf.load("sweep/best.yaml").value == 7.0
+    assert sorted(rows()) == [
+        ("epochs=1 seed=2", "done (earlier)"),
+        ("epochs=1 seed=4", "done (earlier)"),
+        ("epochs=7 seed=2", "done"),
+        ("epochs=7 seed=4", "done"),
+    ]
+    code, out, _ = run(*OPTUNA, "seed=2,4", "epochs=1")
+    assert (code, ran()) == (0, [])
+    assert "Best of 2 trials: 1 with seed=4" in out
+
+
+def test_an_edited_option_is_another_config_of_the_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    run(*OPTUNA, "schedule=gpipe,1f1b")
+    assert len(ran()) == 2
+    whole = _sweep._key
+
+    def edited(overrides: Sequence[str], cfg: DictConfig) -> _sweep.Key:
+        key = whole(overrides, cfg)
+        return (key[0], "edited") if "schedule=1f1b" in key[0] else key
+
+    monkeypatch.setattr(_sweep, "_key", edited)
+    run(*OPTUNA, "schedule=gpipe,1f1b")
+    assert len(ran()) == 1
+    assert marks()[2].overrides == ("schedule=1f1b",)
+
+
+def test_a_search_that_was_interrupted_goes_on_with_what_was_running(run: Run) -> None:
+    pytest.importorskip("optuna")
+
+    def interrupted(cfg: DictConfig) -> float:
+        if len(marks()) == 2:
+            raise KeyboardInterrupt
+        return job(cfg)
+
+    search = (*OPTUNA, "hydra.sweeper.trials=2", "epochs=1", "+x=interval(0.5,1.5)")
+    assert run(*search, of=interrupted)[0] == 130
+    (killed,) = (mark for mark in marks().values() if mark.outcome == "running")
+    assert run(*search)[0] == 0
+    assert marks()[2].overrides == killed.overrides
+    assert len(rows()) == 2
+
+
+def test_numbers_between_two_bounds_can_be_drawn() -> None:
+    optuna = pytest.importorskip("optuna")
+    from hydra_plugins.netsplit_sweeps.optuna_sweeper import OptunaSweeper
+
+    sweeper = OptunaSweeper(2, 1, "minimize", "random", 0, "", "law")
+    drawn = sweeper._untried({"x": optuna.distributions.FloatDistribution(2.0, 3.0)}, {})
+    assert 2.0 <= drawn["x"] <= 3.0
+
+
+def test_values_can_be_added_to_a_search(run: Run) -> None:
+    pytest.importorskip("optuna")
+    run(*OPTUNA, "seed=2,6")
+    ran()
+    code, out, _ = run(*OPTUNA, "seed=2,4,6")
+    assert (code, ran()) == (0, ["4 3"])
+    assert "Best of 3 trials: 3 with seed=4" in out
+
+
+def test_a_search_composes_every_value_before_its_first_job(run: Run) -> None:
+    pytest.importorskip("optuna")
+    code, _, err = run(*OPTUNA, "schedule=gpipe,1f1b,nope", "schedule.microbatches=2,4")
+    assert (code, ran()) == (2, [])
+    assert "schedule=nope is not an option" in err
+
+
+def test_a_search_over_cases_is_refused_before_its_first_job(run: Run) -> None:
+    pytest.importorskip("optuna")
+    code, _, err = run(*OPTUNA, "experiment=table_6_4", "seed=2,4")
+    assert (code, ran()) == (2, [])
+    assert "over cases gives a table of them: give cases=null" in err
 
 
 @pytest.mark.parametrize(
@@ -264,11 +372,31 @@ def test_a_search_that_cannot_begin_says_why(run: Run, arguments: list[str], wor
     assert words in err
 
 
-def test_a_job_without_a_number_cannot_be_searched(run: Run) -> None:
+def silent(cfg: DictConfig) -> None:
+    job(cfg)
+
+
+def test_a_command_without_a_number_cannot_be_searched(run: Run) -> None:
     pytest.importorskip("optuna")
-    code, _, err = run(*OPTUNA, "seed=2,4", of=lambda cfg: None)
-    assert code == 2
+    code, _, err = run(*OPTUNA, "seed=2,4", of=silent)
+    assert (code, ran()) == (2, [])
     assert "needs a command that answers with a number" in err
+
+
+def unfit(cfg: DictConfig) -> float | None:
+    return None if cfg.seed == 4 else job(cfg)
+
+
+def test_a_job_in_which_nothing_fits_has_failed_and_the_search_goes_on(run: Run) -> None:
+    pytest.importorskip("optuna")
+    code, out, err = run(*OPTUNA, "seed=2,4,6", of=unfit)
+    assert code == 2
+    assert "of a comparison, no method fits the devices" in err
+    assert sorted(mark.outcome for mark in marks().values()) == ["done", "done", "failed"]
+    assert ("seed=4", "failed") in rows()
+    assert "Best of 3 trials: 7 with seed=" in out
+    assert run(*OPTUNA, "seed=2,4,6")[0] == 0
+    assert "Best of 3 trials: 3 with seed=4" in Path("sweep/jobs.txt").read_text()
 
 
 @settings(max_examples=15, deadline=None)

@@ -5,6 +5,7 @@ The study is kept in a database: the same command with the same `hydra.sweep.dir
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import random
@@ -17,7 +18,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import ConfigError
 from netsplit.files import write_text
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OptunaSweeper"]
 
+NEEDS_NUMBER = "hydra/sweeper=optuna needs a command that answers with a number"
+WITHOUT = "leave it out to run every combination."
+NO_NUMBER = "it gave no number to search by: of a comparison, no method fits the devices."
 Point = frozenset[tuple[str, Any]]  # the parameters of a trial
 
 log = logging.getLogger(__name__)
@@ -45,7 +49,7 @@ class OptunaSweeper(Sweeper):
         sampler: tpe, gp or random.
         seed: of the sampler.
         storage: address of the study's database; a SQLite file needs no server.
-        study: its name there.
+        study: its name there, before the digest of the configs that it is of.
         params: key -> values to search, as on the command line, which wins.
     """
 
@@ -74,6 +78,7 @@ class OptunaSweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.config = config
         self.hydra_context = hydra_context
+        self.gives_numbers = getattr(task_function, "__annotations__", {}).get("return") != "None"
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -90,14 +95,13 @@ class OptunaSweeper(Sweeper):
         given = [f"{key}={value}" for key, value in self.params.items()] + list(arguments)
         fixed, space = _read(parser.parse_overrides(given))
         sweep = Sweep(self.config, self.hydra_context, self.launcher)
-        study = self._open()
+        study = self._open(f"{self.study}-{_digest(sweep, fixed, space)}")
         self._recall(study, space)
-        jobs: dict[Point, Mark | None] = {}
+        sweep.count([[*fixed, *_overrides(point)] for point in self._tried])
         while trials := self._next(study, space):
             marks = sweep.run([[*fixed, *_overrides(point)] for point in trials])
             for (point, same), mark in zip(trials.items(), marks, strict=True):
-                jobs[point] = mark
-                self._tried[point] = _value(mark)
+                self._tried[point] = _value(sweep, mark)
                 for trial in same:
                     _tell(study, trial, self._tried[point])
         sweep.end(self._best(sweep.folder))
@@ -110,6 +114,8 @@ class OptunaSweeper(Sweeper):
                 "hydra/sweeper=optuna is not installed: `pip install 'netsplit[sweep]'` brings it."
             ) from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        if not self.gives_numbers:
+            raise ConfigError(f"{NEEDS_NUMBER}, and this one gives none: {WITHOUT}")
         for key in ("trials", "at_once"):
             if not isinstance(value := getattr(self, key), int) or value < 1:
                 raise ConfigError(f"hydra.sweeper.{key} is {value}: give an integer of at least 1.")
@@ -119,14 +125,18 @@ class OptunaSweeper(Sweeper):
                 value = getattr(self, key)
                 raise ConfigError(f"hydra.sweeper.{key} is '{value}': give {', '.join(known)}.")
 
-    def _open(self) -> Study:
+    def _open(self, name: str) -> Study:
         import optuna
 
         try:
+            storage = optuna.storages.get_storage(self.storage)
+            names = optuna.get_all_study_names(storage)
+            if name not in names and any(f"{each}-".startswith(f"{self.study}-") for each in names):
+                log.info("study '%s' is new: trials of another config or other values do not count.", name)
             return optuna.create_study(
-                storage=self.storage,
+                storage=storage,
                 sampler=self._sampler(),
-                study_name=self.study,
+                study_name=name,
                 direction=self.direction,
                 load_if_exists=True,
             )
@@ -144,22 +154,25 @@ class OptunaSweeper(Sweeper):
         return samplers.TPESampler(seed=self.seed, constant_liar=self.at_once > 1)
 
     def _recall(self, study: Study, space: Mapping[str, BaseDistribution]) -> None:
-        """What an earlier command has tried; what was running when that was killed comes first now."""
+        """What an earlier command has tried; what failed or was killed then comes first now."""
         from optuna.trial import TrialState
 
+        again: dict[Point, dict[str, Any]] = {}
+        known: set[Point] = set()
         for trial in study.get_trials(deepcopy=False):
-            if any(trial.distributions.get(key, space[key]) != space[key] for key in space):
-                raise ConfigError(
-                    f"study '{self.study}' in {self.storage} searched other values: give another "
-                    "hydra.sweeper.study, or another hydra.sweep.dir."
-                )
+            if trial.state == TrialState.COMPLETE:
+                self._tried[_point(trial.params)] = trial.value
+            elif trial.state == TrialState.WAITING:
+                known.add(_point(trial.system_attrs.get("fixed_params", {})))
+            elif trial.params.keys() == space.keys():
+                again[_point(trial.params)] = trial.params
             if trial.state == TrialState.RUNNING:
                 study.tell(trial.number, state=TrialState.FAIL)
-                study.enqueue_trial(trial.params, skip_if_exists=False)
-            elif trial.state in (TrialState.COMPLETE, TrialState.FAIL) and trial.params:
-                self._tried[_point(trial.params)] = trial.value
+        for point, params in again.items():
+            if point not in self._tried and point not in known:
+                study.enqueue_trial(params)
         if self._tried:
-            log.info("study '%s' has %d trials already.", self.study, len(self._tried))
+            log.info("study '%s' has %d trials already.", study.study_name, len(self._tried))
 
     def _next(self, study: Study, space: Mapping[str, BaseDistribution]) -> dict[Point, list[Trial]]:
         """Points not tried yet, each with the trials that ask for it; none when there are enough."""
@@ -183,9 +196,16 @@ class OptunaSweeper(Sweeper):
         self, space: Mapping[str, BaseDistribution], asked: Mapping[Point, object]
     ) -> dict[str, Any]:
         while True:
-            drawn = {key: self._random.choice(_values(each)) for key, each in space.items()}
+            drawn = {key: self._drawn(each) for key, each in space.items()}
             if (point := _point(drawn)) not in self._tried and point not in asked:
                 return drawn
+
+    def _drawn(self, distribution: BaseDistribution) -> Any:
+        from optuna.distributions import FloatDistribution
+
+        if isinstance(distribution, FloatDistribution):
+            return self._random.uniform(distribution.low, distribution.high)
+        return self._random.choice(_values(distribution))
 
     def _best(self, folder: Path) -> str:
         """The best point in words, and in `best.yaml`."""
@@ -193,6 +213,7 @@ class OptunaSweeper(Sweeper):
 
         values = {point: value for point, value in self._tried.items() if value is not None}
         if not values:
+            (folder / "best.yaml").unlink(missing_ok=True)  # of another config
             return f"None of {len(self._tried)} trials gave a number."
         choose = min if self.direction == "minimize" else max
         best = choose(values, key=lambda point: values[point])
@@ -233,6 +254,32 @@ def _distribution(override: Override) -> BaseDistribution:
     return CategoricalDistribution(words)
 
 
+def _digest(sweep: Sweep, fixed: Sequence[str], space: Mapping[str, BaseDistribution]) -> str:
+    """Of the values to search and of what each composes to, before the first job."""
+    ends = {key: _ends(each) for key, each in space.items()}
+    first = {key: values[0] for key, values in ends.items()}
+    points = {_point(first | {key: value}): None for key, values in ends.items() for value in values}
+    words = [f"{key}={each}" for key, each in sorted(space.items())]
+    for point in points:
+        config, key = sweep.composed([*fixed, *_overrides(point)])
+        if OmegaConf.select(config, "cases"):
+            raise ConfigError(
+                f"{NEEDS_NUMBER}, and one over cases gives a table of them: give cases=null, or {WITHOUT}"
+            )
+        words.append(repr(key))
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:8]
+
+
+def _ends(distribution: BaseDistribution) -> Sequence[Any]:
+    """Values whose configs stand for those of all: every choice, but of numbers the least and the most."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    return distribution.low, distribution.high
+
+
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
@@ -259,15 +306,13 @@ def _overrides(point: Point) -> list[str]:
     return [f"{key}={value}" for key, value in sorted(point)]
 
 
-def _value(mark: Mark | None) -> float | None:
+def _value(sweep: Sweep, mark: Mark | None) -> float | None:
     if mark is None or mark.outcome != "done":
         return None
-    if mark.value is None:
-        raise ConfigError(
-            "hydra/sweeper=optuna needs a command that answers with a number, and this one gave none: "
-            "leave it out to run every combination."
-        )
-    return mark.value if math.isfinite(mark.value) else None
+    if mark.value is None or not math.isfinite(mark.value):
+        sweep.reject(mark, NO_NUMBER)
+        return None
+    return mark.value
 
 
 def _tell(study: Study, trial: Trial, value: float | None) -> None:

@@ -8,7 +8,8 @@ import re
 import socket
 import sqlite3
 import tempfile
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
@@ -24,16 +25,20 @@ __all__ = ["artifact_root", "open_client", "open_experiment", "sqlite_path"]
 logger = logging.getLogger(__name__)
 
 _SQLITE = "sqlite:///"
+_SERVERS = ("http://", "https://")
 _DATABASES = ("postgresql", "mysql", "mssql")
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 # Without this tag the UI takes training runs for conversations with a language model.
 _TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 _CONNECT_S = 5.0  # a server that does not answer in this time is reported at once
+# MLflow's own, which a training wants, are 120 s and 7: too long to wait for a first answer.
+_FIRST_QUESTION = {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{_CONNECT_S:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -53,8 +58,7 @@ def sqlite_path(uri: str) -> Path | None:
                 f"tracking uri '{uri}' has '{extra}', which is not taken: give {_SQLITE}{plain}."
             )
         return Path(name).absolute()
-    scheme = urlsplit(uri).scheme.partition("+")[0]
-    if scheme not in ("http", "https", *_DATABASES):
+    if not uri.startswith(_SERVERS) and _database(uri) not in _DATABASES:
         raise ConfigError(
             f"tracking uri '{hidden(uri)}' is not one MLflow can use: give {_SQLITE}outputs/mlflow.db, "
             f"the http(s) address of a tracking server, or a database address ({', '.join(_DATABASES)})."
@@ -74,7 +78,7 @@ def open_client(uri: str) -> MlflowClient:
         if not path.exists():
             _create(path)
         uri = f"{_SQLITE}{path}"
-    elif uri.startswith("http"):
+    elif uri.startswith(_SERVERS):
         _check_server(uri)
     else:
         _check_database(uri)
@@ -92,7 +96,7 @@ def artifact_root(uri: str, given: str | None) -> str | None:
     path = sqlite_path(uri)
     if path is not None:
         return (path.parent / "mlartifacts").as_uri()
-    return None if uri.startswith("http") else (Path("outputs") / "mlartifacts").absolute().as_uri()
+    return None if uri.startswith(_SERVERS) else (Path("outputs") / "mlartifacts").absolute().as_uri()
 
 
 def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
@@ -123,6 +127,10 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     return str(found.experiment_id)
 
 
+def _database(uri: str) -> str:
+    return uri.partition("://")[0].partition("+")[0]
+
+
 def _connect(uri: str) -> MlflowClient:
     for key, value in _QUIET.items():
         os.environ.setdefault(key, value)
@@ -131,16 +139,42 @@ def _connect(uri: str) -> MlflowClient:
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    for handler in logging.getLogger("mlflow").handlers:  # its warnings name the address of every request
+        handler.addFilter(_without_passwords)
     try:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        client.search_experiments(max_results=1)
+        with _impatient():
+            client.search_experiments(max_results=1)
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
         raise _cannot_be_opened(uri, error) from error
     return client
 
 
+def _without_passwords(record: logging.LogRecord) -> bool:
+    record.msg, record.args = hidden(record.getMessage()), ()
+    return True
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """A short timeout and few silent retries for MLflow's requests, where the user has not set their own."""
+    added = {key: value for key, value in _FIRST_QUESTION.items() if key not in os.environ}
+    retries = logging.getLogger("urllib3.connectionpool")
+    level = retries.level
+    os.environ.update(added)
+    retries.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        retries.setLevel(level)
+        for key in added:
+            del os.environ[key]
+
+
 def _cannot_be_opened(uri: str, error: Exception) -> ConfigError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "Read timed out" in reason:
+        reason = "it takes connections and does not answer; set MLFLOW_HTTP_REQUEST_TIMEOUT to wait longer."
     return ConfigError(f"tracking uri '{hidden(uri)}' cannot be opened: {hidden(reason)}")
 
 
@@ -189,7 +223,7 @@ def _check_database(uri: str) -> None:
     """Connect once: MLflow would try for two minutes before it says why it cannot."""
     from sqlalchemy import create_engine
 
-    known = urlsplit(uri).scheme.partition("+")[0] in ("postgresql", "mysql")
+    known = _database(uri) in ("postgresql", "mysql")
     try:
         engine = create_engine(uri, connect_args={"connect_timeout": int(_CONNECT_S)} if known else {})
         engine.connect().close()
@@ -204,10 +238,20 @@ def _check_database(uri: str) -> None:
 
 
 def _check_server(uri: str) -> None:
-    parts = urlsplit(uri)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
+        parts = urlsplit(uri)
+        host, port = (parts.hostname or "").encode("idna").decode(), parts.port
+    except ValueError:  # its words can hold a part of the password
+        host, port = "", None
+    if port is None:
+        port = 443 if uri.startswith("https") else 80
+    if not host or not port:
+        raise ConfigError(
+            f"tracking uri '{hidden(uri)}' is not the address of a server: give http(s)://host:port, "
+            "with a port up to 65535."
+        )
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_S).close()
     except OSError as error:
         raise ConfigError(
             f"no MLflow server answers at {hidden(uri)} ({error.strerror or error}): "

@@ -75,12 +75,9 @@ def overfull(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]
 
 
 def overflow_summary(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> dict[str, Any]:
-    """How far the worst predicted peak is above its device's capacity, and the tag that names where."""
-    over = overfull(peaks, capacity)
-    return {
-        "predicted_overflow_bytes": max((peaks[device] - capacity[device] for device in over), default=0),
-        "over_capacity": ", ".join(over) or None,
-    }
+    """How far the worst predicted peak is above its device's capacity."""
+    beyond = (peaks[device] - capacity[device] for device in overfull(peaks, capacity))
+    return {"predicted_overflow_bytes": max(beyond, default=0)}
 
 
 def solver_summary(report: SolverReport) -> dict[str, Any]:

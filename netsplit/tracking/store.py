@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import psutil
+
 from netsplit.errors import NetSplitError
 from netsplit.tracking.datasets import DatasetRecord, source_text
 from netsplit.tracking.owner import is_gone
@@ -73,7 +75,10 @@ class Store(Protocol):
     def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None: ...
 
     def watch(self, run_id: str, every_s: float) -> Callable[[], None]:
-        """Record the machine's load every so many seconds, until what comes back is called."""
+        """Record the machine's load every so many seconds, and once more when what comes back is called.
+
+        The processor use of that last record is the mean since `watch`.
+        """
         ...
 
     def end_run(self, run_id: str, status: RunStatus) -> None: ...
@@ -184,8 +189,21 @@ class MlflowStore:
         except StoreError as error:  # of no weight beside the run itself
             logger.warning("%s", error)
             return lambda: None
+        psutil.cpu_percent()  # counts from here to the next call in this thread, which is in `finish`
         monitor.start()
-        finish: Callable[[], None] = monitor.finish
+
+        def finish() -> None:
+            monitor.finish()
+            try:
+                with _writing("the machine's load"):
+                    for each in monitor.monitors:
+                        each.clear_metrics()
+                    monitor.collect_metrics()
+                    monitor.publish_metrics(monitor.aggregate_metrics())
+                    monitor.mlflow_logger.flush()
+            except StoreError as error:
+                logger.warning("%s", error)
+
         return finish
 
     def end_abandoned(self) -> None:

@@ -16,12 +16,12 @@ from netsplit.tracking.metrics import overfull, prediction_error
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["ComparisonRow", "comparison_table", "markdown", "outline"]
+__all__ = ["LEGEND", "OVER", "ComparisonRow", "comparison_table", "markdown", "outline"]
 
 _NONE = "-"
-_OVER, _EARLIER = "!", "†"
-_LEGEND = {
-    _OVER: "more than the device's limit",
+OVER, _EARLIER = "!", "†"
+LEGEND = {
+    OVER: "more than the device's limit",
     _EARLIER: "measured by an earlier run, as nothing was left to train; predicted is the plan of now",
 }
 _FIGURES = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss", "Acc.\n%")
@@ -134,8 +134,8 @@ def outline(rows: Sequence[ComparisonRow]) -> str:
 
 def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     """What the marks mean that there are."""
-    used = {_OVER: any(row.overfull for row in rows), _EARLIER: any(row.earlier for row in rows)}
-    return [f"{mark} {meaning}" for mark, meaning in _LEGEND.items() if used[mark]]
+    used = {OVER: any(row.overfull for row in rows), _EARLIER: any(row.earlier for row in rows)}
+    return [f"{mark} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
 
 
 def _figures(row: ComparisonRow) -> list[str]:
@@ -200,5 +200,5 @@ def _percent(fraction: float | None, sign: str = "") -> str:
 
 def _mib(nbytes: int | None, limit: int | None = None) -> str:
     """Marked where it is above the limit."""
-    mark = _OVER if nbytes is not None and limit is not None and nbytes > limit else ""
+    mark = OVER if nbytes is not None and limit is not None and nbytes > limit else ""
     return mark + _number(None if nbytes is None else nbytes / 2**20, 1)

@@ -12,7 +12,7 @@ __all__ = ["as_yaml", "chunks", "flatten", "hidden", "numbers", "plain", "plain_
 T = TypeVar("T")
 
 _MAX_KEY = 250
-_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
+_PASSWORD = re.compile(r"(://[^:/\s]*:)(?:(?!://)\S)+@")  # up to the last @: a password can hold others
 _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
 
@@ -80,7 +80,7 @@ def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
 
 def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     nested = isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value)
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and (value or not prefix):
         for key, item in value.items():
             yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
     elif nested:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.records import Comparison
+from netsplit.tracking import Tracker
 from runners import compare
 from runners._cases import cases_of, published_of
 
@@ -145,13 +147,14 @@ def test_a_case_that_fails_stops_no_other_and_is_named_at_the_end(
             raise NetSplitError("there is no room.")
         return Comparison(tmp_path)
 
-    monkeypatch.setattr(compare, "_checked", lambda cfg, name: cfg)
+    nothing_recorded = SimpleNamespace(tracker=Tracker("sqlite:///nowhere.db", enabled=False))
+    monkeypatch.setattr(compare, "_checked", lambda cfg, name: nothing_recorded)
     monkeypatch.setattr(compare, "_labels", lambda *_: {})
     monkeypatch.setattr(compare, "_title", lambda: "models")
     monkeypatch.setattr(compare, "_comparison", comparison)
-    monkeypatch.setattr(compare, "_conclude", lambda cfg, done, *_: shown.extend(done))
+    monkeypatch.setattr(compare, "_conclude", lambda done, *_: shown.extend(done.found))
     with pytest.raises(NetSplitError, match=r"^1 of 3 cases failed \(wide\); wide: there is no room\."):
-        compare._each_case(DictConfig({}), cases("models"), tmp_path, Console())
+        compare._each_case(DictConfig({}), cases("models"), {}, tmp_path, Console())
     assert began == [f"models: {name}" for name in NAMES]
     assert shown == ["amoeba", "unet"]
 
@@ -163,3 +166,56 @@ def test_methods_of_a_case_are_replaced_by_those_for_all(cases: Cases) -> None:
     assert {tuple(each.partitioner) for each in found.values()} == {("single",)}
     both = cases("devices", own, "partitioner=[single]")
     assert [tuple(both[name].partitioner) for name in ("one", "two")] == [("single",), ("m_topo",)]
+
+
+PUBLISHED = {"amoeba": {"auto": 1.0, "m_topo": 2.0}, "wide": {"auto": 3.0}, "unet": {"auto": 4.0}}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "left_out"),
+    [
+        ([], ""),
+        (["batch_size=32"], "amoeba (batch_size=32), wide (batch_size=32), unet (batch_size=32)"),
+        (["dataset=digits", "+dataset.limit=9"], "amoeba (dataset=digits +dataset.limit=9), wide "),
+        (["dataset@cases.unet.dataset=text"], "unet (dataset@cases.unet.dataset=text)"),
+        (["+cases.wide.loss._target_=torch.nn.MSELoss"], "wide (+cases.wide.loss._target_=torch.nn.MSELoss)"),
+        (["optimizer=sgd"], "amoeba (optimizer=sgd), "),
+        (["optimizer.lr=1"], "amoeba (optimizer.lr=1), "),
+        (["accumulate=2"], "amoeba (accumulate=2), "),
+        (["autocast=bfloat16"], "amoeba (autocast=bfloat16), "),
+        (["cases.unet=null"], "unet (cases.unet=null)"),
+        (["cases={unet: {batch_size: 2}}"], "unet (cases={unet: {batch_size: 2}})"),
+        (["partitioner=[single]", "schedule.microbatches=2", "cluster=titan_rtx5", "seed=1"], ""),
+        (["variable_copies=1", "tracking=none", "tracking.experiment=mine", "epochs=1"], ""),
+        (["+cases.unet.schedule.microbatches=2", "+cases.unet.partitioner.single={}"], ""),
+    ],
+)
+def test_published_figures_are_of_the_settings_that_the_command_line_leaves(
+    caplog: pytest.LogCaptureFixture, overrides: list[str], left_out: str
+) -> None:
+    found, said = published(PUBLISHED, caplog, overrides)
+    assert [name for name in PUBLISHED if f"{name} (" in said] == [
+        name for name in PUBLISHED if name not in found
+    ]
+    assert left_out in said
+    assert bool(said) == bool(left_out)
+
+
+def test_figures_given_with_the_settings_stay(caplog: pytest.LogCaptureFixture) -> None:
+    given = ["batch_size=4", "published.amoeba.auto=9", "published.wide={auto: 3}"]
+    found, said = published(PUBLISHED, caplog, given)
+    assert found == {"amoeba": {"auto": 9.0}, "wide": {"auto": 3.0}}
+    assert said.endswith("left out, being of other settings: amoeba (batch_size=4), unet (batch_size=4)")
+
+
+def published(
+    figures: dict[str, dict[str, float]], caplog: pytest.LogCaptureFixture, overrides: list[str]
+) -> tuple[dict[str, dict[str, float]], str]:
+    """What is left of `figures`, and the line that says so."""
+    cfg = OmegaConf.create({"cases": {name: {} for name in figures}, "published": figures})
+    if "published.amoeba.auto=9" in overrides:
+        cfg.published.amoeba.auto = 9
+    with caplog.at_level("INFO"):
+        found = published_of(cfg, overrides)
+    assert len(caplog.messages) < 2
+    return found, "".join(caplog.messages)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -55,6 +60,99 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_a_silent_server_is_reported() -> None:
     with pytest.raises(ConfigError, match="no MLflow server answers at http"):
         open_client("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://me:secret@127.0.0.1:99999",
+        "http://127.0.0.1:notaport",
+        "http://me:secret/x@127.0.0.1:5000",
+        "http://me:secret@[::1",
+        "https://",
+        "http://127.0.0.1:0",
+        "http://a..b:5000",
+    ],
+)
+def test_an_address_of_no_server_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a server: give") as refused:
+        Tracker(uri, "any").open()
+    assert "secret" not in str(refused.value)
+
+
+def test_a_database_with_brackets_in_its_address_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        open_client("postgresql+absent://me@[::1/base")
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"http://me:secret@127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_server_that_takes_connections_and_never_answers_is_reported(
+    mute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    monkeypatch.setattr(database, "_FIRST_QUESTION", quick)
+    with pytest.raises(ConfigError, match="takes connections and does not answer") as refused:
+        open_client(mute)
+    assert "secret" not in str(refused.value)
+    assert not quick.keys() & os.environ.keys()
+
+
+def test_the_first_question_is_short_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert int(database._FIRST_QUESTION["MLFLOW_HTTP_REQUEST_TIMEOUT"]) <= 10
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    with database._impatient():
+        assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+        assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "2"
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Just enough of a tracking server to open it and to end a run."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"run": {"info": {"run_id": "1", "experiment_id": "1", "status": "FINISHED"}}}')
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def log_message(self, *args: object) -> None: ...
+
+
+@pytest.fixture
+def answering() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://me:secret@127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_what_mlflow_prints_and_warns_of_tells_no_password(
+    answering: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = open_client(answering)
+    client.set_terminated("1", "FINISHED")
+    logging.getLogger("mlflow").warning("no answer from %s", answering)
+    printed = "".join(capfd.readouterr())
+    assert "secret" not in printed
+    assert "no answer from http://me:***@127.0.0.1" in printed
 
 
 def test_creation_is_announced_and_leaves_no_scratch(

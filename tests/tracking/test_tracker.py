@@ -247,6 +247,26 @@ def test_the_load_of_the_machine_is_recorded_while_a_method_runs(database: str) 
     assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_method_shorter_than_the_interval_has_records_of_the_load(database: str) -> None:
+    tracker = Tracker(database, "short", system_metrics=60)
+    with tracker.comparison("brief") as comparison, comparison.method("auto"):
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            pass
+    run = fetched(tracker)["auto"]
+    assert run.data.metrics["system/cpu_utilization_percentage"] > 0
+    assert run.data.metrics["system/system_memory_usage_megabytes"] > 0
+    assert run.info.status == "FINISHED"
+
+
+def test_an_empty_summary_is_nothing(tracker: Tracker) -> None:
+    with tracker.comparison("empty") as comparison:
+        comparison.summary({})
+    run = fetched(tracker)["empty"]
+    assert run.info.status == "FINISHED"
+    assert not run.data.metrics
+
+
 def test_seconds_between_records_must_be_some(database: str) -> None:
     with pytest.raises(ConfigError, match=r"tracking\.system_metrics is 0"):
         Tracker(database, "load", system_metrics=0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 from omegaconf import OmegaConf
 
 from netsplit.partition.base import SolverReport
 from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, solver_summary, timeline_summary
-from netsplit.tracking.values import as_yaml, flatten, numbers, plain_key
+from netsplit.tracking.values import as_yaml, flatten, hidden, numbers, plain_key
 from tests.tracking.samples import timeline
 
 
@@ -23,6 +24,26 @@ def test_nested_keys_are_dotted_and_lists_of_values_stay_whole() -> None:
         "layers.0.n": "3",
         "empty": "{}",
     }
+
+
+def test_of_nothing_there_is_no_value() -> None:
+    assert flatten({}) == {}
+    assert numbers({}) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("http://me:secret@host:5000", "http://me:***@host:5000"),
+        ("http://me:sec@ret@host:5000", "http://me:***@host:5000"),
+        ("http://me@work:sec/ret@host", "http://me@work:***@host"),
+        ("http://:secret@host", "http://:***@host"),
+        ("a://b:c@d,e://f:g@h and i://j:k@l", "a://b:***@d,e://f:***@h and i://j:***@l"),
+        ("http://me@host:5000/a, you@there", "http://me@host:5000/a, you@there"),
+    ],
+)
+def test_passwords_of_addresses_are_hidden(given: str, shown: str) -> None:
+    assert hidden(given) == shown
 
 
 def test_configs_are_resolved() -> None:

@@ -1,0 +1,126 @@
+"""`python -m runners.compare` around its comparisons: what they are told, and what is refused before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+
+from netsplit import comparison
+from netsplit.comparison import each_method
+from netsplit.records import Comparison
+from netsplit.tracking import ComparisonRow, Tracker
+from runners import compare
+from runners._entry import CONF
+from runners.compare import SHOWN, _written
+
+Run = Callable[..., tuple[int, list[str]]]
+CASES = "cases={one: {batch_size: 32}, two: {}}"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command with no work done; answers its exit code, and the tag `command` of each comparison."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    began: list[str] = []
+
+    def nothing(
+        parts: object, name: str, labels: dict[str, str], folder: Path, console: object
+    ) -> Comparison:
+        began.append(labels["command"])
+        folder.mkdir(parents=True, exist_ok=True)
+        return Comparison(folder)
+
+    def call(*arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr("sys.argv", ["compare", *arguments, "experiment=quick"])
+        try:
+            compare.main()
+        except SystemExit as end:
+            return int(end.code or 0), began
+        return 0, began
+
+    monkeypatch.setattr(compare, "_comparison", nothing)
+    return call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["hydra.run.dir=alone"], ["alone"]),
+        (["hydra.run.dir=outer/cases", CASES], ["cases", "cases"]),
+        (["--multirun", "hydra.sweep.dir=outer/sweep", "seed=0,1"], ["sweep", "sweep"]),
+        (["--multirun", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=a/b", "seed=0"], ["sweep"]),
+    ],
+)
+def test_comparisons_of_one_command_have_one_tag(run: Run, arguments: list[str], command: list[str]) -> None:
+    assert run(*arguments, "tracking=none") == (0, command)
+
+
+@pytest.mark.parametrize("arguments", [[], [CASES], ["cluster=titan_rtx3"]])
+def test_a_server_that_is_not_there_is_said_before_the_work(
+    run: Run, capfd: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run("tracking.uri=http://127.0.0.1:1", *arguments) == (2, [])
+    assert "no MLflow server answers at http://127.0.0.1:1" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tracker", "words"),
+    [
+        (Tracker("sqlite:///nowhere.db", enabled=False), "there is this table."),
+        (Tracker(SHOWN), "'make ui' shows the runs, 'comparison.md' there is this table."),
+        (Tracker("sqlite:////a/b.db"), "this table; the runs are in sqlite:////a/b.db."),
+        (Tracker("http://me:secret@host:5000"), "this table; the runs are in http://me:***@host:5000."),
+    ],
+)
+def test_where_the_runs_are_is_said(tracker: Tracker, words: str) -> None:
+    said = _written(Path("there"), tracker)
+    assert said.startswith("Written to there; '")
+    assert said.endswith(words)
+    assert ("make ui" in said) == (tracker.uri == SHOWN)
+
+
+def test_the_default_database_is_the_one_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for folder, shown in ((CONF.parent, True), (tmp_path, False)):
+        monkeypatch.chdir(folder)
+        assert (Tracker("sqlite:///outputs/mlflow.db").uri == SHOWN) == shown
+
+
+class _Recorded:
+    """A parent run, or a method's, that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+
+    @contextmanager
+    def method(self, name: str, config: object, tags: Mapping[str, str]) -> Any:
+        self.given |= tags
+        yield self
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        self.given |= values
+
+
+@pytest.mark.parametrize("kind", ["predicted_peak", "measured_peak"])
+def test_a_method_s_run_has_the_command_and_what_it_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    row = ComparisonRow("auto", "heuristic", capacity={"a": 1, "b": 2}, **{kind: {"a": 2, "b": 2}})
+    parent: Any = _Recorded()
+    experiment: Any = DictConfig(
+        {"partitioners": {"auto": None}, "labels": {"command": "mine", "model": "m"}, "config": None}
+    )
+    found = Comparison(Path())
+    monkeypatch.setattr(comparison, "record_comparison", lambda *_: None)
+    study: Any = None
+    each_method(experiment, study, parent, found, lambda *_: row)
+    assert found.rows == [row]
+    assert parent.given["command"] == "mine"
+    assert "model" not in parent.given
+    assert parent.given["over_capacity"] == "a"
+    assert parent.given["predicted_overflow_bytes"] == (1 if kind == "predicted_peak" else 0)
