@@ -96,6 +96,26 @@ def cases(name: str = "table") -> list[ComparisonResult]:
     return found[::-1]
 
 
+def sweep(throughputs: Sequence[float | None] = (100.0, 300.0, 200.0), **tags: str) -> list[ComparisonResult]:
+    """Jobs of one sweep, the newest first, each of one method that trained, or failed."""
+    (row, *_), found = rows(), []
+    for index, value in enumerate(throughputs):
+        done = (
+            replace(row, throughput=value) if value else ComparisonRow("netsplit", "failed", error="no room")
+        )
+        one = replace(
+            trained("digits · gpipe"), methods=[method(done)], started=WHEN + timedelta(minutes=index)
+        )
+        params = {
+            "schedule.microbatches": str(2**index),
+            "seed": str(index % 2),
+            "dataset.seed": str(index % 2),
+        }
+        one = replace(one, params=params, place=Place(f"{index:x}ab{'0' * 29}"))
+        found.append(replace(one, tags={"command": "2026-11-21/17-44", **tags}))
+    return found[::-1]
+
+
 def study(title: str = "Seconds over links", name: str = "figure_6_1") -> StudyRecord:
     return StudyRecord(
         name,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.tracking.report import (
+    ComparisonResult,
     EpochFigures,
     Report,
     StudyRecord,
@@ -36,6 +37,7 @@ from tests.tracking.reports import (
     planned,
     report,
     study,
+    sweep,
     trained,
 )
 from tests.tracking.samples import rows
@@ -285,6 +287,128 @@ def test_a_case_that_ran_twice_is_of_another_group() -> None:
     assert groups[0].title == "table (2026-11-21 17:44 UTC)"
     assert groups[3].title == "other"
     assert [one.title for one in grouped(cases()[:1])[0].comparisons] == ["table: vgg"]
+
+
+def test_cases_of_other_commands_are_of_another_group() -> None:
+    def recorded_by(command: str, one: ComparisonResult) -> ComparisonResult:
+        return replace(one, tags={**one.tags, "command": command})
+
+    vgg, unet = cases()
+    together = grouped([recorded_by("a", vgg), recorded_by("a", unet)])
+    assert [len(group.comparisons) for group in together] == [2]
+    apart = grouped([recorded_by("b", vgg), recorded_by("a", unet)])
+    assert [group.title for group in apart] == ["table: vgg", "table: unet"]
+    assert [len(group.comparisons) for group in grouped([recorded_by("b", vgg), unet])] == [1, 1]
+
+
+def test_the_jobs_of_a_sweep_stand_together_with_what_differs_and_the_fastest_marked() -> None:
+    (group,) = grouped(sweep())
+    assert group.title == "digits · gpipe"
+    assert [one.label for one in group.comparisons] == [
+        "schedule.microbatches=1, seed=0", "schedule.microbatches=2, seed=1",
+        "schedule.microbatches=4, seed=0",
+    ]  # fmt: skip
+    words = parsed(*sweep(), trained()).words
+    assert (
+        "3 comparisons of one sweep. Fastest: netsplit (schedule.microbatches=2, seed=1) with 300.0" in words
+    )
+    assert "Throughput, samples/s; ★ the fastest of all Parameters netsplit" in words
+    assert "=1, seed=0 100.0" in words
+    assert "=2, seed=1 ★ 300.0" in words
+    assert words.count("★ ") == 2
+    text = markdown_page(report(*sweep()), Path())
+    assert "| schedule.microbatches=2, seed=1 | **300.0** |" in text
+    assert "| schedule.microbatches=4, seed=0 | 200.0 |" in text
+    assert "### schedule.microbatches=4, seed=0" in text
+
+
+def test_a_sweep_shows_its_failed_jobs_and_tells_jobs_of_other_names_and_methods_apart() -> None:
+    words = parsed(*sweep((100.0, None))).words
+    assert "=2, seed=1 failed" in words
+    assert "2 comparisons of one sweep." in words
+    newest, *others = sweep((100.0, 100.0))
+    other = replace(newest, name="digits · 1f1b", params=others[0].params)
+    (group,) = grouped([replace(other, tags={**other.tags, "methods": "netsplit, single"}), *others])
+    assert (group.title, group.is_sweep) == ("digits", True)
+    assert [one.label for one in group.comparisons] == [
+        "partitioner=netsplit",
+        "partitioner=netsplit, single",
+    ]
+    assert all(group.won_by(one, one.methods[0]) for one in group.comparisons)
+
+
+def test_of_a_sweep_what_only_follows_from_a_choice_is_not_told() -> None:
+    jobs = [
+        replace(
+            one, params={"schedule": f"s{at // 2}", "schedule.t": f"t{at // 2}", "schedule.m": str(at % 2)}
+        )
+        for at, one in enumerate(sweep((1.0, 2.0, 3.0, 4.0)))
+    ]
+    (group,) = grouped(jobs)
+    assert [one.label for one in group.comparisons][::-1] == [
+        "schedule=s0, schedule.m=0", "schedule=s0, schedule.m=1", "schedule=s1, schedule.m=0",
+        "schedule=s1, schedule.m=1",
+    ]  # fmt: skip
+
+
+def test_two_comparisons_without_a_command_are_no_sweep() -> None:
+    assert [group.alone for group in grouped(sweep(command=""))] == [True, True, True]
+
+
+def test_what_is_left_out_is_said_in_a_line() -> None:
+    one = replace(trained(), older=["abcdef01" * 4, "12345678a" + "0" * 23, "1234e678" + "b" * 24], more=4)
+    ids = "abcdef01,12345678a,1234e678b"
+    line = f"Not shown: 4 more of the same command, 3 older ones of this name (runs=[{ids}])."
+    assert line in parsed(one).words
+    assert line in markdown_page(report(one), Path()).replace("\\", "")
+    many = [replace(each, older=["abcdef01" * 4] * 5) for each in cases()]
+    words = parsed(*many, trained()).words
+    assert words.count("Not shown") == 1
+    assert "10 older ones of this experiment (the newest 8: runs=[abcdef01,abcdef01," in words
+    assert "Not shown" not in parsed(*cases()).words + markdown_page(report(*cases()), Path())
+
+
+def test_what_is_beyond_a_capacity_is_marked_among_cases() -> None:
+    vgg, unet = cases()
+    netsplit, pipedream = unet.methods
+    full = replace(netsplit, over_capacity="gpu3")
+    found = [vgg, replace(unet, methods=[full, pipedream])]
+    assert (full.outcome, found[1].best) == ("beyond capacity", pipedream)
+    words = parsed(*found).words
+    assert "unet ! 1,280.0 1,000 (+28 %) ★ 800.0" in words
+    assert "! beyond a device's capacity" in words
+    assert "! 1,280.0 / 1,000 (+28 %)" in words  # in the bars
+    text = markdown_page(report(*found), Path())
+    assert "| unet | ! 1,280.0 predicted (1,000, +28 %) | **800.0 predicted** |" in text
+    assert "! beyond a device's capacity." in text
+    assert "! " not in parsed(*cases()).words + markdown_page(report(*cases()), Path())
+
+
+def test_what_an_earlier_run_measured_has_no_error() -> None:
+    netsplit, *others = trained().methods
+    earlier = replace(netsplit, row=replace(netsplit.row, earlier=True))
+    page = parsed(replace(trained(), methods=[earlier, *others]), planned())
+    assert "netsplit 128.0 100 200.0 250.0 – 93.8 0.1234 finished, measured by an earlier run" in page.words  # noqa: RUF001
+    assert "200.0 / 250.0" in page.texts
+    assert "Predicted against measured" not in page.words  # one point is left
+    assert "Predicted against measured" in parsed(trained(), planned()).words
+
+
+def test_a_ratio_beyond_measure_has_an_exponent() -> None:
+    netsplit, m_topo, *_ = trained().methods
+    methods = [netsplit, replace(m_topo, row=replace(m_topo.row, throughput=1e-30))]
+    assert "1.28e32 times m_topo" in parsed(replace(trained(), methods=methods)).words
+
+
+def test_names_in_the_table_of_methods_are_no_markup() -> None:
+    text = "[l](javascript:alert(1)) `code` *b* a|b"
+    row = replace(rows()[0], method=text, status=text, predicted_peak={text: MIB})
+    found = replace(trained(), methods=[method(row), method(ComparisonRow("m", "failed", error=text))])
+    lines = [line for line in markdown_page(report(found), Path()).splitlines() if "javascript" in line]
+    assert [line[0] for line in lines] == ["\\", "|", "|"]
+    for line in lines[1:]:
+        assert "\\[l\\](javascript:alert(1)) \\`code\\` \\*b\\* a\\|b" in line
+        assert not re.search(r"(?<!\\)[\[`]", line)
 
 
 def test_markdown_has_published_figures_beside_ours() -> None:

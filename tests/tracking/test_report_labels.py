@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.tracking.report.axes import even_axis, log_axis, ticks
+from netsplit.tracking.report.axes import even_axis, frame, log_axis, ticks
 from netsplit.tracking.report.curves import _LINE, _apart
 from netsplit.tracking.report.markup import breakable, clean, element, short, text_of
 from netsplit.tracking.report.units import as_given, column, fixed, took
@@ -62,6 +62,13 @@ def test_powers_of_ten_are_told_once() -> None:
     assert even_axis("%", 0.0, 100.0, 0, 1).texts == ["0", "20", "40", "60", "80", "100"]
     assert log_axis("ms", 5.0, 5e6, 0, 1).texts == ["10", "100", "1,000", "10,000", "10⁵", "10⁶"]
     assert log_axis("ms", 0.8, 1.3, 0, 1).texts == ["0.8", "0.9", "1.0", "1.1", "1.2", "1.3"]
+
+
+def test_the_first_tick_below_stands_beside_that_of_the_y_axis() -> None:
+    x, y = log_axis("ms", 80.0, 150.0, 40, 326), log_axis("ms", 80.0, 150.0, 308, 22)
+    texts = [each for each in frame(x, y, 342) if each.tag == "text" and each.text == "80"]
+    beside, below = sorted(texts, key=lambda each: each.get("text-anchor") == "middle")
+    assert float(below.get("x") or 0) - 7 * len("80") / 2 > float(beside.get("x") or 0)
 
 
 @given(st.text(min_size=1), st.integers(4, 40))

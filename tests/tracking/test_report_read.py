@@ -19,7 +19,7 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.studies import Column, Picture, StudyResult, record, write
 from netsplit.tracking import Comparison, Tracker
 from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_summary
-from netsplit.tracking.report import check_output, html_page, read_report, write_report
+from netsplit.tracking.report import check_output, choose, html_page, read_report, write_report
 from netsplit.tracking.report.choose import check_runs
 from netsplit.tracking.report.places import place_of
 from netsplit.tracking.report.results import Place
@@ -96,6 +96,80 @@ def recorded(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recorde
         plan(comparison, "netsplit", 0.05)
         plan(comparison, "pipedream", 0.08)
     return Recorded(database, ids)
+
+
+def record_job(tracker: Tracker, name: str, config: dict[str, object], **tags: str) -> str:
+    with tracker.comparison(name, config, {"mode": "planned", **tags}) as comparison:
+        plan(comparison, "netsplit", 0.05)
+        return comparison.run_id
+
+
+def test_all_jobs_of_the_newest_sweep_of_a_name_are_shown(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker(database, "sweeps")
+    before = record_job(tracker, "net", {"batch_size": 4})
+    old = [record_job(tracker, "net", {"batch_size": size}, command="monday") for size in (8, 16)]
+    with (
+        suppress(InfeasibleError),
+        tracker.comparison("net", {"batch_size": 32}, {"command": "today"}) as failed,
+    ):
+        fail(failed, "netsplit")
+        raise InfeasibleError("no room.")
+    with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 1}, {"command": "later"}):
+        raise KeyboardInterrupt
+    new = [record_job(tracker, "net", {"batch_size": size}, command="today") for size in (64, 128)]
+    (group,) = read_report(database, ["sweeps"]).groups
+    assert [one.label for one in group.comparisons] == ["batch_size=32", "batch_size=64", "batch_size=128"]
+    assert [one.place.run_id for one in group.comparisons] == [failed.run_id, *new]
+    assert [run_id for one in group.comparisons for run_id in one.older] == [*old[::-1], before]
+    monkeypatch.setattr(choose, "_MOST", 2)
+    (group,) = read_report(database, ["sweeps"]).groups
+    assert [one.place.run_id for one in group.comparisons] == new
+    assert sum(one.more for one in group.comparisons) == 1
+    (again,) = read_report(database, ["sweeps"], [each[:8] for each in old]).groups
+    assert [one.label for one in again.comparisons] == ["batch_size=8", "batch_size=16"]
+    assert all(not one.older and not one.more for one in again.comparisons)
+
+
+def test_a_job_that_ran_again_counts_once(database: str) -> None:
+    tracker = Tracker(database, "resumed")
+    first = record_job(tracker, "net", {"batch_size": 4}, command="today")
+    with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 8}, {"command": "today"}):
+        raise KeyboardInterrupt
+    again = [record_job(tracker, "net", {"batch_size": size}, command="today") for size in (8, 8)]
+    with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 4}, {"command": "today"}):
+        raise KeyboardInterrupt
+    (group,) = read_report(database, ["resumed"]).groups
+    assert [one.place.run_id for one in group.comparisons] == [first, again[1]]
+    assert [run_id for one in group.comparisons for run_id in one.older] == [again[0]]
+
+
+def test_cases_of_an_older_command_are_not_mixed_with_those_of_the_newest(database: str) -> None:
+    tracker = Tracker(database, "cases of commands")
+
+    def case(name: str, size: int, **tags: str) -> str:
+        return record_job(
+            tracker, f"table: {name}", {"batch_size": size}, experiment="table", case=name, **tags
+        )
+
+    before = case("vgg", 2)
+    old = [case(name, 4, command="monday") for name in ("unet", "vgg", "resnet")]
+    new = case("unet", 128, command="today")
+    (group,) = read_report(database, ["cases of commands"]).groups
+    (found,) = group.comparisons
+    assert (found.place.run_id, list(found.older)) == (new, [*old[::-1], before])
+    (group,) = read_report(database, ["cases of commands"], old).groups
+    assert [one.case for one in group.comparisons] == ["unet", "vgg", "resnet"]
+
+
+def test_what_is_marked_in_the_database_is_marked_in_the_report(database: str) -> None:
+    tracker = Tracker(database, "marks")
+    with tracker.comparison("net", {"batch_size": 8}) as comparison, comparison.method("single") as run:
+        run.summary(timeline_summary(Timeline((), 0.2, {}), Timeline((), 0.1, {}), 8))
+        run.summary({"over_capacity": "cpu:1", "measured_by": "an earlier run"})
+    ((_, single),) = read_report(database, ["marks"])
+    assert (single.outcome, single.row.prediction_error) == ("beyond capacity", None)
 
 
 @pytest.fixture(scope="module")

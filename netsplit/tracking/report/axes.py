@@ -92,7 +92,7 @@ def _side_by_side(x: Axis) -> list[tuple[float, str]]:
     free = 0.0
     for value, text in zip(x.ticks, x.texts, strict=True):
         half = _CHARACTER * len(text) / 2
-        at = min(x.of(value), WIDTH - half)
+        at = min(max(x.of(value), x.start - _GAP + 1 + half), WIDTH - half)  # to the left stand the y axis's
         if at - half >= free:
             found.append((at, text))
             free = at + half + _GAP

@@ -9,7 +9,7 @@ from netsplit.tracking.report.bars import Bar, bar_chart, series
 from netsplit.tracking.report.curves import Curve, curve_chart, point_chart
 from netsplit.tracking.report.markup import Element
 from netsplit.tracking.report.results import ComparisonResult, MethodResult, Report
-from netsplit.tracking.report.units import as_given, column, decimals, fixed
+from netsplit.tracking.report.units import OVER, as_given, column, decimals, fixed
 
 __all__ = ["comparison_charts", "fidelity_chart", "throughput_chart"]
 
@@ -51,9 +51,14 @@ def throughput_chart(title: str, found: ComparisonResult, colours: dict[str, str
             continue
         if method.difference is not None:
             text += f" / {published} ({fixed(100 * method.difference, 0, sign=True)} %)"
+        text = f"{OVER} {text}" if method.too_large else text
         solid = method.row.throughput
         pale = method.throughput if method.only_predicted else None
-        bars.append(Bar(method.name, text, solid, pale, colour=colours[method.name], mark=method.published))
+        bars.append(
+            Bar(
+                method.name, text, solid, pale, None, colours[method.name], method.too_large, method.published
+            )
+        )
     return bar_chart(title, bars)
 
 
@@ -64,7 +69,10 @@ def fidelity_chart(report: Report) -> Element | None:
         points = [
             (1e3 * method.row.measured_s, 1e3 * method.row.predicted_s)
             for _, method in report
-            if method.name == name and method.row.measured_s and method.row.predicted_s
+            if method.name == name
+            and method.row.prediction_error is not None
+            and method.row.measured_s
+            and method.row.predicted_s
         ]
         words = ", ".join(f"{y:.1f} predicted, {x:.1f} measured" for x, y in points)
         curves.append(Curve(name, points, series(index), words))
@@ -152,8 +160,7 @@ def _memory_of(method: MethodResult, longest: float, colour: str) -> Element | N
         text = " / ".join(fixed(value, 1) for value in peaks)
         text += "" if limit is None else f" of {fixed(limit, 1)}"
         solid, pale = (_mib(figures.get(name)) for figures in (row.measured_peak, row.predicted_peak))
-        bad = method.peaks[name] > row.capacity.get(name, method.peaks[name])
-        bars.append(Bar(name, text, solid, pale, limit, colour, bad))
+        bars.append(Bar(name, text, solid, pale, limit, colour, name in row.overfull))
     more = len(devices) - _MOST_DEVICES
     rest = f", first {_MOST_DEVICES} of {len(devices)} devices" if more > 0 else ""
     return bar_chart(f"Peak memory of {method.name}, MiB{rest}", bars, longest)

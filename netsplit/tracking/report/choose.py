@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from netsplit.config import suggest
 from netsplit.errors import ConfigError
+from netsplit.tracking.report.results import COMMAND, source_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-__all__ = ["NEWEST", "Runs", "check_runs", "choose_runs", "is_study", "runs_of"]
+__all__ = ["NEWEST", "Chosen", "Runs", "check_runs", "choose_runs", "is_study", "runs_of"]
 
 NEWEST = "newest"
 PARENT = "mlflow.parentRunId"
@@ -21,9 +23,20 @@ _ROLE, _STUDY = "role", "study"
 _ROLES = ("comparison", _STUDY)
 _PAGE = 1000  # runs of one answer
 _LEAST_ID = 4  # characters of a run's id that are enough
+_MOST = 60  # comparisons of one command and name
 
 Runs = int | str | Sequence[str]
 """NEWEST of each name, so many newest, or ids of runs or their beginnings."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A run that is shown, and what is left out in favour of it."""
+
+    run: Run
+    experiment: str  # of MLflow
+    older: Sequence[str] = ()  # ids of older comparisons of its name
+    more: int = 0  # comparisons of its command
 
 
 def check_runs(runs: Runs) -> Runs:
@@ -50,8 +63,8 @@ def check_runs(runs: Runs) -> Runs:
     return ids
 
 
-def choose_runs(client: MlflowClient, experiments: Sequence[str], runs: Runs) -> list[tuple[Run, str]]:
-    """Comparisons and studies, each with its experiment's name: newest first, or in the order of the ids.
+def choose_runs(client: MlflowClient, experiments: Sequence[str], runs: Runs) -> list[Chosen]:
+    """Comparisons and studies: newest first, or in the order of the ids.
 
     Counted are those that finished; of a name of which none did, those whose methods all failed.
 
@@ -70,8 +83,10 @@ def choose_runs(client: MlflowClient, experiments: Sequence[str], runs: Runs) ->
         ended = _ended(every)
         if not ended:
             raise ConfigError(_none_finished(every, list(names.values())))
-        found = ended[:runs] if isinstance(runs, int) else _newest_of_each(ended)
-    return [(run, names[run.info.experiment_id]) for run in found]
+        if isinstance(runs, str):
+            return _newest_of_each(ended, every, names)
+        found = ended[:runs]
+    return [Chosen(run, names[run.info.experiment_id]) for run in found]
 
 
 def is_study(run: Run) -> bool:
@@ -130,11 +145,51 @@ def _ended(every: Sequence[Run]) -> list[Run]:
     ]
 
 
-def _newest_of_each(newest_first: Sequence[Run]) -> list[Run]:
-    found: dict[tuple[str, str], Run] = {}
+def _newest_of_each(ended: Sequence[Run], every: Sequence[Run], names: Mapping[str, str]) -> list[Chosen]:
+    """Of each study, comparison and experiment with cases: what its newest command recorded.
+
+    Args:
+        ended: those that may be the newest; the newest first, as all of `every`.
+        names: of MLflow's experiments.
+    """
+    found = []
+    for source in dict.fromkeys(map(_source, ended)):
+        known = [run for run in ended if _source(run) == source]
+        command = _command(known[0])
+        if command:
+            same = [run for run in every if _source(run) == source and _command(run) == command]
+            shown = _without_repeats([run for run in same if run.info.status != "RUNNING"], _settings)
+        else:  # of before runs had one
+            shown = _without_repeats([run for run in known if not _command(run)], _name)
+        ids = {run.info.run_id for run in shown}
+        older = [str(run.info.run_id) for run in known if run.info.run_id not in ids and not is_study(run)]
+        first, *others = (Chosen(run, names[run.info.experiment_id]) for run in shown[:_MOST])
+        found += [replace(first, older=older, more=len(shown) - len(others) - 1), *others]
+    return found
+
+
+def _without_repeats(newest_first: Sequence[Run], of: Callable[[Run], Hashable]) -> list[Run]:
+    """Of runs that are alike the newest that finished, or else the newest."""
+    found: dict[Hashable, Run] = {}
     for run in newest_first:
-        found.setdefault((run.info.experiment_id, _name(run)), run)
+        kept = found.setdefault(of(run), run)
+        if kept.info.status != "FINISHED" and run.info.status == "FINISHED":
+            found[of(run)] = run
     return list(found.values())
+
+
+def _settings(run: Run) -> Hashable:
+    return _name(run), frozenset(run.data.params.items())
+
+
+def _source(run: Run) -> tuple[str, ...]:
+    """What a run is a recording of: cases of the experiment that they are of, others of their name."""
+    tags, name = run.data.tags, source_of(_name(run), run.data.tags)
+    return run.info.experiment_id, str(tags.get(_ROLE)), "case" if tags.get("case") else "", name
+
+
+def _command(run: Run) -> str:
+    return str(run.data.tags.get(COMMAND, ""))
 
 
 def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) -> list[Run]:

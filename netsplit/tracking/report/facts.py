@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -11,12 +12,16 @@ from netsplit.tracking.report.results import ComparisonResult, Group, MethodResu
 from netsplit.tracking.report.units import column, fixed, moment, took
 
 __all__ = [
-    "facts_of", "failures_of", "lead_of", "lead_of_group", "links_of", "own_error", "when_and_where",
-    "when_recorded",
+    "facts_of", "failures_of", "lead_of", "lead_of_group", "left_out_of", "links_of", "own_error",
+    "when_and_where", "when_recorded",
 ]  # fmt: skip
 
 _GIB = 2.0**30
 _MOST_DEVICES = 8  # that are named
+_MOST_IDS = 8
+_MOST_WINNERS = 3
+_NUMBER = re.compile(r"\d+(e\d+)?")
+_ID = 8  # characters of a run's id
 _OWN = ("_target_", "_partial_")
 
 
@@ -35,11 +40,13 @@ def lead_of(found: ComparisonResult) -> str:
     start = f"Fastest: {names} with {shown} samples/s{kind}"
     if second is None or not second.throughput or not best.throughput:
         return f"{start}."
-    return f"{start}, {best.throughput / second.throughput:.2f} times {second.name}, the next."
+    return f"{start}, {fixed(best.throughput / second.throughput, 2)} times {second.name}, the next."
 
 
 def lead_of_group(group: Group) -> str:
-    """How many cases, who won how many of them, and how far from what others published."""
+    """Of cases how many, who won, and how far from what others published; of a sweep the fastest."""
+    if group.is_sweep:
+        return _lead_of_sweep(group)
     won = [(each, method) for each in group.comparisons for method in each.methods]
     winners = Counter(method.name for each, method in won if each.won_by(method))
     text = f"{len(group.comparisons)} cases"
@@ -58,6 +65,20 @@ def lead_of_group(group: Group) -> str:
     figures = f"{len(known)} published figure{'s' * (len(known) != 1)}"
     text += f". Beside {figures} ours differ by {fixed(100 * middle, 1)} % in the median"
     return f"{text}, at most by {fixed(100 * most, 1)} % ({name} in {case})."
+
+
+def left_out_of(found: Sequence[ComparisonResult]) -> str | None:
+    """How many comparisons of the same command or name are not shown, and how to show them."""
+    more, older = sum(one.more for one in found), [run_id for one in found for run_id in one.older]
+    parts = [f"{more} more of the same command"] if more else []
+    kind = "experiment" if any(one.case for one in found) else "name"
+    if older:
+        ids = ",".join(map(_typed, older[:_MOST_IDS]))
+        newest = f"the newest {_MOST_IDS}: " if len(older) > _MOST_IDS else ""
+        parts.append(
+            f"{len(older)} older {'one' if len(older) == 1 else 'ones'} of this {kind} ({newest}runs=[{ids}])"
+        )
+    return f"Not shown: {', '.join(parts)}." if parts else None
 
 
 def failures_of(found: ComparisonResult) -> list[tuple[str, str]]:
@@ -120,6 +141,25 @@ def links_of(found: ComparisonResult) -> list[tuple[str, str]]:
     return [
         (key.removeprefix("link."), value) for key, value in found.tags.items() if key.startswith("link.")
     ]
+
+
+def _lead_of_sweep(group: Group) -> str:
+    text = f"{len(group.comparisons)} comparisons of one sweep"
+    best = group.best
+    won = [(one, method) for one in group.comparisons for method in one.methods if group.won_by(one, method)]
+    if best is None or not won:
+        return f"{text}."
+    (shown,) = column([best.throughput])
+    kind = " predicted" if best.only_predicted else ""
+    names = " and ".join(f"{method.name} ({one.label})" for one, method in won[:_MOST_WINNERS])
+    rest = len(won) - _MOST_WINNERS
+    return f"{text}. Fastest: {names}{f' and {rest} more' if rest > 0 else ''} with {shown} samples/s{kind}."
+
+
+def _typed(run_id: str) -> str:
+    """So much of an id as tells it, longer where it would be read as a number."""
+    most = next((n for n in range(_ID, len(run_id)) if not _NUMBER.fullmatch(run_id[:n])), len(run_id))
+    return run_id[:most]
 
 
 def _with_params(name: str, params: Mapping[str, str], group: str) -> str:

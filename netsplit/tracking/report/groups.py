@@ -1,20 +1,22 @@
-"""The cases of one experiment, recorded as comparisons of their own, beside one another."""
+"""Comparisons of one command beside one another: the cases of an experiment, or the jobs of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from netsplit.tracking.report.results import ComparisonResult, Group
+from netsplit.tracking.report.differences import told_apart_in_sweep
+from netsplit.tracking.report.results import ComparisonResult, Group, source_of
 from netsplit.tracking.report.units import moment
 
 __all__ = ["grouped"]
 
 _LAST = datetime.max.replace(tzinfo=UTC)
+_SEPARATOR = " · "  # between the parts of a comparison's name
 
 
 def grouped(found: Sequence[ComparisonResult]) -> list[Group]:
-    """Groups where their first comparison stands; cases in the order in which they began.
+    """Groups where their first comparison stands; what is in them in the order in which it began.
 
     A case that is there twice, of an experiment that ran twice, is of another group.
     """
@@ -25,7 +27,7 @@ def grouped(found: Sequence[ComparisonResult]) -> list[Group]:
             gathered.append([one])
         else:
             others.append(one)
-    names = [_source(each[0]) for each in gathered if len(each) > 1]
+    names = [_title(each) for each in gathered if len(each) > 1]
     return [_group(each, names) for each in gathered]
 
 
@@ -33,18 +35,31 @@ def _group(gathered: Sequence[ComparisonResult], names: Sequence[str]) -> Group:
     if len(gathered) == 1:
         return Group(gathered[0].title, gathered)
     ordered = sorted(gathered, key=lambda each: each.started or _LAST)
-    title = _source(ordered[0])
+    title = _title(ordered)
     if names.count(title) > 1:
         title = f"{title} ({moment(ordered[0].started)})"
-    return Group(title, ordered)
+    group = Group(title, ordered)
+    return Group(title, told_apart_in_sweep(ordered)) if group.is_sweep else group
 
 
 def _beside(one: ComparisonResult, others: Sequence[ComparisonResult]) -> bool:
-    if not one.case or not others[0].case or _source(one) != _source(others[0]):
+    """Cases of one experiment, or jobs of one sweep, that one command recorded.
+
+    Before runs had a command, an experiment's cases were told by its name alone.
+    """
+    first = others[0]
+    if one.command != first.command or bool(one.case) != bool(first.case):
         return False
-    return one.case not in [other.case for other in others]
+    if one.case:
+        return _title([one]) == _title([first]) and one.case not in [other.case for other in others]
+    return bool(one.command) and one.experiment == first.experiment
 
 
-def _source(one: ComparisonResult) -> str:
-    """The experiment that a case is of, or what its comparisons are called without the case."""
-    return one.tags.get("experiment") or one.name.removesuffix(f": {one.case}")
+def _title(gathered: Sequence[ComparisonResult]) -> str:
+    """The experiment of the cases; of a sweep the name, or what its jobs' names have in common."""
+    first, *others = (source_of(each.name, each.tags) for each in gathered)
+    if all(other == first for other in others):
+        return first
+    rest = [other.split(_SEPARATOR) for other in others]
+    common = [part for part in first.split(_SEPARATOR) if all(part in other for other in rest)]
+    return _SEPARATOR.join(common) or f"{first} and others"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from netsplit.tracking.report.bars import series
 from netsplit.tracking.report.charts import fidelity_chart, throughput_chart
-from netsplit.tracking.report.facts import lead_of_group
+from netsplit.tracking.report.facts import lead_of_group, left_out_of
 from netsplit.tracking.report.markup import Element, breakable, element, text_of
 from netsplit.tracking.report.results import ComparisonResult, Group, Report
 from netsplit.tracking.report.sections import comparison_section, legend, legend_of, study_section
@@ -76,7 +76,7 @@ def _entry(group: Group, number: int, places: dict[str, str]) -> Element:
         return _line(group.title, places[group.comparisons[0].place.run_id])
     entry = _line(group.title, f"e{number}")
     entry.append(
-        element("ul", *(_line(found.case, places[found.place.run_id]) for found in group.comparisons))
+        element("ul", *(_line(found.label, places[found.place.run_id]) for found in group.comparisons))
     )
     return entry
 
@@ -106,19 +106,23 @@ def _links(found: list[ComparisonResult], names: list[str], places: dict[str, st
 def _group(
     group: Group, number: int, folder: Path, colours: dict[str, str], places: dict[str, str]
 ) -> Element:
-    """A comparison, or the cases of an experiment below what they have in common."""
+    """A comparison, or cases or jobs below what they have in common."""
     found = list(group.comparisons)
     if group.alone:
         return comparison_section(found[0], places[found[0].place.run_id], folder, colours)
-    charts = [throughput_chart(f"{each.case}, samples/s", each, colours) for each in found]
+    sweep, left_out = group.is_sweep, left_out_of(found)
+    charts = [] if sweep else [throughput_chart(f"{each.case}, samples/s", each, colours) for each in found]
+    links = _links(found, [each.label for each in found], places)
+    kinds = ("Parameters", group.won_by, "all") if sweep else ("Case",)
     return element(
         "section",
         element("h2", group.title),
         element("p", lead_of_group(group)),
-        cross_table(found, _links(found, [each.case for each in found], places), "Case"),
-        legend(found, capacity=False),
-        element("div", *charts, class_="charts"),
-        *(comparison_section(each, places[each.place.run_id], folder, colours, case=True) for each in found),
+        None if left_out is None else element("p", left_out, class_="soft"),
+        cross_table(found, links, *kinds),
+        legend(found, capacity=False) if charts else None,
+        element("div", *charts, class_="charts") if charts else None,
+        *(comparison_section(each, places[each.place.run_id], folder, colours, group) for each in found),
         id=f"e{number}",
     )
 

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.tracking.database import open_client, sqlite_path
-from netsplit.tracking.report.choose import NEWEST, PARENT, Runs, check_runs, choose_runs, is_study, runs_of
+from netsplit.tracking.report.choose import (
+    NEWEST,
+    PARENT,
+    Chosen,
+    Runs,
+    check_runs,
+    choose_runs,
+    is_study,
+    runs_of,
+)
+from netsplit.tracking.report.differences import told_apart
 from netsplit.tracking.report.groups import grouped
 from netsplit.tracking.report.places import duration_s, place_of, started
 from netsplit.tracking.report.results import (
@@ -34,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["read_report"]
 
-_MOST_TOLD = 3  # parameters that tell a comparison from others of its name
 _INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
 
 
@@ -61,17 +69,20 @@ def read_report(
     client = open_client(uri)
     try:
         chosen = choose_runs(client, experiments, runs)
-        found = [_comparison(client, uri, run, name) for run, name in chosen if not is_study(run)]
-        studies = read_studies(client, uri, [each for each in chosen if is_study(each[0])])
+        found = [_comparison(client, uri, each) for each in chosen if not is_study(each.run)]
+        studies = read_studies(
+            client, uri, [(each.run, each.experiment) for each in chosen if is_study(each.run)]
+        )
     except NetSplitError:
         raise
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(f"tracking uri '{hidden(uri)}' cannot be read: {hidden(reason)}") from error
-    return Report(title, grouped(_told_apart(found)), hidden(uri), datetime.now(UTC), studies)
+    return Report(title, grouped(told_apart(found)), hidden(uri), datetime.now(UTC), studies)
 
 
-def _comparison(client: MlflowClient, uri: str, run: Run, experiment: str) -> ComparisonResult:
+def _comparison(client: MlflowClient, uri: str, chosen: Chosen) -> ComparisonResult:
+    run = chosen.run
     params, tags = dict(run.data.params), dict(run.data.tags)
     condition = f"tags.`{PARENT}` = '{run.info.run_id}'"
     children = [
@@ -82,7 +93,7 @@ def _comparison(client: MlflowClient, uri: str, run: Run, experiment: str) -> Co
     return ComparisonResult(
         name=str(run.info.run_name),
         place=place_of(client, uri, run),
-        experiment=experiment,
+        experiment=chosen.experiment,
         state=str(run.info.status),
         methods=[_method(client, uri, child, params, tags) for child in children],
         tags=tags,
@@ -90,6 +101,8 @@ def _comparison(client: MlflowClient, uri: str, run: Run, experiment: str) -> Co
         started=started(run),
         seconds=duration_s(run),
         error=tags.get("error"),
+        older=chosen.older,
+        more=chosen.more,
     )
 
 
@@ -120,6 +133,7 @@ def _method(
         seconds=duration_s(run),
         epochs=epochs,
         published=_finite(tags.get(plain_key(PUBLISHED + row.method))),
+        over_capacity=run.data.tags.get("over_capacity", ""),
     )
 
 
@@ -151,6 +165,7 @@ def _row(
         nodes=_bytes_of(metrics, "nodes."),
         loss=last.train_loss,
         error=None if state == "FINISHED" else run.data.tags.get("error") or _unfinished(state),
+        earlier="measured_by" in run.data.tags,
     )
 
 
@@ -205,42 +220,6 @@ def _size(text: str | None) -> int | None:
         return None if text is None else parse_bytes(text)
     except ConfigError:
         return None
-
-
-def _told_apart(found: Sequence[ComparisonResult]) -> list[ComparisonResult]:
-    """Comparisons of one name get what differs in their configs as a detail, or else when they began."""
-    answer = []
-    for one in found:
-        same = [other for other in found if other.name == one.name]
-        if len(same) > 1:
-            details = [_differences(each, same) for each in same]
-            own = details[same.index(one)]
-            if details.count(own) > 1 or not own:
-                own = ", ".join(
-                    [own] * bool(own) + [f"{one.started:%Y-%m-%d %H:%M:%S}" if one.started else ""]
-                )
-            one = replace(one, detail=own or one.place.short_id)
-        answer.append(one)
-    return answer
-
-
-def _differences(one: ComparisonResult, same: Sequence[ComparisonResult]) -> str:
-    """`schedule.microbatches=2`: the keys in which the comparisons differ, as `one` has them.
-
-    Methods are not told of, they are seen; nor keys that a config of another version does not have.
-    """
-    keys = [key for key in one.params if all(key in each.params for each in same)]
-    keys = [key for key in keys if not key.startswith(("tracking.", "partitioner"))]
-    telling: list[str] = []
-    kinds = 1
-    for key in keys:  # only those that tell more of them apart than the ones before
-        more = len({tuple(each.params.get(name) for name in [*telling, key]) for each in same})
-        if more > kinds:
-            telling, kinds = [*telling, key], more
-    shown = [f"{key}={one.params[key]}" for key in telling[:_MOST_TOLD]]
-    if len({each.experiment for each in same}) > 1:
-        shown.insert(0, one.experiment)
-    return ", ".join(shown)
 
 
 def _finite(value: object) -> float | None:

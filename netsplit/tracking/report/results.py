@@ -12,12 +12,20 @@ from pathlib import Path
 from netsplit.tracking.table import ComparisonRow
 
 __all__ = [
-    "PUBLISHED", "ComparisonResult", "EpochFigures", "Group", "MethodResult", "PictureFile", "Place",
-    "Report", "StudyRecord",
+    "COMMAND", "PUBLISHED", "ComparisonResult", "EpochFigures", "Group", "MethodResult", "PictureFile",
+    "Place", "Report", "StudyRecord", "source_of",
 ]  # fmt: skip
 
 PUBLISHED = "published."
 """Tags of a comparison: ``published.<method>``, the samples per second that others report of it."""
+COMMAND = "command"
+"""Tag of a comparison: the same of all that one command recorded, its cases or the jobs of a sweep."""
+
+
+def source_of(name: str, tags: Mapping[str, str]) -> str:
+    """What a comparison is called; of a case the experiment that it is of, or its name without the case."""
+    case = tags.get("case")
+    return (tags.get("experiment") or name.removesuffix(f": {case}")) if case else name
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class MethodResult:
     seconds: float | None = None  # from begin to end
     epochs: Sequence[EpochFigures] = ()
     published: float | None = None  # samples per second that others report
+    over_capacity: str = ""  # devices whose capacity its plan exceeds
 
     @property
     def name(self) -> str:
@@ -84,8 +93,8 @@ class MethodResult:
 
     @property
     def too_large(self) -> bool:
-        """A device holds more than it may: a reference that only ran because nothing enforces the limit."""
-        return any(peak > self.row.capacity.get(device, peak) for device, peak in self.peaks.items())
+        """A device holds, or was to hold, more than it may: a reference, of which nothing enforces it."""
+        return bool(self.row.overfull or self.over_capacity)
 
     @property
     def outcome(self) -> str:
@@ -97,6 +106,12 @@ class MethodResult:
     @property
     def only_predicted(self) -> bool:
         return self.row.throughput is None and self.throughput is not None
+
+    def is_as_fast_as(self, best: MethodResult | None) -> bool:
+        """It is within its capacities, and its throughput is that of `best`, measured or predicted alike."""
+        if best is None or self.too_large:
+            return False
+        return self.throughput == best.throughput and self.only_predicted == best.only_predicted
 
     @property
     def elapsed_s(self) -> list[float | None]:
@@ -124,11 +139,23 @@ class ComparisonResult:
     started: datetime | None = None
     seconds: float | None = None
     error: str | None = None
-    detail: str = ""  # tells it from others of its name
+    detail: str = ""  # tells it from others of its name, or of its sweep
+    older: Sequence[str] = ()  # ids of comparisons of its name that are left out
+    more: int = 0  # comparisons of its command that are left out
 
     @property
     def title(self) -> str:
         return f"{self.name} ({self.detail})" if self.detail else self.name
+
+    @property
+    def label(self) -> str:
+        """What it is called among those of its group."""
+        return self.case or self.detail or self.name
+
+    @property
+    def command(self) -> str:
+        """The same of all that one command recorded; empty of runs of before there was one."""
+        return self.tags.get(COMMAND, "")
 
     @property
     def planned(self) -> bool:
@@ -153,16 +180,11 @@ class ComparisonResult:
     @property
     def best(self) -> MethodResult | None:
         """The fastest within its devices' capacities; measured before only predicted."""
-        known = [method for method in self.methods if method.throughput is not None and not method.too_large]
-        measured = [method for method in known if not method.only_predicted]
-        return max(measured or known, key=lambda method: method.throughput or 0.0, default=None)
+        return _fastest(self.methods)
 
     def won_by(self, method: MethodResult) -> bool:
         """It is the fastest of several, or exactly as fast."""
-        best = self.best
-        if best is None or not self.contested or method.too_large:
-            return False
-        return method.throughput == best.throughput and method.only_predicted == best.only_predicted
+        return self.contested and method.is_as_fast_as(self.best)
 
     @property
     def failed(self) -> list[MethodResult]:
@@ -171,7 +193,7 @@ class ComparisonResult:
 
 @dataclass(frozen=True)
 class Group:
-    """The cases of an experiment, or one comparison alone."""
+    """The cases of an experiment, the jobs of a sweep, or one comparison alone."""
 
     title: str
     comparisons: Sequence[ComparisonResult]
@@ -179,6 +201,22 @@ class Group:
     @property
     def alone(self) -> bool:
         return len(self.comparisons) == 1
+
+    @property
+    def is_sweep(self) -> bool:
+        return not self.alone and not self.comparisons[0].case
+
+    @property
+    def best(self) -> MethodResult | None:
+        """The fastest of all, as `ComparisonResult.best`."""
+        return _fastest([method for found in self.comparisons for method in found.methods])
+
+    def won_by(self, found: ComparisonResult, method: MethodResult) -> bool:
+        """It is the fastest of its case, or of the whole sweep."""
+        if not self.is_sweep:
+            return found.won_by(method)
+        known = [each for one in self.comparisons for each in one.methods if each.throughput is not None]
+        return len(known) > 1 and method.is_as_fast_as(self.best)
 
 
 @dataclass(frozen=True)
@@ -247,3 +285,10 @@ class Report:
 
     def __iter__(self) -> Iterator[tuple[ComparisonResult, MethodResult]]:
         return ((comparison, method) for comparison in self.comparisons for method in comparison.methods)
+
+
+def _fastest(methods: Sequence[MethodResult]) -> MethodResult | None:
+    """Within its devices' capacities; measured before only predicted."""
+    known = [method for method in methods if method.throughput is not None and not method.too_large]
+    measured = [method for method in known if not method.only_predicted]
+    return max(measured or known, key=lambda method: method.throughput or 0.0, default=None)

@@ -11,12 +11,13 @@ from netsplit.tracking.report.facts import (
     facts_of,
     failures_of,
     lead_of,
+    left_out_of,
     links_of,
     when_and_where,
     when_recorded,
 )
 from netsplit.tracking.report.markup import Child, Element, element, link_to
-from netsplit.tracking.report.results import ComparisonResult, PictureFile, StudyRecord
+from netsplit.tracking.report.results import ComparisonResult, Group, PictureFile, StudyRecord
 from netsplit.tracking.report.tables import (
     Column,
     epoch_table,
@@ -35,38 +36,41 @@ PERFETTO = "https://ui.perfetto.dev"
 
 
 def comparison_section(
-    found: ComparisonResult, place: str, folder: Path, colours: dict[str, str], case: bool = False
+    found: ComparisonResult, place: str, folder: Path, colours: dict[str, str], group: Group | None = None
 ) -> Element:
     """One comparison.
 
     Args:
         place: its name as a link's target.
         folder: where the page will be.
-        case: it is one of an experiment's, which shows the throughput of all.
+        group: of which it is one; that of an experiment shows the throughput of all its cases.
     """
+    throughput = group is None or group.is_sweep
+    left_out = left_out_of([found]) if group is None else None
     facts = [element("div", element("dt", name), element("dd", value)) for name, value in facts_of(found)]
     about = [element("dl", *facts), run_table(found, folder), _how_to_open(found)]
-    charts = comparison_charts(found, colours, throughput=not case)
+    charts = comparison_charts(found, colours, throughput=throughput)
     return element(
         "section",
-        element("h3" if case else "h2", found.case if case else found.title),
+        element("h2", found.title) if group is None else element("h3", found.label),
         element("p", lead_of(found)),
         element("p", when_and_where(found), class_="soft"),
+        None if left_out is None else element("p", left_out, class_="soft"),
         _failures(found),
         result_table(found),
-        legend([found], published=not case) if charts else None,
+        legend([found], published=throughput) if charts else None,
         element("div", *charts, class_="charts") if charts else None,
         solver_table(found),
         _memory(found),
         _folded("Figures of each epoch", epoch_table(found)),
-        _folded("What was compared, runs and traces", element("div", *about)) if case else None,
-        *([] if case else about),
+        _folded("What was compared, runs and traces", element("div", *about)) if group else None,
+        *([] if group else about),
         _folded(
             "Links between devices", _pairs("Links", "From, to", "Latency, bandwidth, fit", links_of(found))
         ),
         _configuration(list(found.params.items())),
         id=place,
-        class_="case" if case else None,
+        class_="case" if group else None,
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from netsplit.tracking.report.markup import Child, Element, breakable, clean, element, link_to
 from netsplit.tracking.report.results import ComparisonResult, MethodResult, StudyRecord
-from netsplit.tracking.report.units import NONE, as_given, column, decimals, fixed, moment, took
+from netsplit.tracking.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
 
 __all__ = [
     "Column", "cross_table", "epoch_table", "memory_table", "result_table", "run_table", "solver_table",
@@ -16,6 +16,8 @@ __all__ = [
 ]  # fmt: skip
 
 _MIB = 2.0**-20
+
+Won = Callable[[ComparisonResult, MethodResult], bool]
 
 
 @dataclass(frozen=True)
@@ -57,21 +59,31 @@ def table(caption: str, columns: Sequence[Column], best: Container[int] = ()) ->
     return element("div", element("p", caption, class_="caption"), box)
 
 
-def cross_table(found: Sequence[ComparisonResult], names: Sequence[Child], heading: str) -> Element | None:
+def cross_table(
+    found: Sequence[ComparisonResult],
+    names: Sequence[Child],
+    heading: str,
+    won: Won = ComparisonResult.won_by,
+    among: str = "its row",
+) -> Element | None:
     """Samples per second: a row for each comparison, a column for each method; below, what others published.
 
     Args:
         names: of the rows.
         heading: what the rows are.
+        won: whether a comparison's method is the fastest.
+        among: of what it is the fastest.
     """
     results = [method for each in found for method in each.methods]
     digits = decimals(method.throughput for method in results)
     columns = [Column(heading, names, number=False)]
     for name in dict.fromkeys(method.name for method in results):
-        cells = [_throughput_cell(each, name, digits) for each in found]
+        cells = [_throughput_cell(each, name, digits, won) for each in found]
         columns.append(Column(name, cells))
-    contested = any(each.won_by(method) for each in found for method in each.methods)
-    note = "; ★ the fastest of its row" if contested else ""
+    contested = any(won(each, method) for each in found for method in each.methods)
+    note = f"; ★ the fastest of {among}" if contested else ""
+    if any(method.too_large and not method.row.failed for method in results):
+        note += f"; {OVER} beyond a device's capacity"
     if any(method.only_predicted for method in results):
         note += "; italics: predicted"
     if any(each.published for each in found):
@@ -195,7 +207,7 @@ def _names(methods: Sequence[MethodResult]) -> Column:
     return Column("Method", [method.name for method in methods], number=False)
 
 
-def _throughput_cell(found: ComparisonResult, name: str, digits: int) -> Child:
+def _throughput_cell(found: ComparisonResult, name: str, digits: int, won: Won) -> Child:
     method = next((each for each in found.methods if each.name == name), None)
     if method is None:
         return NONE
@@ -205,15 +217,19 @@ def _throughput_cell(found: ComparisonResult, name: str, digits: int) -> Child:
         if method.difference is not None:
             known += f" ({fixed(100 * method.difference, 0, sign=True)} %)"
         below = element("span", known, class_="below")
-    return element("span", _reached(found, method, digits), None if below is None else " ", below)
+    return element(
+        "span", _reached(method, digits, won(found, method)), None if below is None else " ", below
+    )
 
 
-def _reached(found: ComparisonResult, method: MethodResult, digits: int) -> Child:
+def _reached(method: MethodResult, digits: int, won: bool) -> Child:
     if method.row.failed:
         return element("span", method.outcome, class_="bad", title=method.row.error)
     text = fixed(method.throughput, digits)
     shown: Child = element("i", text) if method.only_predicted else text
-    return element("b", "★ ", shown) if found.won_by(method) else shown
+    if method.too_large:
+        return element("span", f"{OVER} ", shown, class_="bad", title=method.outcome)
+    return element("b", "★ ", shown) if won else shown
 
 
 def _share(value: float | None, top: float | None) -> str:
@@ -222,7 +238,8 @@ def _share(value: float | None, top: float | None) -> str:
 
 def _state(method: MethodResult) -> Child:
     bad = method.row.failed or method.too_large
-    return element("span", method.outcome, class_="bad") if bad else method.outcome
+    text = f"{method.outcome}, measured by an earlier run" if method.row.earlier else method.outcome
+    return element("span", text, class_="bad") if bad else text
 
 
 def _linked(text: str, address: str | None, tag: str) -> Child:

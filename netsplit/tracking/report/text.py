@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from netsplit.tracking.report.facts import (
     facts_of,
     lead_of,
     lead_of_group,
+    left_out_of,
     own_error,
     when_and_where,
     when_recorded,
 )
 from netsplit.tracking.report.markup import clean, link_to
 from netsplit.tracking.report.results import ComparisonResult, Group, MethodResult, Report, StudyRecord
-from netsplit.tracking.report.units import NONE, as_given, decimals, fixed, moment
-from netsplit.tracking.table import markdown
+from netsplit.tracking.report.tables import Won
+from netsplit.tracking.report.units import NONE, OVER, as_given, decimals, fixed, moment
+from netsplit.tracking.table import ComparisonRow, markdown
 
 __all__ = ["markdown_page"]
 
@@ -43,32 +46,44 @@ def markdown_page(report: Report, folder: Path) -> str:
 
 
 def _group(group: Group, folder: Path) -> list[str]:
-    table = _cross(group.comparisons, [found.case for found in group.comparisons])
-    cases = [_section(found, folder, case=True) for found in group.comparisons]
-    return [f"## {_plain(group.title)}", _plain(lead_of_group(group)), table, *cases]
+    found, left_out = group.comparisons, left_out_of(group.comparisons)
+    parts = [f"## {_plain(group.title)}", _plain(lead_of_group(group))]
+    parts += [] if left_out is None else [_plain(left_out)]
+    table = _cross(found, [each.label for each in found], group.won_by)
+    return [*parts, table, *(_section(each, folder, alone=False) for each in found)]
 
 
-def _cross(found: Sequence[ComparisonResult], names: Sequence[str]) -> str:
-    """Samples per second, and in brackets what others published; bold is the fastest of its row."""
+def _cross(
+    found: Sequence[ComparisonResult], names: Sequence[str], won: Won = ComparisonResult.won_by
+) -> str:
+    """Samples per second, and in brackets what others published; bold is the fastest."""
     results = [method for each in found for method in each.methods]
     methods = list(dict.fromkeys(method.name for method in results))
     digits = decimals(method.throughput for method in results)
     rows = []
     for name, each in zip(names, found, strict=True):
         by_name = {method.name: method for method in each.methods}
-        rows.append([_plain(name), *(_throughput(each, by_name.get(method), digits) for method in methods)])
+        cells = [
+            NONE if method is None else _throughput(method, digits, won(each, method))
+            for method in map(by_name.get, methods)
+        ]
+        rows.append([_plain(name), *cells])
     table = _table(["Samples/s", *map(_plain, methods)], [False] + [True] * len(methods), rows)
-    known = any(each.published for each in found)
-    return f"{table}\n\nIn brackets: published, and how far ours is from it." if known else table
+    notes = [f"{OVER} beyond a device's capacity."] if any(map(_beyond, results)) else []
+    if any(each.published for each in found):
+        notes.append("In brackets: published, and how far ours is from it.")
+    return "\n\n".join([table, *notes])
 
 
-def _section(found: ComparisonResult, folder: Path, case: bool = False) -> str:
-    heading = f"### {_plain(found.case)}" if case else f"## {_plain(found.title)}"
+def _section(found: ComparisonResult, folder: Path, alone: bool = True) -> str:
+    heading = f"## {_plain(found.title)}" if alone else f"### {_plain(found.label)}"
+    left_out = left_out_of([found]) if alone else None
     parts = [heading, _plain(lead_of(found)), _plain(when_and_where(found))]
+    parts += [] if left_out is None else [_plain(left_out)]
     error = own_error(found)
     parts += [] if error is None else [f"**The comparison failed:** {_plain(error)}"]
     if found.methods:
-        parts.append(_escaped(markdown([method.full_row for method in found.methods])).rstrip())
+        parts.append(markdown([_marked(method.full_row) for method in found.methods]).rstrip())
     parts += [_beside(found)] if found.published else []
     facts = [*facts_of(found), ("MLflow run", found.place.run_id)]
     parts.append("\n".join(f"- {name}: {_plain(value)}" for name, value in facts))
@@ -107,16 +122,15 @@ def _label(study: int, picture: int) -> str:
     return f"picture {study}.{picture}"
 
 
-def _throughput(found: ComparisonResult, method: MethodResult | None, digits: int) -> str:
-    if method is None:
-        return NONE
+def _throughput(method: MethodResult, digits: int, won: bool) -> str:
     known = as_given([method.published])[0]
     if method.row.failed:
         return method.outcome if method.published is None else f"{method.outcome} ({known})"
     text = fixed(method.throughput, digits)
     if method.only_predicted:
         text += " predicted"
-    text = f"**{text}**" if found.won_by(method) else text
+    text = f"**{text}**" if won else text
+    text = f"{OVER} {text}" if method.too_large else text
     return text if method.published is None else f"{text} ({known}, {_percent(method.difference, 0)})"
 
 
@@ -132,9 +146,31 @@ def _table(headings: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequ
 
 def _plain(text: str) -> str:
     """On one line, with every sign that Markdown or HTML would read as markup escaped."""
-    return _SIGNS.sub(r"\\\1", " ".join(clean(text).split())).replace("|", "\\|")
+    return _escaped(text).replace("|", "\\|")
 
 
 def _escaped(text: str) -> str:
-    """A finished table whose names could still be read as HTML."""
-    return clean(text).replace("&", "&amp;").replace("<", "&lt;")
+    """As `_plain`, but for the bars, which end a table's cells."""
+    return _SIGNS.sub(r"\\\1", " ".join(clean(text).split()))
+
+
+def _marked(row: ComparisonRow) -> ComparisonRow:
+    """A row for a table of Markdown, which escapes bars itself."""
+
+    def by_device(figures: dict[str, int]) -> dict[str, int]:
+        return {_escaped(device): value for device, value in figures.items()}
+
+    return replace(
+        row,
+        method=_escaped(row.method),
+        status=_escaped(row.status),
+        error=None if row.error is None else _escaped(row.error),
+        predicted_peak=by_device(row.predicted_peak),
+        measured_peak=by_device(row.measured_peak),
+        capacity=by_device(row.capacity),
+        nodes=by_device(row.nodes),
+    )
+
+
+def _beyond(method: MethodResult) -> bool:
+    return method.too_large and not method.row.failed

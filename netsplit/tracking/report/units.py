@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable
 from datetime import datetime
 
-__all__ = ["NONE", "as_given", "column", "decimals", "fixed", "moment", "took"]
+__all__ = ["NONE", "OVER", "as_given", "column", "decimals", "fixed", "moment", "took"]
 
 NONE = "\N{EN DASH}"
+OVER = "!"  # beyond a capacity
 _SIGNIFICANT = 3  # digits that the smallest number of a column keeps
 _MOST = 3  # decimals
 _LONG = 1e9  # from here on with an exponent
