@@ -78,7 +78,7 @@ sweep: $(STAMP)  ## Search micro-batches and schedule; ARGS="cluster=titan_rtx5 
 	$(BIN)/python -m runners.compare --multirun hydra/sweeper=optuna partitioner=[auto] \
 	  schedule=gpipe,1f1b,zb_h1 schedule.microbatches=2,4,8 $(ARGS)
 
-report: $(STAMP)  ## Recorded comparisons as one page, outputs/report.html; ARGS="runs=3"
+report: $(STAMP)  ## Recorded comparisons and studies as one page, outputs/report.html; ARGS="runs=3"
 	$(BIN)/python -m runners.report $(ARGS)
 
 ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
