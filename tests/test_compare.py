@@ -392,6 +392,7 @@ def broken(command: Command) -> tuple[Outcome, int]:
     return command.end("broken", process), victim
 
 
+@pytest.mark.slow
 def test_failed_methods_stop_no_other_and_are_named_at_the_end(broken: tuple[Outcome, int]) -> None:
     outcome, _ = broken
     assert outcome.code == 2, outcome.stderr
@@ -404,6 +405,7 @@ def test_failed_methods_stop_no_other_and_are_named_at_the_end(broken: tuple[Out
     assert len(outcome.series("single", "test_accuracy")) == 3  # with new workers
 
 
+@pytest.mark.slow
 def test_too_small_a_capacity_says_in_one_sentence_what_is_missing(broken: tuple[Outcome, int]) -> None:
     outcome, _ = broken
     reason = outcome.runs["netsplit"].data.tags["error"]
@@ -413,6 +415,7 @@ def test_too_small_a_capacity_says_in_one_sentence_what_is_missing(broken: tuple
     assert reason in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_named_in_one_sentence_with_its_instruction(broken: tuple[Outcome, int]) -> None:
     outcome, victim = broken
     reason = outcome.runs["random"].data.tags["error"]
