@@ -85,7 +85,7 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     costs = replace(
         predicted_costs(graph, kinds, optimizer_alpha(experiment.optimizer)),
         variable_copies=experiment.variable_copies,
-        copy_s_per_byte={} if description.overlap else dict.fromkeys(kinds, description.copy_s_per_byte),
+        copy_s_per_byte=description.copying(kinds),
     )
     workload = Workload(type(model).__name__, graph, costs)
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))

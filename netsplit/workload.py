@@ -234,8 +234,7 @@ class Workload:
                 base, costs = "", self._predicted(costs, cluster)
             else:
                 base, costs = self.base_kind, _at_speeds(costs, self.base_kind, cluster.speeds)
-            if not cluster.overlap:
-                costs = replace(costs, copy_s_per_byte=dict.fromkeys(costs.seconds, cluster.copy_s_per_byte))
+            costs = replace(costs, copy_s_per_byte=costs.copy_s_per_byte | cluster.copying(costs.seconds))
             cluster = cluster.cluster(base, self.need_bytes(in_flight))
         cluster.check_links()
         for device in cluster.devices:

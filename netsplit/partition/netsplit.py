@@ -32,7 +32,7 @@ class NetSplit(Partitioner):
 
     With `exclusive`, devices compute one operator at a time and links carry one transfer at a time: the
     placement with the shortest list-scheduled step is taken, by trying all or, with many groups, by
-    annealing. `gap` and `engine` count for nothing then, and there is no bound.
+    annealing. `gap` and `engine` count for nothing then, and there is a bound only where all were tried.
 
     The report's objective is the makespan of the answer in seconds; status, bound and gap are with
     respect to its groups. Status "limit" says that nothing was found in time and that the answer is

@@ -128,6 +128,6 @@ def test_a_pair_without_a_link_is_named() -> None:
 def test_a_byte_costs_both_ends_more_than_any_link_takes_for_it() -> None:
     devices = [DescribedDevice(name) for name in "abc"]
     links = [DescribedLink(["a", "b"], 4e9)]
-    assert described_cluster("x", devices, LinkCost(1e9), links).copy_s_per_byte == 0.0
-    assert described_cluster("x", devices, LinkCost(1e9), links, overlap=False).copy_s_per_byte > 1e-3
-    assert uniform_cluster(1, 1e9, 1, overlap=False).copy_s_per_byte > 1e-3
+    assert described_cluster("x", devices, LinkCost(1e9), links).copying(["gpu"]) == {}
+    assert described_cluster("x", devices, LinkCost(1e9), links, overlap=False).copying(["gpu"])["gpu"] > 1e-3
+    assert uniform_cluster(1, 1e9, 1, overlap=False).copying(["gpu"])["gpu"] > 1e-3
