@@ -13,7 +13,6 @@ from pathlib import Path
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.comparison import Experiment, each_method, tags_of
-from netsplit.graph.analyse import analyse
 from netsplit.graph.step import capture
 from netsplit.partition.base import Partitioner
 from netsplit.profile.optimizer import optimizer_alpha
@@ -77,9 +76,7 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     model = experiment.model.to("meta")
     log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
     batch = experiment.data.shapes(size)
-    graph = capture(model, experiment.loss, batch)
-    if experiment.autocast is not None:  # which the meta device does not have
-        graph = analyse(replace(graph, autocast=experiment.autocast), batch)
+    graph = capture(model, experiment.loss, batch, autocast=experiment.autocast)
     log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
     kinds = {rates.name: rates for rates in description.accelerators.values()}
     costs = replace(

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-__all__ = ["INITIALIZER", "TRANSFER", "Graph", "Initializer", "Node", "Variable", "dtype_bytes"]
+__all__ = ["CALL", "INITIALIZER", "TRANSFER", "Graph", "Initializer", "Node", "Variable", "dtype_bytes"]
 
 TRANSFER = "netsplit.transfer"
 """Operator of a node that copies a variable to another device (see `program.transfers`)."""
@@ -64,6 +64,10 @@ class Initializer:
         return prod(self.shape) * dtype_bytes(self.dtype)
 
 
+CALL = "netsplit.call"
+"""Begins the operator of a node that is a piece of Python: its callable is in `Graph.calls` (see `graph.calls`)."""
+
+
 @dataclass(frozen=True)
 class Node:
     """One operator call. `args`/`kwargs` are JSON-ready templates (see `graph.template`)."""
@@ -79,12 +83,17 @@ class Node:
     source: str = ""  # "file:line" in the model's own code
     saved: tuple[str, ...] = ()  # variables its backward keeps alive
     saved_bytes: int = 0  # bytes of other tensors that its backward keeps alive
+    no_grad: bool = False  # made where the model had switched autograd off
+    autocast: str | None = (
+        None  # the dtype of the model's own autocast around it, or "off"; None: the graph's
+    )
+    checkpoint: str = ""  # the activation checkpoint of the model's own that it is part of
 
     @property
     def kind(self) -> str:
         """The operator's short name for people: ``conv2d`` of ``aten.conv2d.default``."""
         parts = self.op.split(".")
-        return parts[1] if len(parts) > 1 else self.op
+        return parts[2 if self.op.startswith(CALL) else 1] if len(parts) > 1 else self.op
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,8 @@ class Graph:
     constants: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Tensors that are neither parameter nor buffer (literals, plain attributes), by initializer name.
     Not part of a graph file."""
+    calls: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What the nodes whose operator begins with `CALL` do, by operator. Not part of a graph file."""
     output_spec: Any = field(default=None, compare=False, repr=False)
     """How the output variables make up what the model returned (a torch TreeSpec); None: as they are."""
 

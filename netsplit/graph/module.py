@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import keyword
 import operator
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils.checkpoint import checkpoint
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.deferred_calls import CALLS, PRODUCTS, lowered
-from netsplit.graph.ir import TRANSFER, Graph, Node
-from netsplit.graph.operators import resolve
+from netsplit.graph.ir import CALL, TRANSFER, Graph, Node
+from netsplit.graph.operators import in_its_mode, operator_of, resolve
+from netsplit.graph.stand_ins import named_tensors
 from netsplit.graph.template import decode
 
-__all__ = ["initial_values", "rebuild"]
+__all__ = ["initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]
+
+Known = dict[tuple[str, str], fx.Node]
 
 
 def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str, torch.Tensor]:
@@ -26,11 +33,7 @@ def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str
     Raises:
         NetSplitError: the graph has an initializer that the model has not.
     """
-    found: dict[str, torch.Tensor] = dict(graph.constants)
-    for prefix, module in (("loss.", loss), ("", model)):
-        if isinstance(module, nn.Module):
-            found |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
-            found |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
+    found = named_tensors(model, loss) | dict(graph.constants)
     missing = [name for name in graph.initializers if name not in found]
     if missing:
         raise NetSplitError(f"the graph needs '{missing[0]}', which {type(model).__name__} does not have.")
@@ -50,6 +53,8 @@ def rebuild(
 ) -> fx.GraphModule:
     """A module that computes `outputs` from `inputs` by the given nodes.
 
+    What the model checkpoints is computed again in the backward here too.
+
     Args:
         graph: where the nodes come from.
         values: tensors of the initializers, registered under their original dotted names.
@@ -64,42 +69,121 @@ def rebuild(
     """
     chosen = set(graph.nodes if nodes is None else nodes)
     wanted = list(graph.output_variables if outputs is None else outputs)
-    put_off = deferrable_nodes(graph, chosen) if deferrable else frozenset()
-    root = _Root(values)
-    fx_graph = fx.Graph()
-    known: dict[tuple[str, str], fx.Node] = {}
     read = graph.input_variables if inputs is None else tuple(inputs)
-    for name in read:
-        known["var", name] = fx_graph.placeholder(re.sub(r"\W", "_", name))
-    if graph.autocast is not None:
-        _keep_from_the_cache(graph, fx_graph, known, (k for k in read if _readers(graph, k, chosen) > 1))
-    for node in graph:
-        if node.name in chosen:
-            for name in node.initializers:
-                if ("init", name) not in known:
-                    known["init", name] = fx_graph.get_attr(root.add(name))
-            if node.op == TRANSFER:
-                copy = fx_graph.call_method(
-                    "to", (known["var", node.inputs[0]], (devices or {})[node.args[1]])
-                )
-                known["var", node.outputs[0]] = copy
-            else:
-                weight = weight_operand(graph, node, chosen) if node.name in put_off else None
-                if weight is not None and graph.autocast is not None:
-                    _share_casts(fx_graph, node, known)
-                _emit(fx_graph, node, known, device, weight)
-    results = tuple(known["var", name] for name in wanted)
-    fx_graph.output(results[0] if outputs is None and len(results) == 1 else results)
-    return fx.GraphModule(root, fx_graph)
+    writer = _Writer(graph, values, chosen, device, devices or {}, deferrable)
+    writer.begin([("var", name) for name in read])
+    for name, run in groupby((node for node in graph if node.name in chosen), lambda node: node.checkpoint):
+        if name:
+            writer.checkpointed(list(run), wanted)
+        else:
+            for node in run:
+                writer.emit(node)
+    return writer.end(wanted, bare=outputs is None and len(wanted) == 1)
+
+
+def path_of_tensor(name: str) -> str:
+    """The dotted path under which a rebuilt module holds an initializer: its name, but for clashes."""
+    return ".".join(map(_safe, name.split(".")))
+
+
+def place_of_tensor(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Where a rebuilt module holds an initializer: (submodule, attribute)."""
+    *path, leaf = map(_safe, name.split("."))
+    for part in path:
+        module = module._modules[part]  # type: ignore[assignment]
+    return module, leaf
+
+
+def _safe(part: str) -> str:
+    """A name that neither a module's own attributes nor the generated code can trip over."""
+    if keyword.iskeyword(part) or hasattr(_Root, part) or part in _OF_GRAPH_MODULES:
+        part = f"{part} (of the model)"
+    return re.sub(r'["\\\n]', lambda found: f"%{ord(found[0]):02x}", part)
+
+
+_OF_GRAPH_MODULES = frozenset(vars(fx.GraphModule)) | {"training"}
+
+
+class _Writer:
+    """Writes the calls of nodes into an fx graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        values: Mapping[str, torch.Tensor],
+        chosen: Container[str],
+        device: torch.device | str | None,
+        devices: Mapping[str, torch.device | str],
+        deferrable: bool,
+    ) -> None:
+        self.graph, self.values, self.chosen = graph, values, chosen
+        self.device, self.devices = device, devices
+        names = [node.name for node in graph if node.name in chosen]
+        self.put_off = deferrable_nodes(graph, names) if deferrable else frozenset()
+        self.root = _Root(values)
+        self.fx = fx.Graph()
+        self.known: Known = {}
+
+    def begin(self, inputs: Sequence[tuple[str, str]]) -> None:
+        for key in inputs:
+            self.known[key] = self.fx.placeholder(re.sub(r"\W", "_", key[1]))
+        if self.graph.autocast is not None:
+            read = [k for tag, k in inputs if tag == "var" and _readers(self.graph, k, self.chosen) > 1]
+            _keep_from_the_cache(self.graph, self.fx, self.known, read)
+
+    def end(self, wanted: Sequence[str], bare: bool = False) -> fx.GraphModule:
+        results = tuple(self.known["var", name] for name in wanted)
+        self.fx.output(results[0] if bare else results)
+        return fx.GraphModule(self.root, self.fx)
+
+    def emit(self, node: Node) -> None:
+        self._hold(node)
+        if node.op == TRANSFER:
+            source, target = self.known["var", node.inputs[0]], self.devices[node.args[1]]
+            self.known["var", node.outputs[0]] = self.fx.call_method("to", (source, target))
+            return
+        weight = weight_operand(self.graph, node, self.chosen) if node.name in self.put_off else None
+        if weight is not None and self.graph.autocast is not None:
+            _share_casts(self.fx, node, self.known)
+        _emit(self.graph, self.fx, node, self.known, self.device, weight)
+
+    def checkpointed(self, nodes: list[Node], wanted: Container[str]) -> None:
+        """The nodes as one function, of which the backward keeps the arguments only."""
+        made = {k for node in nodes for k in node.outputs if k}
+        inside = {node.name for node in nodes}
+        read = [("var", k) for node in nodes for k in node.inputs if k not in made]
+        read += [("init", k) for node in nodes for k in node.initializers]
+        given = list(dict.fromkeys(read))
+        needed = [
+            k
+            for node in nodes
+            for k in node.outputs
+            if k and (k in wanted or any(v not in inside for v in self.graph.variables[k].consumers))
+        ]
+        part = _Writer(self.graph, self.values, inside, self.device, self.devices, False)
+        part.begin(given)
+        for node in nodes:
+            part.emit(node)
+        function = partial(checkpoint, part.end(needed), use_reentrant=False)
+        function.__name__ = function.__qualname__ = nodes[0].checkpoint  # type: ignore[attr-defined]
+        function.__module__ = __name__
+        for node in nodes:
+            self._hold(node)
+        results = self.fx.call_function(function, tuple(self.known[key] for key in given))
+        for i, k in enumerate(needed):
+            self.known["var", k] = self.fx.call_function(operator.getitem, (results, i))
+
+    def _hold(self, node: Node) -> None:
+        for name in node.initializers:
+            if ("init", name) not in self.known:
+                self.known["init", name] = self.fx.get_attr(self.root.hold(name))
 
 
 def _readers(graph: Graph, k: str, nodes: Container[str]) -> int:
     return sum(v in nodes for v in graph.variables[k].consumers)
 
 
-def _keep_from_the_cache(
-    graph: Graph, fx_graph: fx.Graph, known: dict[tuple[str, str], fx.Node], names: Iterable[str]
-) -> None:
+def _keep_from_the_cache(graph: Graph, fx_graph: fx.Graph, known: Known, names: Iterable[str]) -> None:
     """Autocast casts a leaf once for all its readers, and sums their gradients as cast ones.
 
     That is meant for weights. What is a leaf of this part alone is none in the whole model.
@@ -110,7 +194,7 @@ def _keep_from_the_cache(
             known["var", name] = fx_graph.call_function(torch.ops.aten.alias.default, (known["var", name],))
 
 
-def _share_casts(fx_graph: fx.Graph, node: Node, known: dict[tuple[str, str], fx.Node]) -> None:
+def _share_casts(fx_graph: fx.Graph, node: Node, known: Known) -> None:
     """One cast of an initializer for all calls that can put its gradient off, as in autocast's cache."""
     for name in node.initializers:
         if ("lowered", name) not in known:
@@ -118,9 +202,10 @@ def _share_casts(fx_graph: fx.Graph, node: Node, known: dict[tuple[str, str], fx
 
 
 def _emit(
+    graph: Graph,
     fx_graph: fx.Graph,
     node: Node,
-    known: dict[tuple[str, str], fx.Node],
+    known: Known,
     device: torch.device | str | None,
     weight: int | None,
 ) -> None:
@@ -132,12 +217,12 @@ def _emit(
 
     args = tuple(decode(template, tensor, device) for template in node.args)
     kwargs = {key: decode(template, tensor, device) for key, template in node.kwargs.items()}
-    target = resolve(node.op)
+    target: Callable[..., Any] = operator_of(graph, node)
     if weight is not None:
         target = CALLS[node.kind]
         kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
-    call = fx_graph.call_function(target, args, kwargs)
-    if resolve(node.op)._schema.returns and _returns_one_tensor(node):
+    call = fx_graph.call_function(in_its_mode(node, target, device or "cpu"), args, kwargs)
+    if _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
         return
     for i, name in enumerate(node.outputs):
@@ -146,8 +231,10 @@ def _emit(
 
 
 def _returns_one_tensor(node: Node) -> bool:
+    if node.op.startswith(CALL):
+        return False
     returns = resolve(node.op)._schema.returns
-    return len(returns) == 1 and isinstance(returns[0].type, torch._C.TensorType)
+    return len(returns) == 1 and isinstance(returns[0].type, torch._C.TensorType) and bool(node.outputs)
 
 
 class _Root(nn.Module):
@@ -157,16 +244,15 @@ class _Root(nn.Module):
         super().__init__()
         self._values = values
 
-    def add(self, name: str) -> str:
-        *path, leaf = name.split(".")
+    def hold(self, name: str) -> str:
+        """Registers the tensor; the path to it."""
+        *path, leaf = map(_safe, name.split("."))
         module: nn.Module = self
         for part in path:
             if part not in module._modules:
-                module.add_module(part, nn.Module())
-            module = module.get_submodule(part)
+                module._modules[part] = nn.Module()
+            module = module._modules[part]  # type: ignore[assignment]
         value = self._values[name]
-        if isinstance(value, nn.Parameter):
-            module.register_parameter(leaf, value)
-        else:
-            module.register_buffer(leaf, value)
-        return name
+        store = module._parameters if isinstance(value, nn.Parameter) else module._buffers
+        store[leaf] = value  # type: ignore[index]
+        return ".".join([*path, leaf])

@@ -1,17 +1,27 @@
-"""Calling the operator of a node."""
+"""Calling the operator of a node, in the mode that the model had set around it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 
-from netsplit.graph.ir import Node
-from netsplit.graph.template import decode
+from netsplit.graph.autocast import autocast_context
+from netsplit.graph.ir import CALL, Graph, Node
+from netsplit.graph.template import references
 
-__all__ = ["call_node", "resolve"]
+__all__ = [
+    "in_its_mode",
+    "is_random",
+    "mode_of",
+    "operator_of",
+    "resolve",
+    "written_by_schema",
+    "written_references",
+]
 
 
 @cache
@@ -21,10 +31,64 @@ def resolve(op: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
-def call_node(
-    node: Node, tensor: Callable[[str, str], torch.Tensor], device: torch.device | str | None = None
-) -> Any:
-    """Run a node's operator on tensors given by `tensor("var" | "init", name)`."""
-    args = decode(node.args, tensor, device)
-    kwargs = {key: decode(template, tensor, device) for key, template in node.kwargs.items()}
-    return resolve(node.op)(*args, **kwargs)
+def operator_of(graph: Graph, node: Node) -> Callable[..., Any]:
+    """What a node calls: a torch operator, or one of `graph.calls`."""
+    return graph.calls[node.op] if node.op.startswith(CALL) else resolve(node.op)
+
+
+def is_random(graph: Graph, node: Node) -> bool:
+    """Whether a node draws random numbers, or may: what Python code does is not known."""
+    if node.op.startswith(CALL):
+        return bool(graph.calls[node.op].random)
+    return torch.Tag.nondeterministic_seeded in resolve(node.op).tags
+
+
+def mode_of(node: Node, device: torch.device | str) -> AbstractContextManager[Any]:
+    """The model's own ``no_grad`` and autocast around a node, to run it in."""
+    if not node.no_grad and node.autocast is None:
+        return nullcontext()
+    stack = ExitStack()
+    if node.no_grad:
+        stack.enter_context(torch.no_grad())
+    if node.autocast == "off":
+        stack.enter_context(torch.autocast(torch.device(device).type, enabled=False))
+    elif node.autocast is not None:
+        stack.enter_context(autocast_context(node.autocast, device))
+    return stack
+
+
+def in_its_mode(node: Node, operator: Callable[..., Any], device: torch.device | str) -> Callable[..., Any]:
+    """The operator as it runs within the model's own blocks; itself where there are none."""
+    if not node.no_grad and node.autocast is None:
+        return operator
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode_of(node, device):
+            return operator(*args, **kwargs)
+
+    run.__name__ = run.__qualname__ = f"{node.kind}_in_its_mode"
+    return run
+
+
+def written_references(graph: Graph, node: Node) -> list[tuple[str, str]]:
+    """("var" | "init", name) of every tensor argument that the operator writes; a call of Python knows itself."""
+    if node.op.startswith(CALL):
+        given = list(references(node.args))
+        return [given[i] for i in graph.calls[node.op].writes]
+    return written_by_schema(node.op, node.args, node.kwargs)
+
+
+def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a torch operator writes of the tensors in these templates.
+
+    Schemas say so, but for the running statistics of normalisations, which go by their names.
+    """
+    schema = resolve(op)._schema
+    given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
+    learns = any(given.get(flag) is True for flag in ("training", "train", "use_input_stats"))
+    found = []
+    for argument in schema.arguments:
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        if written or (learns and argument.name in ("running_mean", "running_var")):
+            found += list(references(given.get(argument.name)))
+    return found

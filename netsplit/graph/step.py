@@ -1,34 +1,22 @@
-"""Capture a model and its loss as one `Graph`, through ``torch.export``.
+"""Capture a model and its loss as one `Graph`.
 
-nn.Module + loss ──► TrainingStep ──► torch.export ──► read ──► analyse ──► Graph
-                     (x, t) -> loss    ATen operators   nodes    shapes, aliases, saved tensors
+nn.Module + loss ──► TrainingStep ──► record ──► build ──► analyse ──► Graph
+                     (x, t) -> loss    operators  nodes     aliases, units
 """
 
 from __future__ import annotations
 
-import logging
-import re
-import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr
-from dataclasses import replace
-from io import StringIO
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
-from netsplit.graph.analyse import analyse
-from netsplit.graph.autocast import autocast_context
+from netsplit.graph.capturing import graph_of_step
 from netsplit.graph.ir import Graph
-from netsplit.graph.read import read
+from netsplit.graph.keep import kept
 
 __all__ = ["TrainingStep", "as_tuple", "capture", "capture_inference"]
-
-_TORCH = Path(torch.__file__).parent
-_HERE = Path(__file__).parent
 
 
 class TrainingStep(nn.Module):
@@ -37,26 +25,23 @@ class TrainingStep(nn.Module):
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor], n_inputs: int) -> None:
         super().__init__()
         self.model = model
-        self.loss = loss
+        self.loss = loss if isinstance(loss, nn.Module) else LossFunction(loss)
         self.n_inputs = n_inputs
 
     def forward(self, *batch: Tensor) -> Tensor:
-        with _assignments_kept(self.model):
-            outputs = self.model(*batch[: self.n_inputs])
+        outputs = self.model(*batch[: self.n_inputs])
         return self.loss(outputs, *batch[self.n_inputs :])
 
 
-@contextmanager
-def _assignments_kept(model: nn.Module) -> Iterator[None]:
-    """Make ``self.buffer = value`` a write into the buffer, which export records; it drops an assignment."""
-    before = [(module, dict(module._buffers)) for module in model.modules()]
-    yield
-    for module, buffers in before:
-        for name, old in buffers.items():
-            new = module._buffers.get(name)
-            if old is not None and new is not None and new is not old:
-                module._buffers[name] = old
-                old.copy_(new.detach())
+class LossFunction(nn.Module):
+    """A loss that is no module, as one."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
 
 
 class _Inference(nn.Module):
@@ -76,10 +61,10 @@ def capture(
     autocast: str | None = None,
     device_type: str = "cpu",
 ) -> Graph:
-    """Graph of one training step in training mode.
+    """Graph of one training step, every module in the mode that it is in (a frozen BatchNorm stays so).
 
     Args:
-        model: any module that ``torch.export`` accepts; left as it was.
+        model: any module; left as it was.
         loss: called with the model's output and the targets; returns a scalar.
         batch: example ``(inputs, targets)``, each a tensor or several; their shapes become the graph's.
         autocast: "bfloat16" or "float16" where the step is to run under `torch.autocast`.
@@ -91,12 +76,7 @@ def capture(
     """
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
     step = TrainingStep(model, loss, len(inputs))
-    was_training = model.training
-    model.train()
-    try:
-        graph = _captured(step, model, inputs + targets, autocast, device_type)
-    finally:
-        model.train(was_training)
+    graph = _captured(step, model, inputs + targets, autocast, device_type)
     (output,) = graph.output_variables if len(graph.output_variables) == 1 else (None,)
     if output is None or graph.variables[output].shape != () or not graph.variables[output].requires_grad:
         raise CaptureError(
@@ -114,12 +94,9 @@ def capture_inference(
     device_type: str = "cpu",
 ) -> Graph:
     """Graph of the model alone in evaluation mode; arguments and errors as `capture` has them."""
-    was_training = model.training
-    model.eval()
-    try:
-        return _captured(_Inference(model), model, as_tuple(inputs), autocast, device_type, "inference.")
-    finally:
-        model.train(was_training)
+    with kept(model):
+        model.eval()
+        return _captured(_Inference(model), model, as_tuple(inputs), autocast, device_type)
 
 
 def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -128,50 +105,6 @@ def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _captured(
-    step: nn.Module,
-    model: nn.Module,
-    batch: tuple[Tensor, ...],
-    autocast: str | None,
-    device_type: str,
-    constants: str = "",
+    step: nn.Module, model: nn.Module, batch: tuple[Tensor, ...], autocast: str | None, device_type: str
 ) -> Graph:
-    """Exported under autocast: export records no cast, but the dtypes that the model's code asks for."""
-    context = autocast_context(autocast, batch[0].device if batch else "cpu")
-    try:
-        with _quiet(), context:
-            program = torch.export.export(step, batch, strict=False)
-    except Exception as error:
-        raise CaptureError(_why_not_exported(model, error)) from error
-    graph = replace(read(program, step, constants), autocast=autocast)
-    return analyse(graph, batch, device_type if autocast is not None else "cpu")
-
-
-def _why_not_exported(model: nn.Module, error: Exception) -> str:
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not any(Path(frame.filename).is_relative_to(root) for root in (_TORCH, _HERE))
-        and not frame.filename.startswith("<")
-    ]
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    reason = re.sub(r"\s*\((unhinted|Size-like).*", "", reason).rstrip(".")
-    where = ""
-    if frames:
-        last = frames[-1]
-        where = f" at {last.filename}:{last.lineno} ('{(last.line or '').strip()}')"
-    cure = "check that the model runs on this batch"
-    if "data-dependent" in reason:
-        cure = "rewrite that line without Python control flow or sizes taken from tensor values"
-    return f"{type(model).__name__} cannot be captured{where}: {reason}; {cure}."
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the graphs and warnings that torch prints about a failure: the error names the line."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with redirect_stderr(StringIO()):
-            yield
-    finally:
-        logging.disable(before)
+    return graph_of_step(step, model, getattr(step, "loss", None), batch, autocast, device_type)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from netsplit.graph.autocast import autocast_of
-from netsplit.graph.ir import Node
+from netsplit.graph.ir import CALL, Graph, Node
+from netsplit.graph.module import path_of_tensor
+from netsplit.graph.operators import mode_of, operator_of, written_references
 from netsplit.profile.clock import Clock, Lap
-from netsplit.profile.frontier import Frontier, Reference, arguments, as_tuple, read_by, written_by
+from netsplit.profile.frontier import Frontier, Reference, arguments, as_tuple, read_by
 
 __all__ = ["NodeBench"]
 
@@ -28,6 +32,7 @@ class _Context:
 class NodeBench:
     """How to run a node alone, and the laps of its runs; `backward` is empty where it has none."""
 
+    graph: Graph
     node: Node
     clock: Clock
     needs_backward: bool
@@ -37,16 +42,21 @@ class NodeBench:
 
     def __post_init__(self) -> None:
         self.read = read_by(self.node)
-        self.written = written_by(self.node)
-        self.look_up = [attrgetter(name) for name in self.node.initializers]
-        self.operator = attrgetter(f"ops.{self.node.op}")
+        self.written = set(written_references(self.graph, self.node))
+        self.look_up = [attrgetter(path_of_tensor(name)) for name in self.node.initializers]
+        if self.node.op.startswith(CALL):
+            call = operator_of(self.graph, self.node)
+            self.operator: Callable[[Any], Any] = lambda _: call
+        else:
+            self.operator = attrgetter(f"ops.{self.node.op}")
 
     def run_forward(self, frontier: Frontier) -> _Context:
         """The operator, looked up as generated code does, on leaves; on a copy of a leaf that it writes."""
         leaves = {reference: frontier.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
-        args, kwargs = arguments(self.node, given.__getitem__, self.clock.device)
-        with torch.enable_grad(), autocast_of(frontier.graph, self.clock.device):
+        device = self.clock.device
+        args, kwargs = arguments(self.node, given.__getitem__, device)
+        with torch.enable_grad(), autocast_of(self.graph, device), mode_of(self.node, device):
             start = self.clock.now()
             for look_up in self.look_up:
                 look_up(self.module)

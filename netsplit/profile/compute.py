@@ -127,7 +127,7 @@ class Profiler:
         graph, carrying = self.graph, self.graph.carrying
         module = rebuild(graph, self.values)
         benches = {
-            node.name: NodeBench(node, self.clock, any(k in carrying for k in node.outputs), module)
+            node.name: NodeBench(graph, node, self.clock, any(k in carrying for k in node.outputs), module)
             for node in graph
         }
         return [

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Graph, Node
-from netsplit.graph.operators import resolve
+from netsplit.graph.operators import in_its_mode, operator_of
 from netsplit.graph.template import decode, references
 
-__all__ = ["Frontier", "Reference", "arguments", "as_tuple", "read_by", "written_by"]
+__all__ = ["Frontier", "Reference", "arguments", "as_tuple", "read_by"]
 
 Reference = tuple[str, str]  # ("var" | "init", name)
 
@@ -57,7 +57,8 @@ class Frontier:
         if outputs is None:
             args, kwargs = arguments(node, self.__getitem__, self.device)
             with torch.no_grad(), autocast_of(self.graph, self.device):
-                outputs = dict(zip(node.outputs, as_tuple(resolve(node.op)(*args, **kwargs)), strict=False))
+                operator = in_its_mode(node, operator_of(self.graph, node), self.device)
+                outputs = dict(zip(node.outputs, as_tuple(operator(*args, **kwargs)), strict=False))
         for k, output in outputs.items():
             if ("var", k) in self.last_reader:
                 self.tensors["var", k] = output.detach()
@@ -69,18 +70,6 @@ class Frontier:
 def read_by(node: Node) -> tuple[Reference, ...]:
     """The tensors in a node's arguments, each once."""
     return tuple(dict.fromkeys(references([node.args, list(node.kwargs.values())])))
-
-
-def written_by(node: Node) -> set[Reference]:
-    """The tensors that the operator's schema says it writes in place."""
-    schema = resolve(node.op)._schema
-    given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
-    return {
-        reference
-        for argument in schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-        for reference in references(given.get(argument.name))
-    }
 
 
 def arguments(

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from netsplit.graph.analyse import written_references
 from netsplit.graph.ir import INITIALIZER, Graph
-from netsplit.graph.module import rebuild
-from netsplit.graph.operators import resolve
+from netsplit.graph.module import place_of_tensor, rebuild
+from netsplit.graph.operators import is_random, written_references
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Segment
 
@@ -64,11 +63,11 @@ class Piece:
         roots = {
             storage_of(graph, name) if tag == "var" else INITIALIZER + name
             for node in nodes
-            for tag, name in written_references(node)
+            for tag, name in written_references(graph, node)
         }
         self.written_buffers = tuple(sorted(k for k in used if INITIALIZER + k in roots))
         self.written_inputs = frozenset(k for k in segment.inputs if storage_of(graph, k) in roots)
-        self.random = any(torch.Tag.nondeterministic_seeded in resolve(node.op).tags for node in nodes)
+        self.random = any(is_random(graph, node) for node in nodes)
         self.places = {k: self._place(k) for k in (*self.trainable, *self.written_buffers)}
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -108,8 +107,7 @@ class Piece:
             store[leaf] = tensor  # type: ignore[assignment]
 
     def _place(self, name: str) -> tuple[nn.Module, str]:
-        *path, leaf = name.split(".")
-        return self.module.get_submodule(".".join(path)), leaf
+        return place_of_tensor(self.module, name)
 
     def _generator_state(self) -> Tensor:
         if self.device.type == "cuda":

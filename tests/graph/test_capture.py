@@ -78,7 +78,8 @@ def test_tensors_that_are_no_parameter_or_buffer_are_kept_with_the_graph() -> No
     graph = graph_of("constants")
     assert sorted(t.sum().item() for t in graph.constants.values()) == [10.0, 15.0]
     inference = capture_inference(case.fresh(), case.inputs)
-    assert not set(inference.constants) & set(graph.constants)
+    for name in set(inference.constants) & set(graph.constants):
+        assert torch.equal(inference.constants[name], graph.constants[name])
 
 
 def test_a_buffer_counter_stays_with_its_module() -> None:
@@ -126,17 +127,35 @@ def test_sources_are_lines_of_the_model() -> None:
     )
 
 
-def test_a_model_that_branches_on_values_is_refused_with_its_line() -> None:
-    class Branches(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            if x.sum() > 0:  # the line to be named
-                return x
-            return -x
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
 
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:  # the line to be named
+            return x * self.scale
+        return -x * self.scale
+
+
+def test_a_module_that_branches_on_values_stays_whole_and_its_line_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), Branches())
+    graph = capture(model, nn.MSELoss(), (torch.randn(2, 2), torch.randn(2, 2)))
+    assert [node.kind for node in graph][:2] == ["linear", "Branches"]
+    assert graph.nodes["Branches"].initializers == ("1.scale",)
+    (record,) = caplog.records
+    assert "test_capture.py:" in record.message
+    assert "if x.sum() > 0" in record.message
+
+
+def test_without_values_to_run_it_on_such_a_module_is_refused_with_its_line() -> None:
+    batch = (torch.randn(2, 2, device="meta"), torch.randn(2, 2, device="meta"))
     with pytest.raises(
         CaptureError, match=r"Branches cannot be captured at .*test_capture.py:\d+ \('if x.sum\(\) > 0"
     ) as e:
-        capture(Branches(), nn.MSELoss(), (torch.randn(2, 2), torch.randn(2, 2)))
+        capture(Branches().to("meta"), nn.MSELoss(), batch)
     assert "\n" not in str(e.value)
 
 

@@ -1,0 +1,279 @@
+"""From a step to its graph: recorded operator by operator, and what cannot be as single calls.
+
+    record ──► Graph
+      └─ a part cannot be recorded ──► its module is observed on real values ──► record again, it stays whole
+
+The module is the innermost one around the line that stops the recording; where its outputs' sizes depend on
+values too, the one around that. In the end that is the whole step, which then runs on one device.
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from netsplit.errors import CaptureError, ConfigError
+from netsplit.graph.autocast import autocast_context
+from netsplit.graph.build import built
+from netsplit.graph.calls import ModuleCall, skeleton_of, tensors_of
+from netsplit.graph.ir import Graph
+from netsplit.graph.keep import kept
+from netsplit.graph.observe import Observation, Observed, observe
+from netsplit.graph.record import Recorder, Unrecordable, is_users
+from netsplit.graph.traps import trapped
+
+__all__ = ["graph_of_step"]
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 64
+
+
+@dataclass
+class _Job:
+    step: nn.Module
+    model: nn.Module
+    loss: Any
+    batch: tuple[Tensor, ...]
+    autocast: str | None
+    device_type: str
+    whole: dict[int, nn.Module] = field(default_factory=dict)
+    observed: list[Observed] = field(default_factory=list)
+
+    @property
+    def paths(self) -> dict[int, str]:
+        found: dict[int, str] = {id(self.step): ""}
+        for root, prefix in ((self.model, ""), (self.loss, "loss")):
+            if isinstance(root, nn.Module):
+                for path, module in root.named_modules():
+                    found.setdefault(id(module), ".".join(filter(None, (prefix, path))))
+        return found
+
+
+def graph_of_step(
+    step: nn.Module,
+    model: nn.Module,
+    loss: Any,
+    batch: tuple[Tensor, ...],
+    autocast: str | None = None,
+    device_type: str = "cpu",
+) -> Graph:
+    """The graph of ``step(*batch) -> tensors``; the modules are left as they were.
+
+    Args:
+        step: calls the model and the loss; returns one tensor or several.
+        model, loss: whose names the initializers bear.
+        batch: examples; their shapes become the graph's.
+        autocast: the dtype of an autocast around all of it.
+        device_type: whose autocast; each kind of device has lists of its own of what to cast.
+
+    Raises:
+        CaptureError: the step cannot be recorded, or it fails on this batch.
+        ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
+    """
+    kind = device_type if autocast is not None else "cpu"
+    if kind != "cpu" and not getattr(torch, kind).is_available():
+        raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
+    job = _Job(step, model, loss, batch, autocast, kind)
+    first: Unrecordable | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            with kept(step):
+                graph = _recorded(job)
+        except Unrecordable as stop:
+            first = first or stop
+            _widen(job, stop, first)
+        else:
+            _tell(job, first)
+            return graph
+    assert first is not None
+    raise _refusal(job, first, "no part of it around that line could be kept whole")
+
+
+def _recorded(job: _Job) -> Graph:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode)
+    names = [f"batch_{i}" for i in range(len(job.batch))]
+    inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
+    whole = {key: _Kept(job, recorder, module) for key, module in job.whole.items()}
+    context = autocast_context(job.autocast, job.device_type) if job.autocast else nullcontext()
+    with (
+        enable_python_dispatcher(),
+        context,
+        mode,
+        recorder,
+        trapped(recorder, job.step, job.paths, whole),
+        torch.enable_grad(),
+    ):
+        try:
+            result = job.step(*inputs)
+        except (Unrecordable, CaptureError):
+            raise
+        except Exception as error:
+            raise recorder._why(error) from error
+        leaves, spec = pytree.tree_flatten(result)
+        outputs = _outputs(recorder, [leaf for leaf in leaves if isinstance(leaf, Tensor)])
+    size = job.batch[0].shape[0] if job.batch and job.batch[0].dim() else 1
+    graph = built(recorder, names, outputs, job.autocast, size)
+    return replace(graph, output_spec=spec if len(leaves) == len(outputs) else None)
+
+
+def _outputs(recorder: Recorder, tensors: Sequence[Tensor]) -> list[str]:
+    """Variables, each once: a parameter returned as it is, or a tensor returned twice, gets another name."""
+    found: list[str] = []
+    for tensor in tensors:
+        reference = recorder.reference(tensor)
+        if reference is None or reference[0] == "init" or reference[1] in found:
+            reference = recorder.reference(torch.ops.aten.alias.default(tensor))
+        assert reference is not None
+        found.append(reference[1])
+    return found
+
+
+class _Kept:
+    """Records each call of a module that stays whole, by what was observed of it."""
+
+    def __init__(self, job: _Job, recorder: Recorder, module: nn.Module) -> None:
+        self.job = job
+        self.recorder = recorder
+        self.calls = 0
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder = self.recorder
+        seen = self._observation(module)
+        args, kwargs = recorder.real_to_ours((args, kwargs))
+        structure, given = tensors_of((args, kwargs))
+        _check_values(recorder, structure)
+        names: dict[int, list[str]] = {}
+        own: dict[int, Tensor] = {}
+        pairs = [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
+        for name, tensor in pairs:
+            own[tensor._cdata] = tensor
+            names.setdefault(tensor._cdata, []).append(name)
+        writes = tuple(i for i, tensor in enumerate(own.values()) if not isinstance(tensor, nn.Parameter))
+        kept_leaves = [i for i, leaf in enumerate(seen.leaves) if leaf.kind is not None]
+        with recorder.quiet():
+            skeleton = _copied(module)
+            results = [_like(recorder, leaf.kind) for leaf in seen.leaves if leaf.kind is not None]
+        held = [recorder.real_to_ours(tensor) for tensor in own.values()]
+        payload = ModuleCall(
+            skeleton, [tuple(each) for each in names.values()], structure, writes, kept_leaves
+        )
+        recorder.call(payload, [*held, *given], results, [])
+        rest = iter(results)
+        leaves = [leaf.value if leaf.kind is None else next(rest) for leaf in seen.leaves]
+        return pytree.tree_unflatten(leaves, seen.spec)
+
+    def _observation(self, module: nn.Module) -> Observation:
+        first, second = (each.get(id(module), []) for each in self.job.observed)
+        around = tuple(each for each, _ in self.recorder.modules[:-1])
+        if self.calls >= len(first) or len(first) != len(second):
+            raise Unrecordable("how often it runs a module depends on values", around, "")
+        seen, again = first[self.calls], second[self.calls]
+        self.calls += 1
+        if not seen.like(again):
+            raise Unrecordable("the sizes of its results depend on values", around, "")
+        if seen.writes_arguments:
+            raise Unrecordable("it writes into its arguments", around, "")
+        return seen
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    with torch.utils._python_dispatch._disable_current_modes():
+        try:
+            return skeleton_of(module)
+        except Exception as error:
+            raise CaptureError(
+                f"a {type(module).__name__} would have to run whole on one device, and it cannot be copied there "
+                f"({_line_of(error)}): let what it holds be copied by copy.deepcopy."
+            ) from error
+
+
+def _check_values(recorder: Recorder, structure: Any) -> None:
+    """Objects that hide tensors cannot be arguments of a call."""
+    for leaf in pytree.tree_leaves(structure):
+        inside = getattr(leaf, "__dict__", {})
+        if any(isinstance(value, Tensor) for value in inside.values()):
+            around = tuple(module for module, _ in recorder.modules[:-1])
+            raise Unrecordable(f"an argument is a {type(leaf).__name__} with tensors in it", around, "")
+
+
+def _like(recorder: Recorder, kind: tuple[tuple[int, ...], torch.dtype, bool]) -> Tensor:
+    shape, dtype, carries = kind
+    with recorder.mode:
+        made = torch.empty(shape, dtype=dtype, device=recorder.device)
+        return made.requires_grad_().clone() if carries else made
+
+
+def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
+    """The innermost module around the stop that is not yet whole becomes so.
+
+    Raises:
+        CaptureError: there is none, or the model does not run.
+    """
+    candidates = [module for module in stop.modules if id(module) not in job.whole]
+    if not candidates:
+        raise _refusal(job, first, "and not even the whole step can run as one operator")
+    target = job.step if stop.differentiates else candidates[-1]
+    job.whole[id(target)] = target
+    try:
+        job.observed = observe(job.step, job.batch, job.whole.keys())
+    except CaptureError as error:
+        raise _refusal(job, first, f"it would have to stay whole on one device, but {error}") from error
+    except Exception as error:
+        raise CaptureError(
+            f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch{_where(error)}: "
+            f"{_line_of(error)}; check the model and the batch."
+        ) from error
+
+
+def _tell(job: _Job, first: Unrecordable | None) -> None:
+    if first is None:
+        return
+    names = [job.paths.get(id(module), "") for module in job.whole.values()]
+    what = "; ".join(
+        f"{name or 'the model'} ({type(module).__name__})"
+        for name, module in zip(names, job.whole.values(), strict=True)
+    )
+    log.warning(
+        "%s: %s; so these run whole, each on one device: %s", _quoted(first.frame), first.reason, what
+    )
+
+
+def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:
+    where = f" at {_quoted(stop.frame)}" if stop.frame else ""
+    return CaptureError(f"{type(job.model).__name__} cannot be captured{where}: {stop.reason}; {why}.")
+
+
+def _quoted(frame: str) -> str:
+    file, _, line = frame.rpartition(":")
+    code = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+    return f"{frame} ('{code}')" if code else frame
+
+
+def _where(error: BaseException) -> str:
+    frame = None
+    trace = error.__traceback__
+    while trace is not None:
+        if is_users(trace.tb_frame.f_code.co_filename):
+            frame = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f" at {_quoted(frame)}" if frame else ""
+
+
+def _line_of(error: BaseException) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__).rstrip(".")

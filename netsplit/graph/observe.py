@@ -1,0 +1,126 @@
+"""What modules that stay whole return, seen by running the model as it is on real values.
+
+Twice, on different values: only what both times has the same shape can be one operator's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from netsplit.errors import CaptureError
+from netsplit.graph.keep import kept
+
+__all__ = ["Observation", "Observed", "observe", "other_values"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor of a result, as `(shape, dtype, carries a gradient)`; or a value that is none."""
+
+    kind: tuple[tuple[int, ...], torch.dtype, bool] | None
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One call of a module: what it returned, and whether it wrote into its arguments."""
+
+    spec: Any
+    leaves: tuple[Leaf, ...]
+    writes_arguments: bool
+    inside: tuple[int, ...]  # ids of the modules around it
+
+    def like(self, other: Observation) -> bool:
+        """Whether a capture may take one for the other."""
+        if self.spec != other.spec or len(self.leaves) != len(other.leaves):
+            return False
+        return all(
+            a.kind == b.kind and (a.kind is not None or _equal(a.value, b.value))
+            for a, b in zip(self.leaves, other.leaves, strict=True)
+        )
+
+
+Observed = dict[int, list[Observation]]
+"""Module id -> its calls in order."""
+
+
+def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> list[Observed]:
+    """Run the step on its batch and on one of other values; the model is left as it was.
+
+    Raises:
+        CaptureError: the model has no values, or does not run on this batch.
+    """
+    if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
+        raise CaptureError("it has no values here to run it with")
+    found = []
+    with kept(step):
+        for values in (batch, other_values(batch)):
+            found.append(_one(step, values, modules))
+    return found
+
+
+def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> Observed:
+    found: Observed = {}
+    inside: list[int] = []
+    original = nn.Module.__call__
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        around = tuple(inside)
+        inside.append(id(module))
+        try:
+            if id(module) not in modules:
+                return original(module, *args, **kwargs)
+            given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            versions = [tensor._version for tensor in given]
+            result = original(module, *args, **kwargs)
+            writes = any(t._version != v for t, v in zip(given, versions, strict=True))
+            leaves, spec = pytree.tree_flatten(result)
+            seen = Observation(spec, tuple(map(_leaf, leaves)), writes, around)
+            found.setdefault(id(module), []).append(seen)
+            return result
+        finally:
+            inside.pop()
+
+    with mock.patch.object(nn.Module, "__call__", call), torch.compiler.set_stance("force_eager"):
+        step(*batch)
+    return found
+
+
+def _leaf(value: Any) -> Leaf:
+    if isinstance(value, Tensor):
+        return Leaf((tuple(value.shape), value.dtype, value.requires_grad))
+    return Leaf(None, value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+
+
+def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """A batch of the same shapes with other values, each as plausible as the given ones.
+
+    Numbers are moved by noise of their own spread; integers and booleans change places, all tensors'
+    samples in the same order.
+    """
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for tensor in batch:
+        moved = tensor.detach().clone()
+        if moved.dim() and len(moved) > 1:
+            moved = moved.roll(1, 0)
+        if moved.is_floating_point() and moved.numel():
+            spread = float(moved.float().std()) if moved.numel() > 1 else 1.0
+            noise = torch.randn(moved.shape, generator=generator)
+            moved = moved + (0.3 * (spread or 1.0) * noise).to(moved.dtype).to(moved.device)
+        found.append(moved)
+    return tuple(found)

@@ -1,0 +1,143 @@
+"""Tensors without data that stand for a model's own while it is recorded, and the names they go by.
+
+A real tensor that reaches an operator is a parameter, a buffer, or one that the model's code brought: a
+literal, a plain attribute, something from around the function. Each gets one stand-in, and one name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from netsplit.errors import CaptureError
+from netsplit.graph.ir import Initializer
+
+__all__ = ["StandIns", "attribute_tensors", "named_tensors"]
+
+
+def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
+    """Every parameter and buffer under all its names: the model's own, and the loss's behind a prefix."""
+    found: dict[str, Tensor] = {}
+    for module, prefix in ((model, ""), (loss, "")):
+        if not isinstance(module, nn.Module):
+            continue
+        tensors = dict(module.named_parameters(remove_duplicate=False))
+        tensors |= dict(module.named_buffers(remove_duplicate=False))
+        if module is loss:
+            prefix = _free_prefix(found)
+        found |= {prefix + name: tensor for name, tensor in tensors.items()}
+    return found
+
+
+def _free_prefix(taken: dict[str, Tensor]) -> str:
+    prefix = "loss."
+    while any(name.startswith(prefix) for name in taken):
+        prefix = f"_{prefix}"
+    return prefix
+
+
+def attribute_tensors(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
+    """(module, attribute, dotted name, tensor) of tensors that are neither parameter nor buffer."""
+    for path, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor):
+                yield module, key, f"{path}.{key}" if path else key, value
+
+
+class StandIns:
+    """Stand-ins and names of the real tensors that a recording meets, by the tensor's identity."""
+
+    def __init__(
+        self,
+        mode: FakeTensorMode,
+        device_type: str,
+        model: nn.Module,
+        loss: Any,
+        where: Callable[[], str],
+    ) -> None:
+        self.mode = mode
+        self.device_type = device_type
+        self.where = where
+        self.initializers: dict[str, Initializer] = {}
+        self.constants: dict[str, Tensor] = {}
+        self.real: dict[str, Tensor] = {}
+        self.fake: dict[str, Tensor] = {}
+        self._name_of: dict[int, str] = {}
+        self._by_real: dict[int, Tensor] = {}
+        self._aliases: dict[str, tuple[str, ...]] = {}
+        self._attributes = {t._cdata: name for _, _, name, t in attribute_tensors(model)}
+        by_tensor: dict[int, list[str]] = {}
+        self._known = named_tensors(model, loss)
+        for name, tensor in self._known.items():
+            by_tensor.setdefault(tensor._cdata, []).append(name)
+        for identity, (first, *others) in by_tensor.items():
+            self._name_of[identity], self._aliases[first] = first, tuple(others)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The stand-in of a real tensor."""
+        found = self._by_real.get(tensor._cdata)
+        return self._made(tensor) if found is None else found
+
+    def _made(self, tensor: Tensor) -> Tensor:
+        name, count = self._name_of.get(tensor._cdata), 1
+        if name is None:
+            first = name = self._constant(tensor)
+            while (
+                name in self.fake
+            ):  # the same value again: one name for all would tie its users to one device
+                count += 1
+                name = f"{first} {count}"
+        is_constant = tensor._cdata not in self._name_of
+        if is_constant:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                self.constants[name] = tensor.detach()
+        with self.mode:
+            fake = torch.empty_strided(
+                tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=self.device_type
+            ).requires_grad_(tensor.requires_grad and not is_constant)
+        self.initializers[name] = Initializer(
+            name=name,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(tensor.shape),
+            is_parameter=isinstance(tensor, nn.Parameter) and not is_constant,
+            requires_grad=fake.requires_grad,
+            aliases=self._aliases.get(name, ()),
+        )
+        self.real[name], self.fake[name] = tensor, fake
+        self._by_real[tensor._cdata] = fake
+        return fake
+
+    def _constant(self, tensor: Tensor) -> str:
+        if tensor.requires_grad and torch.is_grad_enabled():
+            name = self._attributes.get(tensor._cdata)
+            what = f"the attribute '{name}'" if name else f"a tensor of shape {tuple(tensor.shape)}"
+            raise CaptureError(
+                f"{what}, used{self.where()}, requires a gradient and is no parameter of the model or the loss, so "
+                "that no optimiser would step it: register it as an nn.Parameter (or its module as a "
+                "submodule), or detach it."
+            )
+        own = self._attributes.get(tensor._cdata)
+        if own is not None and f"attribute {own}" not in self.fake:
+            return f"attribute {own}"
+        return f"constant {_digest(tensor)}"
+
+
+def _digest(tensor: Tensor) -> str:
+    """By value, so that every capture gives a literal the same name."""
+    text = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
+    digest = hashlib.sha1(text.encode())
+    if tensor.device.type == "meta":
+        digest.update(str(tensor._cdata).encode())
+    elif tensor.layout is torch.strided:
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    else:
+        digest.update(str(tensor._cdata).encode())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,218 @@
+"""What has to be caught while a model is recorded, since no operator shows it.
+
+modules         which one is running; those that stay whole are not entered
+Function.apply  a custom autograd function is one call, with its backward
+checkpoints     the author's own activation checkpoints, by name
+Tensor methods  ``.data``, hooks, values taken out of tensors, gradients asked for within the forward
+assignments     ``self.buffer = value`` is a write into the buffer
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint as torch_checkpoint
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from netsplit.graph.calls import FunctionCall, tensors_of
+from netsplit.graph.record import Recorder, Unrecordable
+from netsplit.graph.stand_ins import attribute_tensors
+
+__all__ = ["Whole", "trapped"]
+
+Whole = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+"""Records a call of a module that stays whole, and answers its result."""
+
+
+@contextmanager
+def trapped(
+    recorder: Recorder, step: nn.Module, paths: Mapping[int, str], whole: Mapping[int, Whole]
+) -> Iterator[None]:
+    """All of it.
+
+    Args:
+        step: whose modules' buffers and attributes are put back afterwards.
+        paths: dotted name of a module by its id.
+        whole: modules that are not entered, by id.
+    """
+    names = itertools.count()
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(nn.Module, "__call__", _module_call(recorder, paths, whole)))
+        base = torch.autograd.function._SingleLevelFunction
+        stack.enter_context(
+            mock.patch.object(base, "apply", classmethod(_function_apply(recorder, names)), create=True)
+        )
+        stack.enter_context(
+            mock.patch.object(
+                torch_checkpoint, "_checkpoint_without_reentrant_generator", _checkpoint(recorder, names)
+            )
+        )
+        for flag in ("_is_compiling_flag", "_is_exporting_flag"):  # models avoid values where it is set
+            stack.enter_context(mock.patch.object(torch.compiler, flag, True))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_assignments(recorder, step))
+        stack.enter_context(_Methods(recorder))
+        yield
+
+
+def _module_call(
+    recorder: Recorder, paths: Mapping[int, str], whole: Mapping[int, Whole]
+) -> Callable[..., Any]:
+    original = nn.Module.__call__
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        above = recorder.modules[-1][1] if recorder.modules else ""
+        recorder.modules.append((module, paths.get(id(module), above)))
+        try:
+            if id(module) in whole:
+                return whole[id(module)](module, args, kwargs)
+            return original(module, *args, **kwargs)
+        finally:
+            recorder.modules.pop()
+
+    return call
+
+
+def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., Any]:
+    base = torch.autograd.function._SingleLevelFunction
+
+    def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if function is torch_checkpoint.CheckpointFunction:
+            run, _, *given = args
+            return _reentrant(recorder, f"checkpoint_{next(names)}", run, given)
+        args, kwargs = recorder.real_to_ours((args, kwargs))
+        structure, tensors = tensors_of((args, kwargs))
+        saved: list[Tensor] = []
+
+        def keep(tensor: Tensor) -> Tensor:
+            saved.append(tensor)
+            return tensor
+
+        versions = [tensor._version for tensor in tensors]
+        with recorder.quiet(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            try:
+                result = super(base, function).apply(*args, **kwargs)
+            except Unrecordable:
+                raise
+            except Exception as error:
+                raise recorder._why(error) from error
+        leaves, spec = pytree.tree_flatten(result)
+        if any(not isinstance(leaf, Tensor | None) for leaf in leaves):
+            raise recorder.failure(f"{function.__name__} returns what is no tensor")
+        results = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
+        recorder.call(FunctionCall(function, structure, writes), tensors, results, saved)
+        return pytree.tree_unflatten(leaves, spec)
+
+    return apply
+
+
+def _reentrant(recorder: Recorder, name: str, run: Callable[..., Any], args: list[Any]) -> Any:
+    """It passes gradients on only where one of its arguments carries one."""
+    carries = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+    recorder.checkpoints.append(name)
+    try:
+        with torch.set_grad_enabled(carries and torch.is_grad_enabled()):
+            return run(*args)
+    finally:
+        recorder.checkpoints.pop()
+
+
+def _checkpoint(recorder: Recorder, names: Iterator[int]) -> Callable[..., Iterator[None]]:
+    def generator(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        recorder.checkpoints.append(f"checkpoint_{next(names)}")
+        try:
+            yield
+        finally:
+            recorder.checkpoints.pop()
+
+    return generator
+
+
+@contextmanager
+def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
+    """Tensors that a module assigns to its buffers, and to attributes that were tensors, are written there."""
+    buffers = [
+        (module._buffers, key, old) for module in step.modules() for key, old in module._buffers.items()
+    ]
+    attributes = [(vars(module), key, old) for module, key, _, old in attribute_tensors(step)]
+    try:
+        yield
+        for store, key, old in [*buffers, *attributes]:
+            new = store.get(key)
+            if old is None or not isinstance(new, Tensor) or new is old:
+                continue
+            if new.shape != old.shape or new.dtype != old.dtype or new.requires_grad:
+                raise recorder.failure(
+                    f"'{key}' becomes a tensor of another shape or type, or one with a gradient, from step to step"
+                )
+            store[key] = old
+            with torch.no_grad():
+                old.detach().copy_(new.detach())
+    finally:
+        for store, key, old in [*buffers, *attributes]:
+            store[key] = old
+
+
+_DATA = (Tensor.data.__get__, Tensor.data.__set__)  # type: ignore[attr-defined]
+_GRADIENT = Tensor.grad.__get__  # type: ignore[attr-defined]
+_TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
+_DIFFERENTIATED = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+
+
+class _Methods(TorchFunctionMode):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        recorder = self.recorder
+        if func is _DATA[0]:
+            return args[0].detach()
+        if func is _DATA[1]:
+            return self._set_data(*args)
+        if func is Tensor.register_hook:
+            return self._hook(*args)
+        if func in _DIFFERENTIATED:
+            raise recorder.failure(
+                "it takes gradients within the step (torch.autograd.grad)", differentiates=True
+            )
+        if func is _GRADIENT and isinstance(args[0], nn.Parameter):
+            raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
+        if func in _TAKEN and recorder.reference(args[0]) is not None:
+            value = recorder.constant_value(recorder.real_to_ours(args[0]))
+            if value is None:
+                raise recorder.failure("it needs the values of a tensor")
+            with torch.utils._python_dispatch._disable_current_modes():
+                return getattr(value, _TAKEN[func])(*args[1:], **kwargs)
+        return func(*args, **kwargs)
+
+    def _set_data(self, tensor: Tensor, value: Tensor) -> None:
+        if tensor.shape != value.shape or tensor.dtype != value.dtype:
+            raise self.recorder.failure("it gives a tensor other .data of another shape or type")
+        with torch.no_grad():
+            tensor.detach().copy_(value)
+
+    def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
+        reference = self.recorder.reference(tensor)
+        if reference is None or not self.recorder.real_to_ours(tensor).requires_grad:
+            raise self.recorder.failure("it registers a hook on a tensor that has no gradient")
+        self.recorder.hooks.setdefault(reference, []).append(hook)
+        return _Handle()
+
+
+class _Handle:
+    """Of a hook: it stays for the step."""
+
+    def remove(self) -> None:
+        raise RuntimeError("a hook registered in the forward cannot be removed again in a captured step")
