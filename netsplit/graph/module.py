@@ -15,6 +15,7 @@ from netsplit.graph.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.deferred_calls import CALLS, PRODUCTS, lowered
 from netsplit.graph.ir import TRANSFER, Graph, Node
 from netsplit.graph.operators import resolve
+from netsplit.graph.random import drawn, node_draws
 from netsplit.graph.template import decode
 
 __all__ = ["initial_values", "rebuild"]
@@ -136,6 +137,8 @@ def _emit(
     if weight is not None:
         target = CALLS[node.kind]
         kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
+    if node_draws(node):
+        target, args = drawn, (node.name, target, *args)
     call = fx_graph.call_function(target, args, kwargs)
     if resolve(node.op)._schema.returns and _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
