@@ -16,7 +16,7 @@ from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
 from netsplit.graph.ir import Graph
 from netsplit.graph.step import as_tuple
-from netsplit.runtime.checkpoint import load_own
+from netsplit.runtime.checkpoint import draws_state, load_draws, load_own
 from netsplit.runtime.checkpoint_files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.simulate.timeline import Timeline
@@ -154,7 +154,8 @@ class ParallelModel:
     def load_checkpoint(self, folder: str | Path) -> dict[str, Any]:
         """Go on where a checkpoint stands, whatever placement or number of devices it was saved under.
 
-        Sets the state of torch's random number generators too. Hyperparameters are the checkpoint's.
+        Hyperparameters are the checkpoint's, and random operators go on drawing as its training would have;
+        the state of this process's generator is set too.
 
         Returns:
             What was given as `extra`.
@@ -166,6 +167,10 @@ class ParallelModel:
         extra = read_extra(place)
         check_fits(place, self._needed())
         changed = self._open().load_checkpoint(place)
+        draws = load_draws(place, self.runtime.draws.seed)
+        if draws.seed != self.runtime.draws.seed:
+            changed.append(f"seed {self.runtime.draws.seed} of what is drawn becomes {draws.seed}")
+        self.runtime.draws = draws
         if changed:
             log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
         own = self._own_state()
@@ -204,7 +209,7 @@ class ParallelModel:
         return found
 
     def _own_state(self) -> State:
-        """What no device holds: tensors that nothing depends on, and this process's random numbers."""
+        """What no device holds: tensors that nothing depends on, and where random numbers stand."""
         placed = {
             name
             for graph in (self._inference(), self.graph)
@@ -212,7 +217,7 @@ class ParallelModel:
             for name in (k, *init.aliases)
         }
         rest = {f"model.{k}": t.detach() for k, t in self.model.state_dict().items() if k not in placed}
-        return {**rest, "rng.controller": torch.get_rng_state()}
+        return {**rest, "rng.controller": torch.get_rng_state(), **draws_state(self.runtime.draws)}
 
     def _inference(self) -> Graph:
         assert self.runtime.inference is not None

@@ -22,6 +22,7 @@ from tests import small_models as models
 
 __all__ = [
     "CASES",
+    "DRAWING",
     "DROPPED",
     "SGD",
     "STAGES",
@@ -98,6 +99,7 @@ CASES = {
 }
 STAGES = _case("stages", models.stages, (12,))
 DROPPED = _case("dropped", models.Dropped, (12,))
+DRAWING = _case("drawing", models.Drawing, (4, 8))
 
 
 def cluster_of(devices: int, capacity: int = 2**40) -> Cluster:

@@ -12,6 +12,7 @@ __all__ = [
     "Cells",
     "Chain",
     "Constants",
+    "Drawing",
     "Dropped",
     "Fan",
     "InPlace",
@@ -269,6 +270,27 @@ class Dropped(nn.Module):
         x = F.dropout(self.norm(self.inward(x)), 0.3, self.training)
         x = F.dropout(torch.tanh(self.middle(x)), 0.5, self.training) + x
         return self.head(F.dropout(x, 0.1, self.training))
+
+
+class Drawing(nn.Module):
+    """Draws in many ways: within attention and a recurrence, in place, on transposed tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(8, 8, 2, dropout=0.2, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True)
+        self.block = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.2, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.recurrent(x)[0]
+        x = x + self.attention(x, x, x)[0]
+        x = self.block(x).transpose(1, 2)
+        x = F.dropout(torch.tanh(x), 0.3, self.training) + 0.1 * torch.randn_like(x)
+        x = x * torch.empty_like(x).bernoulli_(0.8)
+        x = F.dropout(F.rrelu(x, training=self.training) + x, 0.2, self.training, inplace=True)
+        x = F.dropout(F.dropout(x, 0.0, self.training), 0.5, False)
+        return self.head(F.alpha_dropout(x, 0.1, self.training).mean(2))
 
 
 def stages() -> nn.Sequential:

@@ -13,9 +13,12 @@ from netsplit.graph.ir import Graph, Initializer, Node, Variable
 if TYPE_CHECKING:
     from netsplit.graph.deferred import WeightGradients
     from netsplit.graph.module import initial_values, rebuild
+    from netsplit.graph.plain_draws import draws
+    from netsplit.graph.random import DrawKey, run_microbatch
     from netsplit.graph.step import capture, capture_inference
 
 __all__ = [
+    "DrawKey",
     "Graph",
     "Initializer",
     "Node",
@@ -24,20 +27,25 @@ __all__ = [
     "capture",
     "capture_inference",
     "deferrable_nodes",
+    "draws",
     "dumps",
     "initial_values",
     "load",
     "loads",
     "rebuild",
+    "run_microbatch",
     "save",
 ]
 
 _HOME = {
+    "DrawKey": "random",
     "WeightGradients": "deferred",
     "capture": "step",
     "capture_inference": "step",
+    "draws": "plain_draws",
     "initial_values": "module",
     "rebuild": "module",
+    "run_microbatch": "random",
 }
 
 

@@ -19,6 +19,7 @@ from netsplit.graph.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.deferred_calls import CALLS, PRODUCTS, lowered
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of, resolve
+from netsplit.graph.random import drawing_as_now, drawn, node_draws
 from netsplit.graph.stand_ins import named_tensors
 from netsplit.graph.template import decode
 
@@ -104,6 +105,10 @@ def _safe(part: str) -> str:
 _OF_GRAPH_MODULES = frozenset(vars(fx.GraphModule)) | {"training"}
 
 
+def _recomputed(module: nn.Module, *args: torch.Tensor) -> Any:
+    return checkpoint(drawing_as_now(module), *args, use_reentrant=False)
+
+
 class _Writer:
     """Writes the calls of nodes into an fx graph."""
 
@@ -164,7 +169,7 @@ class _Writer:
         part.begin(given)
         for node in nodes:
             part.emit(node)
-        function = partial(checkpoint, part.end(needed), use_reentrant=False)
+        function = partial(_recomputed, part.end(needed))
         function.__name__ = function.__qualname__ = nodes[0].checkpoint  # type: ignore[attr-defined]
         function.__module__ = __name__
         for node in nodes:
@@ -221,7 +226,12 @@ def _emit(
     if weight is not None:
         target = CALLS[node.kind]
         kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
-    call = fx_graph.call_function(in_its_mode(node, target, device or "cpu"), args, kwargs)
+    target = in_its_mode(node, target, device or "cpu")
+    if node_draws(node):
+        target = partial(drawn, node.name, target)
+        target.__name__ = target.__qualname__ = f"{node.kind}_drawn"
+        target.__module__ = __name__
+    call = fx_graph.call_function(target, args, kwargs)
     if _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
         return

@@ -36,13 +36,6 @@ def operator_of(graph: Graph, node: Node) -> Callable[..., Any]:
     return graph.calls[node.op] if node.op.startswith(CALL) else resolve(node.op)
 
 
-def is_random(graph: Graph, node: Node) -> bool:
-    """Whether a node draws random numbers, or may: what Python code does is not known."""
-    if node.op.startswith(CALL):
-        return bool(graph.calls[node.op].random)
-    return torch.Tag.nondeterministic_seeded in resolve(node.op).tags
-
-
 def mode_of(node: Node, device: torch.device | str) -> AbstractContextManager[Any]:
     """The model's own ``no_grad`` and autocast around a node, to run it in."""
     if not node.no_grad and node.autocast is None:

@@ -26,6 +26,7 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from netsplit.errors import CaptureError
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import resolve, written_by_schema
+from netsplit.graph.random import operator_draws
 from netsplit.graph.stand_ins import StandIns
 from netsplit.graph.template import decode, encode, references
 
@@ -234,7 +235,7 @@ class Recorder(SchemaCheckMode):
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, saved: list[Tensor]) -> None:
         results = [result] if isinstance(result, Tensor) else list(result) if _several(result) else []
-        random = torch.Tag.nondeterministic_seeded in func.tags
+        random = operator_draws(func, args, kwargs)
         if not func._schema.is_mutable and not random and (not results or any(result is arg for arg in args)):
             return
         try:

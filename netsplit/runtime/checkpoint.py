@@ -3,7 +3,8 @@
     model.<name>                     a parameter or buffer, by each of its names in state_dict()
     optimizer.state.<name>.<key>     moments, step counters
     optimizer.param_groups.<name>.*  hyperparameters, such as lr
-    rng.<device>, rng.controller     states of the random number generators
+    draws.seed, .batches, .predictions   where the draws of random operators stand
+    rng.controller                   state of the controller's random number generator
     replica.<device>.<name>          a buffer as a further replica of a stage has it
     scaler.*                         a GradScaler's state, under float16
 
@@ -14,7 +15,7 @@ an optimiser; no key says which device wrote it, so any placement can read what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.graph.random import DrawCounter
 from netsplit.runtime.checkpoint_files import (
     Refusal,
     Saved,
@@ -33,7 +35,7 @@ from netsplit.runtime.checkpoint_files import (
 )
 from netsplit.runtime.share import Share
 
-__all__ = ["Holder", "load_own", "load_plain"]
+__all__ = ["Holder", "draws_state", "load_draws", "load_own", "load_plain"]
 
 
 @dataclass
@@ -65,7 +67,6 @@ class Holder:
                 continue
             for key in (name, *self.aliases.get(name, ())):
                 found[f"model.{key}"] = tensor.detach()
-        found |= {f"rng.{key}": state for key, state in self._random().items()}
         return found | _optimizer_state(self.share) | _scaler_state(self.share)
 
     def load(self, folder: Path) -> list[str] | Refusal:
@@ -79,7 +80,6 @@ class Holder:
                     if name not in self.skip
                 }
             )
-            self._load_random(saved)
             _load_scale(self.share, saved)
             return _load_optimizer(self.share, saved)
         except (OSError, NetSplitError) as error:
@@ -89,25 +89,21 @@ class Holder:
         own = f"replica.{self.device}.{name}"
         return own if name in self.copies and own in saved.entries else f"model.{name}"
 
-    def _random(self) -> dict[str, Tensor]:
-        found = {self.device: torch.get_rng_state()}
-        if self._on_cuda():
-            found[f"{self.device}.cuda"] = torch.cuda.get_rng_state()
-        return found
 
-    def _load_random(self, saved: Saved) -> None:
-        for key, current in self._random().items():
-            place = f"rng.{key}"
-            if saved.kind(place) != kind_of(current):
-                continue
-            state = saved.read({place: current})[place]
-            if key == self.device:
-                torch.set_rng_state(state)
-            else:
-                torch.cuda.set_rng_state(state)
+def draws_state(counter: DrawCounter) -> State:
+    """Where the draws stand, as a part of a checkpoint."""
+    return {f"draws.{key}": value for key, value in asdict(counter).items()}
 
-    def _on_cuda(self) -> bool:
-        return any(tensor.is_cuda for tensor in self.share.tensors.values())
+
+def load_draws(folder: str | Path, seed: int = 0) -> DrawCounter:
+    """Where a checkpoint's draws stand: what a plain loop gives to `netsplit.draws` to go on.
+
+    One that was written before they were counted stands at the beginning, of `seed`.
+    """
+    saved = Saved(Path(folder))
+    places = saved.below("draws")
+    values = saved.read(dict.fromkeys(places.values()))
+    return DrawCounter(**{"seed": seed} | {key: values[place] for key, place in places.items()})
 
 
 def load_own(folder: Path, state: State) -> None:

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.random import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint import Holder
 from netsplit.runtime.checkpoint_files import Part, Refusal, State, refuse, write
@@ -43,7 +44,7 @@ class DistributedRuntime:
         inference: the program of `predict`.
         rule: what happens to gradients before the optimiser sees them.
         resized: makes the training program for a batch of another size (see `train_batch`).
-        seed: of random operators; every device draws its own.
+        seed: of random operators, with what `draws` counts; not of where they run.
     """
 
     def __init__(
@@ -63,13 +64,14 @@ class DistributedRuntime:
         self.resized = resized
         self.programs: dict[int, Program] = {_samples(program): program}
         self.running = program
+        self.draws = DrawCounter(seed)
         pool.runs({1: program} if inference is None else {1: program, 2: inference})
         followers = {name for each in program.replicas.values() for name in each[1:]}
         light = _light(program), None if inference is None else _light(inference)
         pool.call_each(
             _load,
             [
-                (*light, self._values_of(name, values), optimizer, rule, name not in followers, seed)
+                (*light, self._values_of(name, values), optimizer, rule, name not in followers)
                 for name in program.devices
             ],
         )
@@ -124,7 +126,8 @@ class DistributedRuntime:
         """Outputs of the inference program for one batch, in evaluation mode, by variable."""
         assert self.inference is not None
         feeds = split_batch(self.inference, inputs)
-        results = self._call(_predict, self.inference, feeds)
+        results = self._call(_predict, self.inference, feeds, self.draws.predicting())
+        self.draws.predictions += 1
         found = {key: tensor for result in results for key, tensor in result.items()}
         for i, feed in enumerate(feeds):  # a model may return an input as it is
             found |= {
@@ -182,7 +185,10 @@ class DistributedRuntime:
         self.running = self.pool.programs[1] = program
         feeds = split_batch(program, inputs, targets)
         samples = _samples(program)
-        return self._call(_train, program, feeds, samples, loss_shares(program, share), step, mode)
+        shares, key = loss_shares(program, share), self.draws.training()
+        results = self._call(_train, program, feeds, samples, shares, step, mode, key)
+        self.draws.batches += 1
+        return results
 
     def _program_for(self, inputs: Any, targets: Any) -> Program:
         tensors = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -258,12 +264,10 @@ def _load(
     optimizer: OptimizerFactory | None,
     rule: UpdateRule | None,
     leading: bool,
-    seed: int,
 ) -> None:
     initializers = program.graph.initializers
     trainable = [k for k in values if k in initializers and initializers[k].requires_grad]
     worker.memory.clear()
-    torch.manual_seed(seed * len(worker.devices) + worker.rank)  # random operators draw alike in every run
     worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
     devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
     worker.memory["transport"] = ProcessTransport(devices, worker.device.name, worker.timeout_s)
@@ -294,6 +298,7 @@ def _train(
     shares: list[float],
     step: bool,
     mode: str,
+    key: DrawKey,
 ) -> _Iteration:
     executor: Executor = worker.memory["train"][samples]
     worker.board.phase = 1
@@ -301,10 +306,10 @@ def _train(
     peak: int | None = None
     if mode == "bytes":
         with MemoryMeter(worker.torch_device, worker.memory["share"].all_tensors()) as meter:
-            outputs = executor.run(feeds, shares, step)
+            outputs = executor.run(feeds, shares, step, key)
         peak = meter.peak_bytes
     else:
-        outputs = executor.run(feeds, shares, step)
+        outputs = executor.run(feeds, shares, step, key)
     worker.board.at(-1)
     recorder = executor.recorder
     losses = {i: float(tensor) for (_, i), tensor in outputs.items()}
@@ -312,10 +317,10 @@ def _train(
     return _Iteration(worker.device.name, losses, recorder.began_s, events, peak)
 
 
-def _predict(worker: Worker, feeds: list[dict[str, Tensor]]) -> dict[tuple[str, int], Tensor]:
+def _predict(worker: Worker, feeds: list[dict[str, Tensor]], key: DrawKey) -> dict[tuple[str, int], Tensor]:
     executor: Executor = worker.memory["predict"]
     worker.board.phase = 2
-    outputs = executor.run(feeds)
+    outputs = executor.run(feeds, key=key)
     worker.board.at(-1)
     return {key: tensor.cpu() for key, tensor in outputs.items()}
 

@@ -23,6 +23,7 @@ from netsplit.errors import WorkerError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferred import WeightGradients
 from netsplit.graph.ir import Graph
+from netsplit.graph.random import DrawKey, drawing
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import (
     Backward,
@@ -94,21 +95,30 @@ class Executor:
         self.acknowledged = acknowledged(program, device)
         self.versions = self._versions()
         self.state = Iteration([])
+        self.key = DrawKey()
         self.stepping = True
         self.summing: tuple[Reduce, Handle] | None = None
         self.prepared = -1
 
     def run(
-        self, feeds: list[dict[str, Tensor]], shares: Sequence[float] | None = None, step: bool = True
+        self,
+        feeds: list[dict[str, Tensor]],
+        shares: Sequence[float] | None = None,
+        step: bool = True,
+        key: DrawKey | None = None,
     ) -> dict[Key, Tensor]:
         """A whole iteration of this device's own list; see `begin` and `finish`."""
-        self.begin(feeds, shares, step)
+        self.begin(feeds, shares, step, key)
         for index in range(len(self.instructions)):
             self.execute(index)
         return self.finish()
 
     def begin(
-        self, feeds: list[dict[str, Tensor]], shares: Sequence[float] | None = None, step: bool = True
+        self,
+        feeds: list[dict[str, Tensor]],
+        shares: Sequence[float] | None = None,
+        step: bool = True,
+        key: DrawKey | None = None,
     ) -> None:
         """Start an iteration.
 
@@ -116,11 +126,13 @@ class Executor:
             feeds: `feeds[i]` holds the input variables of micro-batch i read here.
             shares: of every micro-batch's loss in what is minimised; all the same by default.
             step: without it gradients are only added up, for a later iteration to step on.
+            key: of what random operators draw; torch's generators are seeded, and left anywhere.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if shares is None:
             shares = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
         self.state = Iteration(moved, list(shares), dict(self.readers))
+        self.key = key or DrawKey()
         self.stepping = step
         self.prepared = -1
         if self.versions is not None:
@@ -172,11 +184,11 @@ class Executor:
         weights = self._bind(piece, ins.version)
         with self._span("forward", ins):
             if ins.recompute:
-                with autocast_of(self.program.graph, self.torch_device):
+                with autocast_of(self.program.graph, self.torch_device), self._drawing(piece, i):
                     results, snapshot = piece.compute_without_keeping(values)
                 self.state.contexts[s, i] = Context(values, {}, weights, snapshot)
             else:
-                leaves, results = self._compute(piece, values)
+                leaves, results = self._compute(piece, i, values)
                 differentiable = {k: t for k, t in results.items() if t.requires_grad}
                 if self.program.training and differentiable:
                     wanting = {k: t for k, t in leaves.items() if t.requires_grad}
@@ -196,14 +208,17 @@ class Executor:
         return weights
 
     def _compute(
-        self, piece: Piece, values: dict[str, Tensor], snapshot: Snapshot | None = None
+        self, piece: Piece, i: int, values: dict[str, Tensor], snapshot: Snapshot | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Leaves made of the values, and what the segment makes of them."""
         leaves = {k: self._leaf(k, value) for k, value in values.items()}
-        with autocast_of(self.program.graph, self.torch_device):
+        with autocast_of(self.program.graph, self.torch_device), self._drawing(piece, i):
             if snapshot is not None:
                 return leaves, piece.again(leaves, snapshot)
             return leaves, piece.compute(leaves)
+
+    def _drawing(self, piece: Piece, i: int) -> AbstractContextManager[None]:
+        return drawing(self.key.at(i)) if piece.draws else nullcontext()
 
     def _value(self, k: str, i: int, ins: Instruction) -> Tensor:
         if k in self.state.feeds[i]:
@@ -238,7 +253,7 @@ class Executor:
         if context.weights is not None:
             piece.bind(context.weights)
         with self._span("recompute", ins):
-            leaves, results = self._compute(piece, context.leaves, context.snapshot)
+            leaves, results = self._compute(piece, ins.microbatch, context.leaves, context.snapshot)
         wanting = {k: t for k, t in leaves.items() if t.requires_grad}
         return Context(wanting, {k: t for k, t in results.items() if t.requires_grad}, context.weights)
 

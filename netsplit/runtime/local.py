@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.graph.random import DrawCounter, DrawKey, generators_kept
 from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import loss_shares, mean_loss, split_batch
@@ -21,7 +23,10 @@ class LocalRuntime:
     """Trains a program in this process.
 
     Every device keeps only its own parameters, on its own ``torch.device``; transfers are the
-    program's explicit ones.
+    program's explicit ones. Torch's generators stand afterwards where they stood before.
+
+    Args:
+        seed: of random operators, with what `draws` counts.
     """
 
     def __init__(
@@ -31,7 +36,9 @@ class LocalRuntime:
         values: Mapping[str, Tensor],
         optimizer: OptimizerFactory | None,
         rule: UpdateRule | None = None,
+        seed: int = 0,
     ) -> None:
+        self.draws = DrawCounter(seed)
         self.torch_device = {d.name: torch.device(d.torch_device) for d in cluster.devices}
         self.cluster = cluster
         trainable = [k for k, init in program.graph.initializers.items() if init.requires_grad]
@@ -68,7 +75,9 @@ class LocalRuntime:
         """
         executors = self.executors if program is None else self._executors(program)
         program = program or self.program
-        losses = self.run(program, executors, inputs, targets, loss_shares(program, share), step)
+        key = self.draws.training()
+        losses = self.run(program, executors, inputs, targets, loss_shares(program, share), step, key)
+        self.draws.batches += 1
         return mean_loss(program, {i: float(loss) for (_, i), loss in losses.items()})
 
     def run(
@@ -79,12 +88,25 @@ class LocalRuntime:
         targets: Tensor | tuple[Tensor, ...] = (),
         shares: list[float] | None = None,
         step: bool = True,
+        key: DrawKey | None = None,
     ) -> dict[tuple[str, int], Tensor]:
         """Outputs of every micro-batch, by (variable, i)."""
-        feeds = split_batch(program, inputs, targets)
+        drawing = any(piece.draws for each in executors.values() for piece in each.pieces.values())
+        with generators_kept() if drawing else nullcontext():
+            return self._run(program, executors, split_batch(program, inputs, targets), shares, step, key)
+
+    def _run(
+        self,
+        program: Program,
+        executors: dict[str, Executor],
+        feeds: list[dict[str, Tensor]],
+        shares: list[float] | None,
+        step: bool,
+        key: DrawKey | None,
+    ) -> dict[tuple[str, int], Tensor]:
         for name, executor in executors.items():
             own = [{k: feed[k] for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-            executor.begin(own, shares, step)
+            executor.begin(own, shares, step, key)
         at = dict.fromkeys(program.devices, 0)
         for name in program.order:
             executors[name].execute(at[name])
@@ -96,7 +118,9 @@ class LocalRuntime:
 
     def predict(self, program: Program, inputs: Tensor | tuple[Tensor, ...]) -> dict[tuple[str, int], Tensor]:
         """Run an inference program on the trained tensors."""
-        return self.run(program, self._executors(program), inputs)
+        found = self.run(program, self._executors(program), inputs, key=self.draws.predicting())
+        self.draws.predictions += 1
+        return found
 
     def state(self) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU; of replicas, the first one's."""

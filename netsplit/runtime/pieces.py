@@ -14,7 +14,8 @@ from torch import Tensor, fx, nn
 
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import place_of_tensor, rebuild
-from netsplit.graph.operators import is_random, written_references
+from netsplit.graph.operators import written_references
+from netsplit.graph.random import node_draws
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Segment
 
@@ -26,7 +27,6 @@ class Snapshot:
     """What computing a segment once more needs to come out the same."""
 
     buffers: dict[str, Tensor]  # those that the segment writes, as they were
-    random: Tensor | None  # state of the device's generator
 
 
 class Piece:
@@ -67,7 +67,7 @@ class Piece:
         }
         self.written_buffers = tuple(sorted(k for k in used if INITIALIZER + k in roots))
         self.written_inputs = frozenset(k for k in segment.inputs if storage_of(graph, k) in roots)
-        self.random = any(is_random(graph, node) for node in nodes)
+        self.draws = any(node_draws(node) for node in nodes)
         self.places = {k: self._place(k) for k in (*self.trainable, *self.written_buffers)}
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -75,26 +75,18 @@ class Piece:
 
     def compute_without_keeping(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Snapshot]:
         """Outputs without autograd, and what `again` needs beside the inputs."""
-        snapshot = Snapshot(
-            {k: self.tensors[k].clone() for k in self.written_buffers},
-            self._generator_state() if self.random else None,
-        )
+        snapshot = Snapshot({k: self.tensors[k].clone() for k in self.written_buffers})
         given = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
         with torch.no_grad():
             return self.compute(given), snapshot
 
     def again(self, inputs: Mapping[str, Tensor], snapshot: Snapshot) -> dict[str, Tensor]:
-        """The same outputs with autograd; buffers and random numbers are left as they are."""
-        now = self._generator_state() if snapshot.random is not None else None
-        if snapshot.random is not None:
-            self._set_generator(snapshot.random)
+        """The same outputs with autograd; buffers are left as they are."""
         self._bind(snapshot.buffers)
         try:
             return self.compute(inputs)
         finally:
             self._bind({k: self.tensors[k] for k in snapshot.buffers})
-            if now is not None:
-                self._set_generator(now)
 
     def bind(self, leaves: Mapping[str, Tensor]) -> None:
         """Compute with these weights from now on."""
@@ -108,14 +100,3 @@ class Piece:
 
     def _place(self, name: str) -> tuple[nn.Module, str]:
         return place_of_tensor(self.module, name)
-
-    def _generator_state(self) -> Tensor:
-        if self.device.type == "cuda":
-            return torch.cuda.get_rng_state(self.device)
-        return torch.get_rng_state()
-
-    def _set_generator(self, state: Tensor) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(state, self.device)
-        else:
-            torch.set_rng_state(state)

@@ -58,8 +58,11 @@ def plain_loop(
     group: int = 1,
     clip_norm: float | None = None,
     autocast: torch.dtype | None = None,
+    drawing: Callable[[int, int], AbstractContextManager[object]] = lambda n, i: nullcontext(),
 ) -> Trained:
     """Micro-batches of `size`; a step after every `group` batches, on the mean over all their samples.
+
+    Micro-batch i of the n-th batch is computed within `drawing(n, i)`.
 
     float16 autocast scales the loss with ``torch.amp.GradScaler``, whose scale lives as long as the loop.
     """
@@ -70,10 +73,10 @@ def plain_loop(
     for start in range(0, len(batches), group):
         together = batches[start : start + group]
         samples = sum(len(targets) for _, targets in together)
-        for batch in together:
+        for n, batch in enumerate(together, start):
             parts = []
-            for share, (inputs, targets) in pieces_of(batch, size):
-                with _autocast(autocast):
+            for i, (share, (inputs, targets)) in enumerate(pieces_of(batch, size)):
+                with _autocast(autocast), drawing(n, i):
                     value = loss(model(*inputs), targets)
                 scaler.scale(value * (share * len(batch[1]) / samples)).backward()
                 parts.append(share * value.item())

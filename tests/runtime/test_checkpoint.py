@@ -35,12 +35,13 @@ from netsplit.checkpoints import Checkpoints
 from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.graph import Graph, capture, initial_values
+from netsplit.graph import Graph, capture, draws, initial_values
+from netsplit.graph.random import DrawCounter
 from netsplit.graph.step import capture_inference
 from netsplit.partition import MTopo, Random
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program import GPipe, Program, compile_program
-from netsplit.runtime.checkpoint import Holder, load_plain
+from netsplit.runtime.checkpoint import Holder, load_draws, load_plain
 from netsplit.runtime.checkpoint_files import (
     EXTRA,
     METADATA,
@@ -56,7 +57,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.worker import Worker
 from netsplit.session import Plan, Session, Study
 from netsplit.training import Epoch, Iteration, fit
-from tests.nets import CASES, DROPPED, SGD, TOLERANCE, Case, cluster_of, placements, plain_training
+from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, cluster_of, placements, plain_training
 
 ADAM = partial(torch.optim.Adam, lr=0.01, weight_decay=0.01)
 OPTIMIZERS: dict[str, Any] = {"momentum": SGD, "adam": ADAM}
@@ -76,7 +77,7 @@ def _one_thread() -> Iterator[None]:
 
 @cache
 def captured(name: str) -> Graph:
-    case = DROPPED if name == DROPPED.name else CASES[name]
+    case = {**CASES, DROPPED.name: DROPPED, DRAWING.name: DRAWING}[name]
     return capture(case.fresh(), case.loss, case.batch(2))
 
 
@@ -313,16 +314,6 @@ def test_groups_of_parameters_keep_their_own_hyperparameters(tmp_path: Path) -> 
         "lr 0.05 becomes 0.025", "lr 0.01 becomes 0.005",
     }  # fmt: skip
     assert train(other, CHAIN, 2) == pytest.approx(train(runtime, CHAIN, 2), rel=TOLERANCE)
-
-
-def test_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:
-    runtime = runtime_of(program_of(graph_of(CHAIN), 1), CHAIN, SGD)
-    torch.manual_seed(5)
-    save(runtime, CHAIN, tmp_path / "one")
-    drawn = torch.rand(3)
-    torch.manual_seed(6)
-    restore(runtime, tmp_path / "one")
-    assert torch.equal(torch.rand(3), drawn)
 
 
 # --- what is refused ----------------------------------------------------------------------------------
@@ -569,6 +560,65 @@ def test_from_two_workers_to_another_placement_to_one_device_to_plain(
     assert losses == pytest.approx(expected, rel=TOLERANCE)
     for key, tensor in plain.state_dict().items():
         torch.testing.assert_close(tensor, state[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_what_is_drawn_goes_on_under_another_placement_and_in_plain_pytorch(
+    session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two workers, one, plain: two batches on each, against six of the plain loop under `netsplit.draws`."""
+    graph = graph_of(DRAWING)
+    losses: list[float] = []
+    for number, seed in enumerate((3, 8)):
+        plan = planned(DRAWING, ADAM, MTopo() if number else Random())
+        model = session.deploy(plan, seed=seed)
+        if number:
+            model.load_checkpoint(tmp_path / "0")
+        losses += [model.train_batch(*DRAWING.batch()) for _ in range(2)]
+        model.predict(DRAWING.inputs)
+        torch.manual_seed(number)
+        model.save_checkpoint(tmp_path / str(number))
+        kept = torch.rand(3)
+    assert "brings its own settings: seed 8 of what is drawn becomes 3" in caplog.text
+    assert load_draws(tmp_path / "1") == DrawCounter(3, 4, 2)
+    model.load_checkpoint(tmp_path / "1")
+    assert torch.equal(torch.rand(3), kept)  # this process's own generator
+    plain = DRAWING.build().double()
+    optimizer = ADAM(trainable(plain))
+    load_plain(tmp_path / "1", plain, optimizer)
+    losses += drawn_plainly(plain, optimizer, graph, range(4, 6))
+    alone = DRAWING.fresh()
+    assert losses == pytest.approx(
+        drawn_plainly(alone, ADAM(trainable(alone)), graph, range(6)), rel=TOLERANCE
+    )
+    for key, tensor in plain.state_dict().items():
+        torch.testing.assert_close(tensor, alone.state_dict()[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def drawn_plainly(
+    model: nn.Module, optimizer: torch.optim.Optimizer, graph: Graph, iterations: range
+) -> list[float]:
+    losses = []
+    for n in iterations:
+        parts = []
+        for i, (x, targets) in enumerate(
+            zip(*(t.chunk(4) for t in (*DRAWING.inputs, DRAWING.targets)), strict=True)
+        ):
+            with draws(graph, 3, n, i):
+                loss = DRAWING.loss(model(x), targets)
+            (loss / 4).backward()
+            parts.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(sum(parts) / 4)
+    return losses
+
+
+def test_a_checkpoint_that_counts_no_draws_begins_them(one: Path, session: Session) -> None:
+    assert not Saved(one).below("draws")  # as they were written before
+    assert load_draws(one, seed=4) == DrawCounter(4, 0, 0)
+    model = session.deploy(planned(CHAIN, SGD), seed=4)
+    model.load_checkpoint(one)
+    assert model.runtime.draws == DrawCounter(4, 0, 0)
 
 
 def _limit_files(worker: Worker, size: int) -> None:

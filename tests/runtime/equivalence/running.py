@@ -26,7 +26,7 @@ from netsplit.program.schedules import (
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.pool import WorkerPool
-from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of, placements
+from tests.nets import CASES, DRAWING, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of, placements
 from tests.runtime.references import Batch, Trained
 
 Placed = tuple[dict[str, str], dict[str, int]]  # device and priority of every node
@@ -67,7 +67,7 @@ SCHEDULES: dict[str, Schedule] = {
     "zb_h1+recompute": ZBH1(4, recompute=True),
 }
 """Every synchronous schedule, with each of its options."""
-_ALL = {case.name: case for case in (*CASES.values(), STAGES, DROPPED)}
+_ALL = {case.name: case for case in (*CASES.values(), STAGES, DROPPED, DRAWING)}
 
 
 @cache

@@ -9,12 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.graph import initial_values
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB, PipeDream
-from netsplit.runtime.local import LocalRuntime
-from tests.nets import CASES, DROPPED, SGD, Case, cluster_of
+from tests.nets import CASES, DRAWING, DROPPED, SGD, Case
 from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -85,41 +83,16 @@ def test_buffers_are_updated_once(name: str) -> None:
             assert int(found[key]) == 12 * (3 if name == "shared_norm" else 1)
 
 
+@pytest.mark.parametrize("case", [DROPPED, DRAWING], ids=lambda case: case.name)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(PATIENT, max_examples=8)
+@settings(PATIENT, max_examples=4)
 @given(data=st.data())
-def test_random_operators_draw_the_same_numbers_again(schedule: str, data: st.DataObject) -> None:
+def test_random_operators_draw_the_same_numbers_again(schedule: str, case: Case, data: st.DataObject) -> None:
     order = SCHEDULES[schedule]
-    graph = graph_of(DROPPED, order)
+    graph = graph_of(case, order)
     placed = scattered(data, graph, 3)
-    found = []
-    for each in (order, recomputing(order)):
-        program = compiled(graph, placed, 3, each)
-        torch.manual_seed(11)
-        found.append(local_after_seed(program, DROPPED))
-    assert_equal(found[1], found[0])
-
-
-def local_after_seed(program: Program, case: Case) -> Trained:
-    """`running.local`, but the case's parameters are made before the seed counts."""
-    values = initial_values(case.fresh(), program.graph)
-    runtime = LocalRuntime(program, cluster_of(len(program.devices)), values, SGD)
-    torch.manual_seed(11)
-    losses = [runtime.train_batch(*batch) for batch in batches_of(case)]
-    return Trained(losses, runtime.state())
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-def test_one_device_drops_what_plain_pytorch_drops(recompute: bool) -> None:
-    """Under GPipe on one device forwards come in the plain loop's order, so the numbers are its numbers."""
-    graph = graph_of(DROPPED, GPipe(4))
-    program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, GPipe(4, recompute=recompute))
-    found = local_after_seed(program, DROPPED)
-    model = DROPPED.fresh()
-    torch.manual_seed(11)
-    plain = plain_loop(model, DROPPED.loss, batches_of(DROPPED), 2, SGD)
-    assert found.losses == plain.losses
-    assert all(torch.equal(tensor, plain.state[key]) for key, tensor in found.state.items())
+    once, twice = (compiled(graph, placed, 3, each) for each in (order, recomputing(order)))
+    assert_equal(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
 
 
 def test_workers_draw_the_same_numbers_again(pools: Pools) -> None:
@@ -130,13 +103,3 @@ def test_workers_draw_the_same_numbers_again(pools: Pools) -> None:
         for each in (OneFOneB(4), OneFOneB(4, recompute=True))
     )
     assert_equal(twice, once)
-
-
-def test_dropout_drops() -> None:
-    """Otherwise the tests above would show nothing."""
-    graph = graph_of(DROPPED, GPipe(4))
-    program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4))
-    values = initial_values(DROPPED.fresh(), graph)
-    runtime = LocalRuntime(program, cluster_of(2), values, None)
-    first, second = (runtime.train_batch(*DROPPED.batch()) for _ in range(2))
-    assert first != pytest.approx(second, rel=1e-3)

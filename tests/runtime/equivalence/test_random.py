@@ -1,0 +1,222 @@
+"""Random operators draw what the plain loop draws, wherever and in whatever order they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from netsplit.graph import capture, capture_inference, draws, initial_values
+from netsplit.program import GPipe, Program
+from netsplit.program.resize import with_tail
+from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.local import LocalRuntime
+from tests.nets import DRAWING, DROPPED, SGD, Case, cluster_of
+from tests.runtime.equivalence.conftest import Pools
+from tests.runtime.equivalence.running import (
+    PATIENT,
+    SCHEDULES,
+    Placed,
+    assert_close,
+    assert_same,
+    batches_of,
+    captured,
+    compiled,
+    cut,
+    graph_of,
+    local,
+    on_workers,
+    parameters_of,
+    scattered,
+)
+from tests.runtime.references import Batch, Trained, plain_loop
+
+BOTH = {case.name: case for case in (DROPPED, DRAWING)}
+SEED = 5
+ON_WORKERS = {
+    "gpipe+recompute": GPipe(4, recompute=True),
+    "1f1b": OneFOneB(4),
+    "interleaved_1f1b": Interleaved(4),
+    "zb_h1+recompute": ZBH1(4, recompute=True),
+}
+
+
+def drawing(case: Case, size: int) -> Callable[[int, int], AbstractContextManager[object]]:
+    graph = captured(case.name, size)
+    return lambda n, i: draws(graph, SEED, n, i)
+
+
+def plain(case: Case, batches: Sequence[Batch], size: int, group: int = 1) -> Trained:
+    return plain_loop(case.fresh(), case.loss, batches, size, SGD, group=group, drawing=drawing(case, size))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", BOTH)
+@settings(PATIENT, max_examples=2)
+@given(data=st.data())
+def test_any_placement_draws_what_the_plain_loop_draws(name: str, schedule: str, data: st.DataObject) -> None:
+    case, order = BOTH[name], SCHEDULES[schedule]
+    graph = graph_of(case, order)
+    program = compiled(graph, scattered(data, graph, 3), 3, order)
+    found = local(program, case, batches_of(case, 2), seed=SEED)
+    assert_same(found, plain(case, batches_of(case, 2), order.microbatch_size(8)))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_on_one_device_it_is_the_plain_loop_bit_for_bit(name: str) -> None:
+    case = BOTH[name]
+    graph = graph_of(case, GPipe(4))
+    program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, GPipe(4))
+    found, wanted = (
+        local(program, case, batches_of(case), seed=SEED),
+        plain(case, batches_of(case), 2),
+    )
+    assert found.losses == wanted.losses
+    assert all(torch.equal(tensor, wanted.state[key]) for key, tensor in found.state.items())
+
+
+@pytest.mark.parametrize("schedule", ON_WORKERS)
+@pytest.mark.parametrize("name", BOTH)
+@settings(PATIENT, max_examples=1)
+@given(data=st.data())
+def test_worker_processes_draw_what_the_plain_loop_draws(
+    pools: Pools, name: str, schedule: str, data: st.DataObject
+) -> None:
+    """What is sent to another process lies contiguous there, whatever it was."""
+    case, order = BOTH[name], ON_WORKERS[schedule]
+    graph = graph_of(case, order)
+    program = compiled(graph, scattered(data, graph, 2), 2, order)
+    found = on_workers(program, case, batches_of(case, 2), pools(2), seed=SEED)
+    assert_same(found, plain(case, batches_of(case, 2), 2))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b+recompute", "interleaved_1f1b", "zb_h1"])
+@pytest.mark.parametrize("name", BOTH)
+@settings(PATIENT, max_examples=1)
+@given(data=st.data())
+def test_replicas_draw_what_the_plain_loop_draws(name: str, schedule: str, data: st.DataObject) -> None:
+    case, order = BOTH[name], SCHEDULES[schedule]
+    graph = graph_of(case, order)
+    replicas = {"cpu:0": ("cpu:0", "cpu:2", "cpu:4"), "cpu:1": ("cpu:1", "cpu:3")}
+    program = compiled(graph, scattered(data, graph, 2), 5, order, replicas=replicas)
+    found = local(program, case, batches_of(case), seed=SEED)
+    assert_same(parameters_of(case, found), parameters_of(case, plain(case, batches_of(case), 2)))
+
+
+def test_replicas_on_worker_processes(pools: Pools) -> None:
+    graph = graph_of(DRAWING, OneFOneB(4))
+    placed = dict.fromkeys(graph.nodes, "cpu:0")
+    program = compiled(graph, placed, 2, OneFOneB(4), replicas={"cpu:0": ("cpu:0", "cpu:1")})
+    found = on_workers(program, DRAWING, batches_of(DRAWING), pools(2), seed=SEED)
+    assert_same(found, plain(DRAWING, batches_of(DRAWING), 2))
+
+
+def resized(case: Case, placed: Placed, samples: int) -> Program:
+    full, rest = divmod(samples, 2)
+    graph = captured(case.name, 2)
+    program = compiled(graph, placed, 2, OneFOneB(full + bool(rest)))
+    return with_tail(program, graph, captured(case.name, rest)) if rest else program
+
+
+def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools: Pools) -> None:
+    """Whole batches of eight, and one of five: its last micro-batch has one sample."""
+    graph = captured(DRAWING.name, 2)
+    placed = (cut(graph, [0.4]), graph.position)
+    program, values = resized(DRAWING, placed, 8), initial_values(DRAWING.fresh(), graph)
+    batches = [DRAWING.another(n, count) for n, count in enumerate((8, 5, 8, 5))]
+    shares, last = (8 / 13, 5 / 13) * 2, (False, True) * 2
+    here = LocalRuntime(program, cluster_of(2), values, SGD, seed=SEED)
+    losses = [
+        here.train_batch(*batch, share=share, step=step, program=resized(DRAWING, placed, len(batch[1])))
+        for batch, share, step in zip(batches, shares, last, strict=True)
+    ]
+    wanted = plain(DRAWING, batches, 2, group=2)
+    assert_same(Trained(losses, here.state()), wanted)
+    there = DistributedRuntime(
+        program,
+        pools(2),
+        values=initial_values(DRAWING.fresh(), graph),
+        optimizer=SGD,
+        resized=lambda inputs, targets: resized(DRAWING, placed, len(inputs[0])),
+        seed=SEED,
+    )
+    losses = [
+        there.train_batch(*batch, share=share, step=step)
+        for batch, share, step in zip(batches, shares, last, strict=True)
+    ]
+    assert_same(Trained(losses, there.state()), wanted)
+
+
+def test_dropout_drops() -> None:
+    """Otherwise the tests above would show nothing: batches, micro-batches and seeds differ."""
+    graph = graph_of(DROPPED, GPipe(4))
+    program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4))
+    inputs, targets = DROPPED.batch(2)
+    batch = tuple(t.repeat(4, 1) for t in inputs), targets.repeat(4)
+    found = []
+    for seed in (0, 1):
+        values = initial_values(DROPPED.fresh(), graph)
+        runtime = LocalRuntime(program, cluster_of(2), values, None, seed=seed)
+        found += [runtime.train_batch(*batch) for _ in range(2)]
+    key = runtime.draws.training()
+    outputs = runtime.run(program, runtime.executors, *batch, key=key)
+    found += [float(loss) for loss in outputs.values()]
+    assert len(found) == 8
+    assert len({round(loss, 6) for loss in found}) == 8
+
+
+class Uncertain(nn.Module):
+    """Drops in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.head = nn.Linear(12, 16), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.dropout(torch.tanh(self.inward(x)), 0.5, training=True))
+
+
+def test_predictions_draw_by_keys_of_their_own(pools: Pools) -> None:
+    torch.manual_seed(7)
+    model = Uncertain().double()
+    (inputs, targets), loss = DROPPED.batch(), nn.CrossEntropyLoss()
+    micro = inputs[0][:2]
+    graph, evaluated = capture(model, loss, (micro, targets[:2])), capture_inference(model, micro)
+    order, values = GPipe(4), initial_values(model, graph)
+    program = compiled(graph, cut(graph, [0.6]), 2, order)
+    predict = compiled(evaluated, cut(evaluated, [0.6]), 2, order, training=False)
+    runtime = DistributedRuntime(program, pools(2), values, SGD, predict, seed=SEED)
+    here = LocalRuntime(program, cluster_of(2), values, SGD, seed=SEED)
+    seen = []
+    for n in range(2):
+        wanted = []
+        for i, part in enumerate(inputs[0].split(2)):
+            with draws(evaluated, SEED, n, i, phase="predict"), torch.no_grad():
+                wanted.append(model.eval()(part))
+        (found,) = runtime.predict(inputs).values()
+        assert_close({"outputs": found}, {"outputs": torch.cat(wanted)})
+        local_parts = here.predict(predict, inputs).values()
+        assert_close({"outputs": torch.cat(list(local_parts))}, {"outputs": found})
+        seen.append(found)
+    assert not torch.allclose(*seen)
+    assert runtime.draws.predictions == 2
+    assert runtime.draws.batches == 0
+
+
+def test_the_users_generator_is_left_as_it_was() -> None:
+    graph = graph_of(DRAWING, GPipe(4))
+    program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4, recompute=True))
+    runtime = LocalRuntime(program, cluster_of(2), initial_values(DRAWING.fresh(), graph), SGD)
+    before = torch.get_rng_state()
+    runtime.train_batch(*DRAWING.batch())
+    with pytest.raises(Exception, match="samples"):
+        runtime.train_batch(*DRAWING.batch(6))
+    assert runtime.draws.batches == 1
+    assert torch.equal(torch.get_rng_state(), before)
