@@ -5,17 +5,30 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["NetSplitError", "ParallelModel", "Session", "cpu_cluster", "local_cluster", "parallelize"]
+__all__ = [
+    "Arguments",
+    "NetSplitError",
+    "ParallelModel",
+    "Session",
+    "cpu_cluster",
+    "local_cluster",
+    "parallelize",
+    "per_sample",
+    "shared",
+]
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Arguments": "netsplit.graph.batch",
     "NetSplitError": "netsplit.errors",
     "ParallelModel": "netsplit.parallel",
     "Session": "netsplit.session",
     "cpu_cluster": "netsplit.api",
     "local_cluster": "netsplit.cluster.local",
     "parallelize": "netsplit.api",
+    "per_sample": "netsplit.graph.batch",
+    "shared": "netsplit.graph.batch",
 }
 
 

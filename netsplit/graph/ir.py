@@ -89,7 +89,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Operators and variables of one step ``(inputs, targets) -> loss`` (or of one inference)."""
+    """Operators and variables of one step ``(inputs, targets) -> loss, metrics`` (or of one inference)."""
 
     nodes: dict[str, Node]
     variables: dict[str, Variable]
@@ -109,7 +109,8 @@ class Graph:
     """Tensors that are neither parameter nor buffer (literals, plain attributes), by initializer name.
     Not part of a graph file."""
     output_spec: Any = field(default=None, compare=False, repr=False)
-    """How the output variables make up what the model returned (a torch TreeSpec); None: as they are."""
+    """How the output variables make up what the model returned, or those after a training step's first, the
+    loss, its metrics (a `graph.tree.Tree`); None: as they are."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())

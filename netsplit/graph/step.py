@@ -1,7 +1,7 @@
 """Capture a model and its loss as one `Graph`, through ``torch.export``.
 
 nn.Module + loss ──► TrainingStep ──► torch.export ──► read ──► analyse ──► Graph
-                     (x, t) -> loss    ATen operators   nodes    shapes, aliases, saved tensors
+               flat tensors -> loss    ATen operators   nodes    shapes, aliases, saved tensors
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 from io import StringIO
@@ -19,11 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import CaptureError
+from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.analyse import analyse
 from netsplit.graph.autocast import autocast_context
+from netsplit.graph.batch import Batch
+from netsplit.graph.calls import Loss, call_loss, call_model, metric_tensors, output_tensors, read_loss
 from netsplit.graph.ir import Graph
 from netsplit.graph.read import read
+from netsplit.graph.tree import Tree
 
 __all__ = ["TrainingStep", "as_tuple", "capture", "capture_inference"]
 
@@ -31,19 +34,35 @@ _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parent
 
 
-class TrainingStep(nn.Module):
-    """``(inputs, targets) -> loss`` as one module, so that the loss too becomes nodes with a device."""
+class _Found:
+    """What a call leaves beside its tensors; no attribute of the module, whose assignments export drops."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], n_inputs: int) -> None:
+    tree: Tree | None = None  # the structure of the metrics, or of the output
+
+
+class TrainingStep(nn.Module):
+    """``(*tensors of a batch) -> (loss, *metrics)`` as one module: the loss too becomes nodes with a device.
+
+    Args:
+        loss: None where the model's output has it.
+        batch: an example, whose structure is that of all.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss | None, batch: Batch) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
-        self.n_inputs = n_inputs
+        self.batch = batch
+        self.found = _Found()
 
-    def forward(self, *batch: Tensor) -> Tensor:
+    def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
+        inputs, targets = self.batch.given(batch)
         with _assignments_kept(self.model):
-            outputs = self.model(*batch[: self.n_inputs])
-        return self.loss(outputs, *batch[self.n_inputs :])
+            outputs = call_model(self.model, inputs, targets if self.loss is None else None)
+        result = outputs if self.loss is None else call_loss(self.loss, outputs, targets)
+        value, metrics = read_loss(result, inside=self.loss is None)
+        scalars, self.found.tree = metric_tensors(metrics)
+        return (value, *scalars)
 
 
 @contextmanager
@@ -60,66 +79,79 @@ def _assignments_kept(model: nn.Module) -> Iterator[None]:
 
 
 class _Inference(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+    """``(*tensors of the inputs) -> (*tensors of the output)``, each tensor once."""
+
+    def __init__(self, model: nn.Module, batch: Batch) -> None:
         super().__init__()
         self.model = model
+        self.batch = batch
+        self.found = _Found()
 
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.model(*inputs)
+    def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
+        outputs = call_model(self.model, self.batch.inputs.build(batch))
+        found, self.found.tree = output_tensors(self.model, batch, outputs)
+        return tuple(found)
 
 
 def capture(
     model: nn.Module,
-    loss: Callable[..., Tensor],
-    batch: tuple[Tensor | Iterable[Tensor], Tensor | Iterable[Tensor]],
+    loss: Loss | None,
+    batch: tuple[Any, Any] | Batch,
     *,
     autocast: str | None = None,
     device_type: str = "cpu",
+    constants: str = "",
 ) -> Graph:
-    """Graph of one training step in training mode.
+    """Graph of one training step in training mode: its first output is the loss, the others are metrics.
 
     Args:
         model: any module that ``torch.export`` accepts; left as it was.
-        loss: called with the model's output and the targets; returns a scalar.
-        batch: example ``(inputs, targets)``, each a tensor or several; their shapes become the graph's.
+        loss: called with the model's output and the targets; returns a scalar, or (scalar, metrics), or a
+            mapping with "loss". None: the model's output is or has the loss.
+        batch: example ``(inputs, targets)`` as docs/batches.md has it; its shapes become the graph's.
         autocast: "bfloat16" or "float16" where the step is to run under `torch.autocast`.
         device_type: whose autocast; each kind of device has lists of its own of what to cast.
+        constants: precedes the names of tensors that are no parameter or buffer.
 
     Raises:
-        CaptureError: the model cannot be exported; names the line of the model that stops it.
+        CaptureError: the model cannot be captured; names the line of the model that stops it.
         ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
     """
-    inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
-    step = TrainingStep(model, loss, len(inputs))
+    example = batch if isinstance(batch, Batch) else Batch.of(*batch)
+    step = TrainingStep(model, loss, example)
     was_training = model.training
     model.train()
     try:
-        graph = _captured(step, model, inputs + targets, autocast, device_type)
+        graph = _captured(step, model, example.tensors, autocast, device_type, constants)
     finally:
         model.train(was_training)
-    (output,) = graph.output_variables if len(graph.output_variables) == 1 else (None,)
-    if output is None or graph.variables[output].shape != () or not graph.variables[output].requires_grad:
+    output = graph.variables.get(graph.output_variables[0]) if graph.output_variables else None
+    if output is None or output.shape != () or not output.requires_grad:
         raise CaptureError(
             "the loss must return one scalar that depends on a trainable parameter; "
-            f"it returned {[graph.variables[k].shape for k in graph.output_variables]}."
+            f"it returned {None if output is None else output.shape}, and no gradient flows to it."
         )
-    return graph
+    return replace(graph, output_spec=step.found.tree, batch_size=example.samples)
 
 
 def capture_inference(
     model: nn.Module,
-    inputs: Tensor | Iterable[Tensor],
+    inputs: Any,
     *,
     autocast: str | None = None,
     device_type: str = "cpu",
+    constants: str = "inference.",
 ) -> Graph:
     """Graph of the model alone in evaluation mode; arguments and errors as `capture` has them."""
+    example = inputs.without_targets if isinstance(inputs, Batch) else Batch.of(inputs)
+    step = _Inference(model, example)
     was_training = model.training
     model.eval()
     try:
-        return _captured(_Inference(model), model, as_tuple(inputs), autocast, device_type, "inference.")
+        graph = _captured(step, model, example.tensors, autocast, device_type, constants)
     finally:
         model.train(was_training)
+    return replace(graph, output_spec=step.found.tree, batch_size=example.samples)
 
 
 def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -140,6 +172,8 @@ def _captured(
     try:
         with _quiet(), context:
             program = torch.export.export(step, batch, strict=False)
+    except NetSplitError:
+        raise
     except Exception as error:
         raise CaptureError(_why_not_exported(model, error)) from error
     graph = replace(read(program, step, constants), autocast=autocast)
