@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 __all__ = [
+    "Arguments",
     "NetSplitError",
     "ParallelModel",
     "Session",
@@ -13,11 +14,14 @@ __all__ = [
     "draws",
     "local_cluster",
     "parallelize",
+    "per_sample",
+    "shared",
 ]
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Arguments": "netsplit.graph.batch",
     "NetSplitError": "netsplit.errors",
     "ParallelModel": "netsplit.parallel",
     "Session": "netsplit.session",
@@ -25,6 +29,8 @@ _HOME = {
     "draws": "netsplit.graph.plain_draws",
     "local_cluster": "netsplit.cluster.local",
     "parallelize": "netsplit.api",
+    "per_sample": "netsplit.graph.batch",
+    "shared": "netsplit.graph.batch",
 }
 
 

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_unflatten
 
 from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError
@@ -101,7 +100,7 @@ class ParallelModel:
         joined = [torch.cat(tensors) for tensors in zip(*pieces, strict=True)]
         spec = self._inference().output_spec
         if spec is not None:
-            return tree_unflatten(joined, spec)
+            return spec.build(joined)
         return joined[0] if len(joined) == 1 else tuple(joined)
 
     def evaluate(self, batches: Iterable[Batch], metric: Metric = correct) -> float:

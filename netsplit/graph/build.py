@@ -8,7 +8,7 @@ from typing import Any
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import Facts, analyse, storage_id
-from netsplit.graph.calls import GradientHook
+from netsplit.graph.whole import GradientHook
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.record import Call, Recorder
 from netsplit.graph.template import references
@@ -16,9 +16,7 @@ from netsplit.graph.template import references
 __all__ = ["built"]
 
 
-def built(
-    recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], autocast: str | None, batch_size: int
-) -> Graph:
+def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], autocast: str | None) -> Graph:
     """The graph of a finished recording; what has no effect is left out."""
     _add_hooks(recorder)
     calls = list(_used(recorder, recorder.calls, outputs))
@@ -35,7 +33,6 @@ def built(
         input_variables=tuple(inputs),
         output_variables=tuple(outputs),
         initializers=initializers,
-        batch_size=batch_size,
         autocast=autocast,
         constants={k: t for k, t in recorder.stand_ins.constants.items() if k in initializers},
         calls={node.op: recorder.payloads[node.op] for node in nodes.values() if node.op.startswith(CALL)},

@@ -1,179 +1,162 @@
-"""Pieces of Python that stay whole in a graph: a node whose operator is one of these.
+"""How a model and its loss are called with a batch, and what is made of what they return.
 
-    FunctionCall    a custom ``torch.autograd.Function``, forward and backward
-    ModuleCall      a module that cannot be recorded operator by operator: it runs as its author wrote it
-    GradientHook    a hook on a tensor's gradient: the identity, whose backward calls it
-
-Each takes tensors and returns a tuple of tensors. `writes` are the positions of the tensors it writes in
-place; `random` says that it may draw.
+model(inputs) ──► outputs ──loss(outputs, targets)──► loss, metrics          docs/batches.md has the rules
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "Slot", "skeleton_of", "tensors_of"]
+from netsplit.errors import CaptureError, ConfigError
+from netsplit.graph.batch import Arguments
+from netsplit.graph.tree import Tree, flatten, is_named_tuple
 
-Path = tuple[nn.Module, str]
+__all__ = ["Loss", "call_loss", "call_model", "metric_tensors", "output_tensors", "read_loss"]
 
+Loss = Callable[..., Any]
+"""Called with the model's output and the targets."""
 
-class Slot:
-    """Stands for the i-th tensor in a structure of arguments."""
-
-    def __init__(self, i: int) -> None:
-        self.i = i
-
-    def __repr__(self) -> str:
-        return f"<tensor {self.i}>"
+_Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def tensors_of(values: Any) -> tuple[Any, list[Tensor]]:
-    """A structure with a `Slot` for every tensor, and the tensors."""
-    found: list[Tensor] = []
-    leaves, spec = pytree.tree_flatten(values)
-    for n, leaf in enumerate(leaves):
-        if isinstance(leaf, Tensor):
-            leaves[n] = Slot(len(found))
-            found.append(leaf)
-    return pytree.tree_unflatten(leaves, spec), found
-
-
-def filled(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """The structure with its tensors in their slots."""
-    return pytree.tree_map(lambda leaf: tensors[leaf.i] if isinstance(leaf, Slot) else leaf, structure)
-
-
-class FunctionCall:
-    """``function.apply`` on arguments of which some are tensors."""
-
-    random = True
-
-    def __init__(
-        self, function: type[torch.autograd.Function], structure: Any, writes: tuple[int, ...] = ()
-    ) -> None:
-        self.function = function
-        self.structure = structure
-        self.writes = writes
-        self.__name__ = function.__name__
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        args, kwargs = filled(self.structure, tensors)
-        result = self.function.apply(*args, **kwargs)
-        return tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
-
-
-class _Hooked(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, hooks: tuple[Callable[[Tensor], Tensor | None], ...]) -> Tensor:
-        ctx.hooks = hooks
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = gradients
-        for hook in ctx.hooks:
-            changed = hook(gradient)
-            gradient = gradient if changed is None else changed
-        return gradient, None
-
-
-class GradientHook:
-    """A tensor as it is, whose gradient goes through hooks in the order in which they were registered."""
-
-    random = False
-    writes: tuple[int, ...] = ()
-    __name__ = "gradient_hook"
-
-    def __init__(self, hooks: Sequence[Callable[[Tensor], Tensor | None]]) -> None:
-        self.hooks = tuple(hooks)
-
-    def __call__(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        return (_Hooked.apply(tensor, self.hooks) if tensor.requires_grad else tensor.view_as(tensor),)
-
-
-class ModuleCall:
-    """A module's own forward, on tensors given for its parameters and buffers and for its arguments.
-
-    Args:
-        module: without values; see `skeleton_of`.
-        names: of its parameters and buffers, each tensor under all names that it has there; the first tensors
-            of a call.
-        structure: `(args, kwargs)` with slots for the tensors, which come after those.
-        kept: which of the result's leaves are handed on.
-    """
-
-    random = True
-
-    def __init__(
-        self,
-        module: nn.Module,
-        names: Sequence[tuple[str, ...]],
-        structure: Any,
-        writes: tuple[int, ...] = (),
-        kept: Sequence[int] = (),
-    ) -> None:
-        self.module = module
-        self.names = tuple(names)
-        self.structure = structure
-        self.writes = writes
-        self.kept = tuple(kept)
-        self.__name__ = type(module).__name__
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        own, given = tensors[: len(self.names)], tensors[len(self.names) :]
-        args, kwargs = filled(self.structure, given)
-        with _holding(self.module, self.names, own):
-            result = self.module(*args, **kwargs)
-        leaves = pytree.tree_leaves(result)
-        held = {tensor.data_ptr() for tensor in tensors if tensor.numel()}
-        # A view of what was given would tie this node's memory to others' without the graph's knowing.
-        return tuple(t.clone() if t.data_ptr() in held else t for t in (leaves[i] for i in self.kept))
-
-
-@contextmanager
-def _holding(
-    module: nn.Module, names: Sequence[tuple[str, ...]], tensors: Sequence[Tensor]
-) -> Iterator[None]:
-    """The module with these tensors; what it assigns to a buffer is written into the buffer."""
-    places = [[_place(module, name) for name in each] for each in names]
-    for each, tensor in zip(places, tensors, strict=True):
-        for store, leaf in each:
-            store[leaf] = tensor
-    try:
-        yield
-        for each, tensor in zip(places, tensors, strict=True):
-            for store, leaf in each:
-                if store.get(leaf) is not None and store[leaf] is not tensor:
-                    tensor.data.copy_(store[leaf].detach())
-    finally:
-        for each, tensor in zip(places, tensors, strict=True):
-            for store, leaf in each:
-                store[leaf] = torch.empty_like(tensor, device="meta")
-
-
-def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    path, _, leaf = name.rpartition(".")
-    owner = module.get_submodule(path)
-    return (owner._parameters if leaf in owner._parameters else owner._buffers), leaf
-
-
-def skeleton_of(module: nn.Module) -> nn.Module:
-    """A copy of a module, its Python state included, whose parameters and buffers have no data.
+def call_model(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
+    """The model's output for inputs; and targets, where the loss is inside it.
 
     Raises:
-        Exception: whatever `copy.deepcopy` raises on a module that cannot be copied.
+        ConfigError: a mapping that fits the model's arguments in part.
     """
-    memo: dict[int, Any] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        empty = torch.empty_like(tensor, device="meta")
-        memo[id(tensor)] = (
-            nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    args, kwargs = _call(inputs, model.forward, ())
+    if isinstance(inputs, Mapping) and not kwargs and targets is None:
+        _check_names(model, inputs)
+    more, named = _call(targets, None, ())
+    return model(*args, *more, **kwargs, **named)
+
+
+def call_loss(loss: Loss, outputs: Any, targets: Any) -> Any:
+    """What the loss makes of the model's output and the targets."""
+    args, kwargs = _call(targets, loss.forward if isinstance(loss, nn.Module) else loss, (outputs,))
+    return loss(outputs, *args, **kwargs)
+
+
+def _call(value: Any, function: Callable[..., Any] | None, before: tuple[Any, ...]) -> _Call:
+    """The arguments that a value stands for, after those `before`; of a function None any are taken."""
+
+    def fits(*args: Any, **kwargs: Any) -> bool:
+        return function is None or _fits(function, *before, *args, **kwargs)
+
+    if value is None:
+        return (), {}
+    if isinstance(value, Arguments):
+        return value.args, dict(value.kwargs)
+    if isinstance(value, tuple | list) and (not is_named_tuple(value) or fits(*value)):
+        return tuple(value), {}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) and fits(**value):
+        return (), dict(value)
+    return (value,), {}
+
+
+def _fits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
+    """Whether a function can be called so; of one without a signature that is believed."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
+def _check_names(model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """A mapping which is not meant to be one argument, but names some of the model's."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    if names & set(inputs):
+        surplus = sorted(set(inputs) - names)
+        what = f"has {surplus}, which it does not take: leave them out" if surplus else "lacks some it needs"
+        raise ConfigError(
+            f"the batch's keys are arguments of {type(model).__name__}.forward, but the batch {what}."
         )
-    return copy.deepcopy(module, memo)
+
+
+def read_loss(found: Any, inside: bool) -> tuple[Tensor, Any]:
+    """The scalar to be minimised, and the metrics beside it: any structure of scalars.
+
+    Args:
+        found: what the loss returned; with `inside` it is the model's own output.
+
+    Raises:
+        CaptureError: there is no one scalar, or a metric is none.
+    """
+    loss, metrics = _inside(found) if inside else _outside(found)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        cure = "give a scalar output, .loss or ['loss'], or a loss function" if inside else "take its mean"
+        raise CaptureError(
+            "the loss must return one scalar that depends on a trainable parameter; "
+            f"it returned {what}: {cure}."
+        )
+    for metric in flatten(metrics)[0]:
+        if metric.numel() != 1 or metric.is_complex():
+            raise CaptureError(
+                f"the loss returned a metric of shape {tuple(metric.shape)} and {metric.dtype} beside "
+                "itself: give real scalars, whose means over the samples come back."
+            )
+    if loss.is_leaf and loss.requires_grad:  # a parameter itself: an operator has to make it
+        loss = loss.clone()
+    return loss.reshape(()) if loss.ndim else loss, metrics
+
+
+def _outside(found: Any) -> tuple[Any, Any]:
+    if isinstance(found, Mapping) and "loss" in found:
+        return found["loss"], {key: value for key, value in found.items() if key != "loss"} or None
+    if isinstance(found, tuple | list) and found:
+        rest = found[1:]
+        return found[0], (rest[0] if len(rest) == 1 else tuple(rest) or None)
+    return found, None
+
+
+def _inside(output: Any) -> tuple[Any, Any]:
+    if isinstance(output, Tensor):
+        return output, None
+    if isinstance(output, Mapping) and "loss" in output:
+        scalars = {key: value for key, value in output.items() if key != "loss" and _is_scalar(value)}
+        return output["loss"], scalars or None
+    if isinstance(getattr(output, "loss", None), Tensor):
+        return output.loss, None
+    if isinstance(output, tuple | list):
+        found = [each for each in output if _is_scalar(each)]
+        if found and (len(found) == 1 or _is_scalar(output[0])):
+            return found[0], None
+    return output, None
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.ndim and not value.is_complex()
+
+
+def metric_tensors(metrics: Any) -> tuple[list[Tensor], Tree]:
+    """Metrics as scalars through which nothing is trained, and their structure."""
+    tensors, tree, _ = flatten(metrics)
+    return [t.detach().reshape(()) if t.ndim else t.detach() for t in tensors], tree
+
+
+def output_tensors(model: nn.Module, inputs: Sequence[Tensor], outputs: Any) -> tuple[list[Tensor], Tree]:
+    """Tensors of an output, each once, and its structure.
+
+    What is an input or a parameter itself is copied, so that an operator makes it.
+
+    Raises:
+        CaptureError: the model returned no tensor.
+    """
+    tensors, tree, _ = flatten(outputs, merge=True)
+    if not tensors:
+        raise CaptureError(
+            f"{type(model).__name__} returned no tensor, but a {type(outputs).__name__}: there is nothing to "
+            "compute."
+        )
+    given = {id(t) for t in (*inputs, *model.parameters(), *model.buffers())}
+    return [t.clone() if id(t) in given else t for t in tensors], tree

@@ -13,7 +13,7 @@ import linecache
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,10 +22,10 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from netsplit.errors import CaptureError, ConfigError
+from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.build import built
-from netsplit.graph.calls import ModuleCall, skeleton_of, tensors_of
+from netsplit.graph.whole import ModuleCall, skeleton_of, tensors_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.keep import kept
 from netsplit.graph.observe import Observation, Observed, observe
@@ -68,10 +68,10 @@ def graph_of_step(
     autocast: str | None = None,
     device_type: str = "cpu",
 ) -> Graph:
-    """The graph of ``step(*batch) -> tensors``; the modules are left as they were.
+    """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
 
     Args:
-        step: calls the model and the loss; returns one tensor or several.
+        step: calls the model and the loss.
         model, loss: whose names the initializers bear.
         batch: examples; their shapes become the graph's.
         autocast: the dtype of an autocast around all of it.
@@ -88,7 +88,7 @@ def graph_of_step(
     first: Unrecordable | None = None
     for _ in range(_ATTEMPTS):
         try:
-            with kept(step):
+            with kept(model, loss):
                 graph = _recorded(job)
         except Unrecordable as stop:
             first = first or stop
@@ -117,15 +117,12 @@ def _recorded(job: _Job) -> Graph:
     ):
         try:
             result = job.step(*inputs)
-        except (Unrecordable, CaptureError):
+        except (Unrecordable, NetSplitError):
             raise
         except Exception as error:
             raise recorder._why(error) from error
-        leaves, spec = pytree.tree_flatten(result)
-        outputs = _outputs(recorder, [leaf for leaf in leaves if isinstance(leaf, Tensor)])
-    size = job.batch[0].shape[0] if job.batch and job.batch[0].dim() else 1
-    graph = built(recorder, names, outputs, job.autocast, size)
-    return replace(graph, output_spec=spec if len(leaves) == len(outputs) else None)
+        outputs = _outputs(recorder, result)
+    return built(recorder, names, outputs, job.autocast)
 
 
 def _outputs(recorder: Recorder, tensors: Sequence[Tensor]) -> list[str]:

@@ -65,7 +65,7 @@ class Initializer:
 
 
 CALL = "netsplit.call"
-"""Begins the operator of a node that is a piece of Python: its callable is in `Graph.calls` (see `graph.calls`)."""
+"""Begins the operator of a node that is a piece of Python: its callable is in `Graph.calls` (see `graph.whole`)."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Operators and variables of one step ``(inputs, targets) -> loss`` (or of one inference)."""
+    """Operators and variables of one step ``(inputs, targets) -> loss, metrics`` (or of one inference)."""
 
     nodes: dict[str, Node]
     variables: dict[str, Variable]
@@ -120,7 +120,8 @@ class Graph:
     calls: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """What the nodes whose operator begins with `CALL` do, by operator. Not part of a graph file."""
     output_spec: Any = field(default=None, compare=False, repr=False)
-    """How the output variables make up what the model returned (a torch TreeSpec); None: as they are."""
+    """How the output variables make up what the model returned, or those after a training step's first, the
+    loss, its metrics (a `graph.tree.Tree`); None: as they are."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())

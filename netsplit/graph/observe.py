@@ -60,7 +60,7 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
     if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
         raise CaptureError("it has no values here to run it with")
     found = []
-    with kept(step):
+    with kept(*step.children()):
         for values in (batch, other_values(batch)):
             found.append(_one(step, values, modules))
     return found

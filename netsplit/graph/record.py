@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 
-from netsplit.errors import CaptureError
+from netsplit.errors import NetSplitError
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import resolve, written_by_schema
 from netsplit.graph.random import operator_draws
@@ -137,7 +137,7 @@ class Recorder(SchemaCheckMode):
         try:
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 result = func(*given, **named)
-        except (Unrecordable, CaptureError):
+        except (Unrecordable, NetSplitError):
             raise
         except Exception as error:
             raise self._why(error) from error

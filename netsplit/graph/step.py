@@ -1,110 +1,133 @@
 """Capture a model and its loss as one `Graph`.
 
 nn.Module + loss ──► TrainingStep ──► record ──► build ──► analyse ──► Graph
-                     (x, t) -> loss    operators  nodes     aliases, units
+                flat tensors -> loss  operators   nodes     aliases, units
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
+from netsplit.graph.batch import Batch
+from netsplit.graph.calls import Loss, call_loss, call_model, metric_tensors, output_tensors, read_loss
 from netsplit.graph.capturing import graph_of_step
 from netsplit.graph.ir import Graph
 from netsplit.graph.keep import kept
+from netsplit.graph.tree import Tree
 
 __all__ = ["TrainingStep", "as_tuple", "capture", "capture_inference"]
 
 
-class TrainingStep(nn.Module):
-    """``(inputs, targets) -> loss`` as one module, so that the loss too becomes nodes with a device."""
+class _Found:
+    """What a call leaves beside its tensors."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], n_inputs: int) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss if isinstance(loss, nn.Module) else LossFunction(loss)
-        self.n_inputs = n_inputs
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        outputs = self.model(*batch[: self.n_inputs])
-        return self.loss(outputs, *batch[self.n_inputs :])
+    tree: Tree | None = None  # the structure of the metrics, or of the output
 
 
 class LossFunction(nn.Module):
-    """A loss that is no module, as one."""
+    """A loss that is no module, as one: it may have to stay whole (see `capturing`)."""
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
+        self.forward = function
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+
+class TrainingStep(nn.Module):
+    """``(*tensors of a batch) -> (loss, *metrics)`` as one module: the loss too becomes nodes with a device.
+
+    Args:
+        loss: None where the model's output has it.
+        batch: an example, whose structure is that of all.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss | None, batch: Batch) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss if loss is None or isinstance(loss, nn.Module) else LossFunction(loss)
+        self.batch = batch
+        self.found = _Found()
+
+    def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
+        inputs, targets = self.batch.given(batch)
+        outputs = call_model(self.model, inputs, targets if self.loss is None else None)
+        result = outputs if self.loss is None else call_loss(self.loss, outputs, targets)
+        value, metrics = read_loss(result, inside=self.loss is None)
+        scalars, self.found.tree = metric_tensors(metrics)
+        return (value, *scalars)
 
 
 class _Inference(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+    """``(*tensors of the inputs) -> (*tensors of the output)``, each tensor once."""
+
+    def __init__(self, model: nn.Module, batch: Batch) -> None:
         super().__init__()
         self.model = model
+        self.batch = batch
+        self.found = _Found()
 
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.model(*inputs)
+    def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
+        outputs = call_model(self.model, self.batch.inputs.build(batch))
+        found, self.found.tree = output_tensors(self.model, batch, outputs)
+        return tuple(found)
 
 
 def capture(
     model: nn.Module,
-    loss: Callable[..., Tensor],
-    batch: tuple[Tensor | Iterable[Tensor], Tensor | Iterable[Tensor]],
+    loss: Loss | None,
+    batch: Batch | tuple[Any, Any],
     *,
     autocast: str | None = None,
     device_type: str = "cpu",
 ) -> Graph:
-    """Graph of one training step, every module in the mode that it is in (a frozen BatchNorm stays so).
+    """Graph of one training step: its first output is the loss, the others are metrics.
+
+    Every module is in the mode that it is in: a BatchNorm put into ``eval()`` stays frozen.
 
     Args:
         model: any module; left as it was.
-        loss: called with the model's output and the targets; returns a scalar.
-        batch: example ``(inputs, targets)``, each a tensor or several; their shapes become the graph's.
+        loss: called with the model's output and the targets; returns a scalar, or (scalar, metrics), or a
+            mapping with "loss". None: the model's output is or has the loss.
+        batch: example ``(inputs, targets)`` as docs/batches.md has it; its shapes become the graph's.
         autocast: "bfloat16" or "float16" where the step is to run under `torch.autocast`.
         device_type: whose autocast; each kind of device has lists of its own of what to cast.
 
     Raises:
-        CaptureError: the model cannot be exported; names the line of the model that stops it.
+        CaptureError: the model cannot be captured; names the line of the model that stops it.
         ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
     """
-    inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
-    step = TrainingStep(model, loss, len(inputs))
-    graph = _captured(step, model, inputs + targets, autocast, device_type)
-    (output,) = graph.output_variables if len(graph.output_variables) == 1 else (None,)
-    if output is None or graph.variables[output].shape != () or not graph.variables[output].requires_grad:
+    example = batch if isinstance(batch, Batch) else Batch.of(*batch)
+    step = TrainingStep(model, loss, example)
+    graph = graph_of_step(step, model, step.loss, example.tensors, autocast, device_type)
+    output = graph.variables.get(graph.output_variables[0]) if graph.output_variables else None
+    if output is None or output.shape != () or not output.requires_grad:
         raise CaptureError(
             "the loss must return one scalar that depends on a trainable parameter; "
-            f"it returned {[graph.variables[k].shape for k in graph.output_variables]}."
+            f"it returned {None if output is None else output.shape}, and no gradient flows to it."
         )
-    return graph
+    return replace(graph, output_spec=step.found.tree, batch_size=example.samples)
 
 
 def capture_inference(
     model: nn.Module,
-    inputs: Tensor | Iterable[Tensor],
+    inputs: Any,
     *,
     autocast: str | None = None,
     device_type: str = "cpu",
 ) -> Graph:
     """Graph of the model alone in evaluation mode; arguments and errors as `capture` has them."""
+    example = inputs.without_targets if isinstance(inputs, Batch) else Batch.of(inputs)
+    step = _Inference(model, example)
     with kept(model):
         model.eval()
-        return _captured(_Inference(model), model, as_tuple(inputs), autocast, device_type)
+        graph = graph_of_step(step, model, None, example.tensors, autocast, device_type)
+    return replace(graph, output_spec=step.found.tree, batch_size=example.samples)
 
 
 def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     """One tensor or several, as a tuple."""
     return (value,) if isinstance(value, Tensor) else tuple(value)
-
-
-def _captured(
-    step: nn.Module, model: nn.Module, batch: tuple[Tensor, ...], autocast: str | None, device_type: str
-) -> Graph:
-    return graph_of_step(step, model, getattr(step, "loss", None), batch, autocast, device_type)

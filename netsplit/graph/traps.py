@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from netsplit.graph.calls import FunctionCall, tensors_of
+from netsplit.graph.whole import FunctionCall, tensors_of
 from netsplit.graph.record import Recorder, Unrecordable
 from netsplit.graph.stand_ins import attribute_tensors
 

@@ -1,0 +1,267 @@
+"""Any Python value as a flat list of tensors and the structure around them.
+
+    value ──flatten──► tensors, Tree ──Tree.build(tensors)──► a value of the same structure
+
+Structures are what torch's pytrees know (tuples, lists, dicts, named tuples, whatever was registered),
+dataclasses, subclasses of the containers, and any object that has a tensor in an attribute, such as a cache.
+What is no tensor stays in the structure: two values of one structure differ in their tensors alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from netsplit.errors import NetSplitError
+
+__all__ = ["Marked", "Tree", "flatten", "is_named_tuple"]
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+_WHOLE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, nn.Module, torch.Generator)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A tensor of a batch with the dimension of its samples; None: it has none (see `graph.batch`)."""
+
+    tensor: Tensor
+    dim: int | None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where tensor number `index` stands."""
+
+    index: int
+
+    def build(self, tensors: Sequence[Any]) -> Any:
+        return tensors[self.index]
+
+    def key(self) -> Hashable:
+        return self.index
+
+    def statics(self) -> Iterator[Any]:
+        return iter(())
+
+
+@dataclass(frozen=True)
+class _Static:
+    value: Any
+
+    def build(self, tensors: Sequence[Any]) -> Any:
+        return self.value
+
+    def key(self) -> Hashable:
+        return _frozen(self.value)
+
+    def statics(self) -> Iterator[Any]:
+        yield self.value
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A container that torch's pytrees know; `spec` is of this one level."""
+
+    spec: Any
+    children: tuple[_Item, ...]
+
+    def build(self, tensors: Sequence[Any]) -> Any:
+        return tree_unflatten([child.build(tensors) for child in self.children], self.spec)
+
+    def key(self) -> Hashable:
+        return self.spec.type, _frozen(self.spec.context), tuple(child.key() for child in self.children)
+
+    def statics(self) -> Iterator[Any]:
+        for child in self.children:
+            yield from child.statics()
+
+
+@dataclass(frozen=True)
+class _Object:
+    """An object by its attributes and what it holds as a container; built without its `__init__`."""
+
+    kind: type
+    attributes: tuple[str, ...]
+    keys: tuple[Any, ...] | None  # of a dict; None: no dict
+    children: tuple[_Item, ...]  # of the attributes, then of what it holds
+
+    def build(self, tensors: Sequence[Any]) -> Any:
+        values = [child.build(tensors) for child in self.children]
+        held = values[len(self.attributes) :]
+        if issubclass(self.kind, tuple):
+            made: Any = tuple.__new__(self.kind, held)
+        else:
+            base: Any = next((b for b in (OrderedDict, dict, list) if issubclass(self.kind, b)), object)
+            made = base.__new__(self.kind)
+            for key, value in zip(self.keys or (), held, strict=False):
+                base.__setitem__(made, key, value)
+            if base is list:
+                list.extend(made, held)
+        for name, value in zip(self.attributes, values, strict=False):
+            object.__setattr__(made, name, value)
+        return made
+
+    def key(self) -> Hashable:
+        return self.kind, self.attributes, _frozen(self.keys), tuple(child.key() for child in self.children)
+
+    def statics(self) -> Iterator[Any]:
+        for child in self.children:
+            yield from child.statics()
+
+
+_Item = _Place | _Static | _Branch | _Object
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The structure of a value with `count` tensors."""
+
+    root: _Item
+    count: int
+
+    def build(self, tensors: Sequence[Any]) -> Any:
+        """The value with these in the places of its tensors."""
+        return self.root.build(tensors)
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for values that differ in nothing but tensors.
+
+        Raises:
+            NetSplitError: something in it is neither a tensor nor can be compared, such as a NumPy array.
+        """
+        return self.root.key()
+
+    def statics(self) -> list[Any]:
+        """What is no tensor, in order."""
+        return list(self.root.statics())
+
+
+def flatten(value: Any, merge: bool = False) -> tuple[list[Tensor], Tree, list[Marked | None]]:
+    """Tensors of a value in order, its structure, and the mark of each tensor that had one.
+
+    Args:
+        merge: a tensor that stands in several places is taken once.
+
+    Raises:
+        NetSplitError: the value contains itself.
+    """
+    found = _Flat(merge)
+    root = found.item(value)
+    return found.tensors, Tree(root, len(found.tensors)), found.marks
+
+
+def is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+class _Flat:
+    def __init__(self, merge: bool) -> None:
+        self.tensors: list[Tensor] = []
+        self.marks: list[Marked | None] = []
+        self.merge = merge
+        self.place_of: dict[int, int] = {}
+        self.above: set[int] = set()
+
+    def item(self, value: Any) -> _Item:
+        if isinstance(value, Tensor):
+            return self._tensor(value, None)
+        if isinstance(value, Marked):
+            return self._tensor(value.tensor, value)
+        if isinstance(value, (*_PLAIN, *_WHOLE)):
+            return _Static(value)
+        if id(value) in self.above:
+            raise NetSplitError(
+                f"a {type(value).__name__} in a batch or an output contains itself: leave that reference out."
+            )
+        self.above.add(id(value))
+        try:
+            return self._structure(value)
+        finally:
+            self.above.discard(id(value))
+
+    def _tensor(self, tensor: Tensor, mark: Marked | None) -> _Place:
+        if not self.merge or id(tensor) not in self.place_of:
+            self.place_of[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+            self.marks.append(mark)
+        return _Place(self.place_of[id(tensor)])
+
+    def _structure(self, value: Any) -> _Item:
+        opened = iter([False])  # the value itself; what is in it stays whole
+        children, spec = tree_flatten(value, is_leaf=lambda _: next(opened, True))
+        if not spec.is_leaf():
+            return _Branch(spec, tuple(self.item(child) for child in children))
+        item = self._object(value)
+        always = dataclasses.is_dataclass(value) or isinstance(value, dict | list | tuple)
+        if not always and not any(_places(item)):
+            return _Static(value)
+        return item
+
+    def _object(self, value: Any) -> _Item:
+        attributes = _attributes(value)
+        held: list[Any] = []
+        keys = None
+        if isinstance(value, dict):
+            keys, held = tuple(dict.keys(value)), list(dict.values(value))
+        elif isinstance(value, list | tuple):
+            held = list(value)
+        if not attributes and not isinstance(value, dict | list | tuple):
+            return _Static(value)
+        children = tuple(self.item(child) for child in (*attributes.values(), *held))
+        return _Object(type(value), tuple(attributes), keys, children)
+
+
+def _places(item: _Item) -> Iterator[bool]:
+    if isinstance(item, _Place):
+        yield True
+    elif isinstance(item, _Branch | _Object):
+        for child in item.children:
+            yield from _places(child)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Of the instance, its slots among them."""
+    slots = [name for cls in type(value).__mro__ for name in _names(cls.__dict__.get("__slots__", ()))]
+    found = {name: getattr(value, name) for name in slots if _is_set(value, name)}
+    return found | dict(getattr(value, "__dict__", {}))
+
+
+def _names(slots: Any) -> list[str]:
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if not name.startswith("__")]
+
+
+def _is_set(value: Any, name: str) -> bool:
+    try:
+        object.__getattribute__(value, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def _frozen(value: Any) -> Hashable:
+    """Equal exactly where the values are, types and all."""
+    if isinstance(value, float | complex):
+        return type(value), repr(value)  # nan equals itself, 0.0 is not -0.0
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_frozen(each) for each in value)
+    if isinstance(value, Mapping):
+        return type(value), tuple((_frozen(k), _frozen(each)) for k, each in value.items())
+    try:
+        hash(value)
+    except TypeError as error:
+        raise NetSplitError(
+            f"a batch has a {type(value).__module__}.{type(value).__name__}, whose values cannot be told "
+            "apart: give arrays as tensors, and other objects a __hash__ and an __eq__."
+        ) from error
+    return type(value), value

@@ -1,0 +1,179 @@
+"""Pieces of Python that stay whole in a graph: a node whose operator is one of these.
+
+    FunctionCall    a custom ``torch.autograd.Function``, forward and backward
+    ModuleCall      a module that cannot be recorded operator by operator: it runs as its author wrote it
+    GradientHook    a hook on a tensor's gradient: the identity, whose backward calls it
+
+Each takes tensors and returns a tuple of tensors. `writes` are the positions of the tensors it writes in
+place; `random` says that it may draw.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "Slot", "skeleton_of", "tensors_of"]
+
+Path = tuple[nn.Module, str]
+
+
+class Slot:
+    """Stands for the i-th tensor in a structure of arguments."""
+
+    def __init__(self, i: int) -> None:
+        self.i = i
+
+    def __repr__(self) -> str:
+        return f"<tensor {self.i}>"
+
+
+def tensors_of(values: Any) -> tuple[Any, list[Tensor]]:
+    """A structure with a `Slot` for every tensor, and the tensors."""
+    found: list[Tensor] = []
+    leaves, spec = pytree.tree_flatten(values)
+    for n, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor):
+            leaves[n] = Slot(len(found))
+            found.append(leaf)
+    return pytree.tree_unflatten(leaves, spec), found
+
+
+def filled(structure: Any, tensors: Sequence[Tensor]) -> Any:
+    """The structure with its tensors in their slots."""
+    return pytree.tree_map(lambda leaf: tensors[leaf.i] if isinstance(leaf, Slot) else leaf, structure)
+
+
+class FunctionCall:
+    """``function.apply`` on arguments of which some are tensors."""
+
+    random = True
+
+    def __init__(
+        self, function: type[torch.autograd.Function], structure: Any, writes: tuple[int, ...] = ()
+    ) -> None:
+        self.function = function
+        self.structure = structure
+        self.writes = writes
+        self.__name__ = function.__name__
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        args, kwargs = filled(self.structure, tensors)
+        result = self.function.apply(*args, **kwargs)
+        return tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
+
+
+class _Hooked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, hooks: tuple[Callable[[Tensor], Tensor | None], ...]) -> Tensor:
+        ctx.hooks = hooks
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        for hook in ctx.hooks:
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+        return gradient, None
+
+
+class GradientHook:
+    """A tensor as it is, whose gradient goes through hooks in the order in which they were registered."""
+
+    random = False
+    writes: tuple[int, ...] = ()
+    __name__ = "gradient_hook"
+
+    def __init__(self, hooks: Sequence[Callable[[Tensor], Tensor | None]]) -> None:
+        self.hooks = tuple(hooks)
+
+    def __call__(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        return (_Hooked.apply(tensor, self.hooks) if tensor.requires_grad else tensor.view_as(tensor),)
+
+
+class ModuleCall:
+    """A module's own forward, on tensors given for its parameters and buffers and for its arguments.
+
+    Args:
+        module: without values; see `skeleton_of`.
+        names: of its parameters and buffers, each tensor under all names that it has there; the first tensors
+            of a call.
+        structure: `(args, kwargs)` with slots for the tensors, which come after those.
+        kept: which of the result's leaves are handed on.
+    """
+
+    random = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        names: Sequence[tuple[str, ...]],
+        structure: Any,
+        writes: tuple[int, ...] = (),
+        kept: Sequence[int] = (),
+    ) -> None:
+        self.module = module
+        self.names = tuple(names)
+        self.structure = structure
+        self.writes = writes
+        self.kept = tuple(kept)
+        self.__name__ = type(module).__name__
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        own, given = tensors[: len(self.names)], tensors[len(self.names) :]
+        args, kwargs = filled(self.structure, given)
+        with _holding(self.module, self.names, own):
+            result = self.module(*args, **kwargs)
+        leaves = pytree.tree_leaves(result)
+        held = {tensor.data_ptr() for tensor in tensors if tensor.numel()}
+        # A view of what was given would tie this node's memory to others' without the graph's knowing.
+        return tuple(t.clone() if t.data_ptr() in held else t for t in (leaves[i] for i in self.kept))
+
+
+@contextmanager
+def _holding(
+    module: nn.Module, names: Sequence[tuple[str, ...]], tensors: Sequence[Tensor]
+) -> Iterator[None]:
+    """The module with these tensors; what it assigns to a buffer is written into the buffer."""
+    places = [[_place(module, name) for name in each] for each in names]
+    for each, tensor in zip(places, tensors, strict=True):
+        for store, leaf in each:
+            store[leaf] = tensor
+    try:
+        yield
+        for each, tensor in zip(places, tensors, strict=True):
+            for store, leaf in each:
+                if store.get(leaf) is not None and store[leaf] is not tensor:
+                    tensor.data.copy_(store[leaf].detach())
+    finally:
+        for each, tensor in zip(places, tensors, strict=True):
+            for store, leaf in each:
+                store[leaf] = torch.empty_like(tensor, device="meta")
+
+
+def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    path, _, leaf = name.rpartition(".")
+    owner = module.get_submodule(path)
+    return (owner._parameters if leaf in owner._parameters else owner._buffers), leaf
+
+
+def skeleton_of(module: nn.Module) -> nn.Module:
+    """A copy of a module, its Python state included, whose parameters and buffers have no data.
+
+    Raises:
+        Exception: whatever `copy.deepcopy` raises on a module that cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        empty = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = (
+            nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+        )
+    return copy.deepcopy(module, memo)
