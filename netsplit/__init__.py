@@ -5,13 +5,24 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["NetSplitError", "ParallelModel", "Session", "cpu_cluster", "local_cluster", "parallelize"]
+__all__ = [
+    "LearningRate",
+    "NetSplitError",
+    "ParallelModel",
+    "ParameterGroups",
+    "Session",
+    "cpu_cluster",
+    "local_cluster",
+    "parallelize",
+]
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "LearningRate": "netsplit.learning_rate",
     "NetSplitError": "netsplit.errors",
     "ParallelModel": "netsplit.parallel",
+    "ParameterGroups": "netsplit.optimizers",
     "Session": "netsplit.session",
     "cpu_cluster": "netsplit.api",
     "local_cluster": "netsplit.cluster.local",

@@ -21,6 +21,8 @@ from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.history import History
+from netsplit.learning_rate import LearningRate
+from netsplit.parallel import save_state
 from netsplit.partition.base import Partitioner
 from netsplit.program.schedules import Schedule
 from netsplit.records import Comparison, capacities, record_comparison, record_study, row_of, write_plan
@@ -34,6 +36,7 @@ from netsplit.tracking.figures import link_figure
 from netsplit.tracking.metrics import (
     epoch_metrics,
     iteration_metrics,
+    learning_rate_metrics,
     overflow_summary,
     solver_summary,
     timeline_summary,
@@ -68,6 +71,8 @@ class Experiment:
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     variable_copies: int | None = None
+    learning_rate: LearningRate | None = None
+    ema_decay: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
 
 
@@ -144,6 +149,8 @@ def _study(experiment: Experiment, session: Session) -> Study:
         experiment.optimizer,
         experiment.clip_norm,
         experiment.autocast,
+        experiment.learning_rate,
+        experiment.ema_decay,
     )
     return replace(study, costs=replace(study.costs, variable_copies=experiment.variable_copies))
 
@@ -184,6 +191,8 @@ def _method(
         )
     found.histories[run.name] = history
     model.save(folder / "checkpoint.pt")
+    if experiment.ema_decay is not None:
+        save_state(model.ema_state_dict(), folder / "averages.pt")
     return _measured(experiment, plan, run, folder, observer.measured(history), observer.first is None)
 
 
@@ -252,6 +261,7 @@ class _Recording:
         self.progress = progress
         self.batch_size = batch_size
         self.first: int | None = None  # step that this run began with; None: nothing was left to train
+        self.rates: tuple[float, ...] = ()  # learning rates written last
 
     def measured(self, history: History) -> History:
         """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
@@ -265,6 +275,9 @@ class _Recording:
             self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, samples))
         else:
             self.run.metrics([("loss", done.loss, done.step)])
+        if done.learning_rates != self.rates:
+            self.rates = done.learning_rates
+            self.run.metrics(learning_rate_metrics(done.step, done.learning_rates))
         self.progress.iteration(done)
 
     def epoch(self, done: Epoch) -> None:

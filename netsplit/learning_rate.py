@@ -102,6 +102,15 @@ class LearningRate:
                 f"give total_steps={steps}, or more."
             )
 
+    def check_loss(self, loss: float | None) -> None:
+        """Refuse to step ``ReduceLROnPlateau`` without a loss.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if loss is None and self.scheduler is ReduceLROnPlateau:
+            raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
+
     def _check_made(self, made: Any, optimizer: Optimizer) -> None:
         if not isinstance(made, LRScheduler):
             raise ConfigError(

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -21,6 +22,8 @@ from netsplit.data.dataset import Data
 from netsplit.data.loader import Loader, batches
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.history import Epoch, History, Iteration, Observer, Position
+from netsplit.learning_rate import LearningRate
+from netsplit.optimizers import ForModel
 from netsplit.parallel import Metric, ParallelModel, correct
 from netsplit.runtime.distributed import DistributedRuntime
 
@@ -51,7 +54,7 @@ def fit(
     checkpoints: Checkpoints | None = None,
     restart: Restart | None = None,
 ) -> History:
-    """Train, and evaluate after every epoch.
+    """Train, and evaluate after every epoch; then a learning rate that changes every epoch is stepped.
 
     Batches are the model's own size, in an order that depends on `seed` and the epoch alone; the last
     of an epoch may be smaller. With `checkpoints`, training begins at the newest of them.
@@ -65,8 +68,8 @@ def fit(
             goes on from the newest checkpoint, or from the beginning where there is none.
 
     Raises:
-        ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, or the
-            checkpoint is of another model or data order.
+        ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, the scheduler
+            has fewer steps than the training, or the checkpoint is of another model or data order.
         NetSplitError: a checkpoint cannot be written.
         WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row
             without a checkpoint between.
@@ -74,6 +77,7 @@ def fit(
     if accumulate < 1:
         raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
     training = _Training(model, data, epochs, seed, observer, metric, accumulate, drop_last, checkpoints)
+    training.check_rate()
     training.begin()
     while True:
         try:
@@ -176,6 +180,18 @@ class _Training:
         count = len(self.data.train)
         return count - count % self.model.batch_size if self.drop_last else count
 
+    @property
+    def _rate(self) -> LearningRate | None:
+        return self.model.runtime.rule.learning_rate
+
+    def check_rate(self) -> None:
+        """Refuse a scheduler that ends before the training does."""
+        optimizer = self.model.runtime.optimizer
+        if self._rate is not None and isinstance(optimizer, ForModel):
+            per_epoch = math.ceil(self._samples / (self.accumulate * self.model.batch_size))
+            steps = self.epochs * (per_epoch if self._rate.every == "step" else 1)
+            self._rate.check_steps(optimizer, steps)
+
     def _due_after_step(self) -> bool:
         return self.checkpoints is not None and self.checkpoints.due_after_step(self.position.step)
 
@@ -190,7 +206,8 @@ class _Training:
             loss, timed = self._step(loader, total)
             seconds = time.perf_counter() - start
             seen += total
-            done = Iteration(self.position.step, epoch, loss, seconds, timed, total)
+            rates = tuple(self.model.runtime.rates)
+            done = Iteration(self.position.step, epoch, loss, seconds, timed, total, rates)
             self.position = self.position.after(total, loss, seconds)
             self.since_start += 1
             yield done
@@ -239,6 +256,8 @@ class _Training:
         accuracy = self.model.evaluate(tests, self.metric)
         done = Epoch(position.epoch, position.loss_sum / position.samples, accuracy, position.seconds)
         self.history.epochs.append(done)
+        if self._rate is not None and self._rate.every == "epoch":
+            self.model.step_scheduler(done.train_loss)
         self.position = position.next_epoch()
         if done.index >= self.told.epoch:
             self.told = Position(epoch=done.index + 1, step=self.told.step)

@@ -40,6 +40,7 @@ from netsplit.runtime.share import Share
 
 __all__ = ["Holder", "load_own", "load_plain"]
 
+_SCHEDULED = ("lr", "momentum", "betas")  # what schedulers change
 _LISTS = ("params", "param_names")  # of an optimiser's group; the rest are its hyperparameters
 
 
@@ -277,7 +278,8 @@ def _load_optimizer(share: Share, saved: Saved) -> list[str]:
     for first, group in zip(firsts, groups, strict=True):
         for key, place in saved.below(_hyper(first)).items():
             if key in group and place in values:
-                if group[key] != values[place]:
+                scheduled = share.scheduler is not None and key in _SCHEDULED
+                if group[key] != values[place] and not scheduled:
                     changed[f"{key} {group[key]} becomes {values[place]}"] = None
                 group[key] = values[place]
         for parameter in group["params"]:
