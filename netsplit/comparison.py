@@ -22,6 +22,7 @@ from netsplit.data.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.history import History
 from netsplit.learning_rate import LearningRate
+from netsplit.optimizers import for_model
 from netsplit.parallel import save_state
 from netsplit.partition.base import Partitioner
 from netsplit.program.schedules import Schedule
@@ -44,7 +45,7 @@ from netsplit.tracking.metrics import (
 from netsplit.tracking.timeline_figure import timeline_figure
 from netsplit.training import Epoch, Iteration, Observer, fit
 
-__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "tags_of"]
+__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "tags_of", "with_length"]
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,20 @@ class Progress(Observer, Protocol):
     """An observer that is told which method is next, and how many iterations it will take."""
 
     def method(self, name: str, iterations: int) -> None: ...
+
+
+def with_length(experiment: Experiment) -> Experiment:
+    """The experiment with a scheduler that knows how many steps the training has.
+
+    Raises:
+        ConfigError: the scheduler cannot be made, or ends before the training.
+    """
+    rate = experiment.learning_rate
+    if rate is None:
+        return experiment
+    rate = rate.over(experiment.epochs, _steps_per_epoch(experiment))
+    rate.check(for_model(experiment.optimizer, experiment.model, experiment.loss))
+    return replace(experiment, learning_rate=rate)
 
 
 def compare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from netsplit.errors import ConfigError
@@ -27,17 +27,14 @@ def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
 
 
 def check_settings(
-    target: Callable[..., Any],
-    settings: Mapping[str, Any],
-    key: str,
-    given: Iterable[str],
-    partly: bool = False,
+    target: Callable[..., Any], settings: Mapping[str, Any], key: str, partly: bool = False
 ) -> dict[str, Any]:
-    """Settings that the target takes, lists as tuples, as torch has pairs such as ``betas``.
+    """Settings that the target takes beside its first parameter, which the program gives.
+
+    Lists become tuples, as torch has pairs such as ``betas``.
 
     Args:
         key: of the settings in a config, for the error.
-        given: parameters of the target that the program gives.
         partly: what the target must be given may be missing.
 
     Raises:
@@ -48,7 +45,7 @@ def check_settings(
         parameters = dict(inspect.signature(target).parameters)
     except (TypeError, ValueError):
         parameters = {}
-    of_program = set(given)
+    of_program = set(list(parameters)[:1])
     any_key = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = {k: p for k, p in parameters.items() if k not in of_program and p.kind is not p.VAR_KEYWORD}
     for setting in settings:

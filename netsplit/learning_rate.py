@@ -19,6 +19,7 @@ __all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
 
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
+ALL = "all"
 _TRIED = 3  # steps, before training
 
 
@@ -36,7 +37,8 @@ class LearningRate:
             schedule whose devices step within the batch, each batch. "epoch": each epoch of
             ``netsplit.training.fit``, or each call of `ParallelModel.step_scheduler`; only so can
             ``ReduceLROnPlateau`` have the loss it wants, the epoch's mean training loss.
-        settings: of the scheduler.
+        settings: of the scheduler. "all" stands for how often a training whose length is known steps it, as
+            that of an experiment is.
 
     Raises:
         ConfigError: a setting that the scheduler does not have.
@@ -52,14 +54,27 @@ class LearningRate:
             raise ConfigError(f"scheduler.every is {every!r}: give one of step, epoch.")
         self.scheduler = called(scheduler, "scheduler")
         self.every = every
-        self.settings = check_settings(self.scheduler, settings, "scheduler", given=("optimizer",))
+        self.settings = check_settings(self.scheduler, settings, "scheduler")
 
     def __repr__(self) -> str:
         name = getattr(self.scheduler, "__name__", str(self.scheduler))
         return f"LearningRate({name}, every={self.every!r}, {self.settings})"
 
+    def over(self, epochs: int, steps_per_epoch: int) -> LearningRate:
+        """The same with numbers for "all"."""
+        count = epochs * (steps_per_epoch if self.every == "step" else 1)
+        settings = {key: count if value == ALL else value for key, value in self.settings.items()}
+        return LearningRate(self.scheduler, self.every, **settings)
+
     def of(self, optimizer: Optimizer) -> LRScheduler:
-        """The scheduler of one device's optimiser."""
+        """The scheduler of one device's optimiser.
+
+        Raises:
+            ConfigError: a setting is "all", and nobody said how many.
+        """
+        for key, value in self.settings.items():
+            if value == ALL:
+                raise ConfigError(f"scheduler.{key} is 'all', of a training of unknown length: say how many.")
         return self.scheduler(optimizer, **self.settings)
 
     def check(self, optimizer: ForModel) -> None:

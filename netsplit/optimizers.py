@@ -58,7 +58,7 @@ class ParameterGroups:
         **settings: Any,
     ) -> None:
         self.optimizer = called(optimizer, "optimizer")
-        self.settings = check_settings(self.optimizer, settings, "optimizer", given=("params",))
+        self.settings = check_settings(self.optimizer, settings, "optimizer")
         self.groups = [self._group(index, group) for index, group in enumerate(groups)]
 
     def __call__(self, named_parameters: Sequence[tuple[str, Tensor]]) -> torch.optim.Optimizer:
@@ -103,9 +103,7 @@ class ParameterGroups:
                 f"optimizer.groups[{index}] is {dict(group)}: give 'match', a list of patterns of names, and "
                 "settings of its own, as in {match: ['*.bias'], weight_decay: 0.0}."
             )
-        return patterns, check_settings(
-            self.optimizer, own, f"optimizer.groups[{index}]", given=("params",), partly=True
-        )
+        return patterns, check_settings(self.optimizer, own, f"optimizer.groups[{index}]", partly=True)
 
 
 @dataclass(frozen=True)

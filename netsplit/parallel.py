@@ -17,6 +17,7 @@ from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
 from netsplit.graph.ir import Graph
 from netsplit.graph.step import as_tuple
+from netsplit.optimizers import ForModel
 from netsplit.runtime.checkpoint import load_own
 from netsplit.runtime.checkpoint_files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.distributed import DistributedRuntime
@@ -205,6 +206,27 @@ class ParallelModel:
         if len(every) != count or not all(0 <= rate < math.inf for rate in every):
             raise NetSplitError(f"learning_rate is {rates}: give a number of at least 0, or {count} of them.")
         self._open().learning_rates = every
+
+    @property
+    def stepped_rates(self) -> tuple[float, ...]:
+        """The learning rates of the optimiser's groups, as they were in the last step."""
+        return tuple(self.runtime.rates)
+
+    def check_length(self, epochs: int, steps_per_epoch: int) -> None:
+        """Refuse a scheduler that ends before a training does.
+
+        Raises:
+            ConfigError: it says how many steps there are.
+        """
+        rate, optimizer = self.runtime.rule.learning_rate, self.runtime.optimizer
+        if rate is not None and isinstance(optimizer, ForModel):
+            rate.check_steps(optimizer, epochs * (steps_per_epoch if rate.every == "step" else 1))
+
+    def end_epoch(self, loss: float) -> None:
+        """Step a scheduler that is stepped every epoch, where there is one; `loss` is the epoch's mean."""
+        rate = self.runtime.rule.learning_rate
+        if rate is not None and rate.every == "epoch":
+            self.step_scheduler(loss)
 
     def step_scheduler(self, loss: float | None = None) -> None:
         """Step a scheduler that is stepped every epoch; `netsplit.training.fit` does it by itself.

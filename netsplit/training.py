@@ -22,8 +22,6 @@ from netsplit.data.dataset import Data
 from netsplit.data.loader import Loader, batches
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.history import Epoch, History, Iteration, Observer, Position
-from netsplit.learning_rate import LearningRate
-from netsplit.optimizers import ForModel
 from netsplit.parallel import Metric, ParallelModel, correct
 from netsplit.runtime.distributed import DistributedRuntime
 
@@ -77,7 +75,7 @@ def fit(
     if accumulate < 1:
         raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
     training = _Training(model, data, epochs, seed, observer, metric, accumulate, drop_last, checkpoints)
-    training.check_rate()
+    training.check_length()
     training.begin()
     while True:
         try:
@@ -180,17 +178,11 @@ class _Training:
         count = len(self.data.train)
         return count - count % self.model.batch_size if self.drop_last else count
 
-    @property
-    def _rate(self) -> LearningRate | None:
-        return self.model.runtime.rule.learning_rate
-
-    def check_rate(self) -> None:
+    def check_length(self) -> None:
         """Refuse a scheduler that ends before the training does."""
-        optimizer = self.model.runtime.optimizer
-        if self._rate is not None and isinstance(optimizer, ForModel):
-            per_epoch = math.ceil(self._samples / (self.accumulate * self.model.batch_size))
-            steps = self.epochs * (per_epoch if self._rate.every == "step" else 1)
-            self._rate.check_steps(optimizer, steps)
+        self.model.check_length(
+            self.epochs, math.ceil(self._samples / (self.accumulate * self.model.batch_size))
+        )
 
     def _due_after_step(self) -> bool:
         return self.checkpoints is not None and self.checkpoints.due_after_step(self.position.step)
@@ -206,8 +198,7 @@ class _Training:
             loss, timed = self._step(loader, total)
             seconds = time.perf_counter() - start
             seen += total
-            rates = tuple(self.model.runtime.rates)
-            done = Iteration(self.position.step, epoch, loss, seconds, timed, total, rates)
+            done = Iteration(self.position.step, epoch, loss, seconds, timed, total, self.model.stepped_rates)
             self.position = self.position.after(total, loss, seconds)
             self.since_start += 1
             yield done
@@ -256,8 +247,7 @@ class _Training:
         accuracy = self.model.evaluate(tests, self.metric)
         done = Epoch(position.epoch, position.loss_sum / position.samples, accuracy, position.seconds)
         self.history.epochs.append(done)
-        if self._rate is not None and self._rate.every == "epoch":
-            self.model.step_scheduler(done.train_loss)
+        self.model.end_epoch(done.train_loss)
         self.position = position.next_epoch()
         if done.index >= self.told.epoch:
             self.told = Position(epoch=done.index + 1, step=self.told.step)

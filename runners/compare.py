@@ -168,7 +168,7 @@ def _comparison(
 
     import torch
 
-    from netsplit.comparison import Experiment, compare
+    from netsplit.comparison import Experiment, compare, with_length
     from netsplit.forecast import forecast
     from netsplit.optimizers import for_model
     from netsplit.profile.measured import default_folder
@@ -184,8 +184,6 @@ def _comparison(
     loss = build(cfg.loss)
     optimizer = for_model(parts.optimizer, model, loss)
     check_optimizer(optimizer)
-    if parts.learning_rate is not None:
-        parts.learning_rate.check(optimizer)
     experiment = Experiment(
         name=name,
         model=model,
@@ -209,6 +207,7 @@ def _comparison(
         ema_decay=settings.ema_decay,
         labels=labels,
     )
+    experiment = with_length(experiment)
     log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(spec, ClusterDescription):
