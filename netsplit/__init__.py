@@ -7,8 +7,10 @@ from typing import Any
 
 __all__ = [
     "Arguments",
+    "LearningRate",
     "NetSplitError",
     "ParallelModel",
+    "ParameterGroups",
     "Session",
     "cpu_cluster",
     "draws",
@@ -22,8 +24,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Arguments": "netsplit.graph.batch",
+    "LearningRate": "netsplit.learning_rate",
     "NetSplitError": "netsplit.errors",
     "ParallelModel": "netsplit.parallel",
+    "ParameterGroups": "netsplit.optimizers",
     "Session": "netsplit.session",
     "cpu_cluster": "netsplit.api",
     "draws": "netsplit.graph.plain_draws",

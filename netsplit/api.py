@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import ConfigError
+from netsplit.learning_rate import LearningRate, SchedulerFactory, learning_rate
+from netsplit.optimizers import ForModel, for_model
 from netsplit.parallel import ParallelModel
 from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.measured import default_folder
@@ -48,6 +50,8 @@ def parallelize(
     partitioner: Partitioner | str = "auto",
     schedule: Schedule | str = "gpipe",
     optimizer: OptimizerFactory = MOMENTUM,
+    scheduler: LearningRate | SchedulerFactory | None = None,
+    ema_decay: float | None = None,
     clip_norm: float | None = None,
     autocast: str | None = None,
     seed: int = 0,
@@ -69,8 +73,15 @@ def parallelize(
         partitioner: a method or its name: "auto" plans for 30 s; others see docs/methods.md.
         schedule: a schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, or
             "single_batch"; see docs/schedules.md.
-        optimizer: called on each device with that device's parameters, e.g.
-            ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        optimizer: makes a ``torch.optim.Optimizer`` of a list of parameters, e.g.
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``, or `netsplit.ParameterGroups`. It is called on
+            each device with all parameters that require gradients, in the model's order; those that lie
+            elsewhere are on torch's meta device, and taken out of the groups afterwards. Where its first
+            parameter is called ``named_parameters`` it gets pairs (name, parameter).
+        scheduler: makes a ``torch.optim.lr_scheduler.LRScheduler`` of the optimiser, e.g.
+            ``functools.partial(CosineAnnealingLR, T_max=1000)``; stepped after each optimiser step. For steps
+            every epoch see `netsplit.LearningRate`.
+        ema_decay: keep exponential moving averages of the parameters, which `ema_state_dict` fetches.
         clip_norm: the gradients' norm over all devices is cut to this before each step.
         autocast: "bfloat16" or "float16": operators run as under ``torch.autocast``.
         seed: of methods that draw at random, and of random operators.
@@ -86,11 +97,11 @@ def parallelize(
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
     _check_batch(batch)
-    check_optimizer(optimizer)
+    _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler), ema_decay)
     place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
     session = Session(spec, place, temporary=folder is None, profile_cache=default_folder())
     try:
-        study = session.study(model, loss, batch, order, optimizer, clip_norm, autocast)
+        study = session.study(model, loss, batch, order, optimizer, clip_norm, autocast, rate, ema_decay)
         plan = study.plan(method, seed)
         return session.deploy(plan, owned=True, seed=seed)
     except BaseException:
@@ -105,6 +116,15 @@ def _chosen(known: Mapping[str, Callable[[], Any]], given: Any, kind: type, what
     if not isinstance(given, str) or given not in known:
         raise ConfigError(f"{what} {given!r} is not known: choose one of {', '.join(sorted(known))}.")
     return known[given]()
+
+
+def _check_updates(optimizer: ForModel, rate: LearningRate | None, ema_decay: float | None) -> None:
+    """Optimiser, scheduler and averages, before any worker starts."""
+    check_optimizer(optimizer)
+    if rate is not None:
+        rate.check(optimizer)
+    if ema_decay is not None and not 0 < ema_decay < 1:
+        raise ConfigError(f"ema_decay is {ema_decay}: give a number between 0 and 1, or None.")
 
 
 def _check_batch(batch: Any) -> None:

@@ -227,10 +227,10 @@ def _measure(worker: Worker, task: Calibration) -> Measured:
     reference = [reference_seconds(device)]
     profiler = _profiler(worker, task)
     profiler.round()
-    initializers = task.graph.initializers.values()
-    shapes = [init.shape for init in initializers if init.is_parameter and init.requires_grad]
+    initializers = task.graph.initializers.items()
+    shapes = {k: init.shape for k, init in initializers if init.is_parameter and init.requires_grad}
     step = step_seconds_per_byte(task.optimizer, shapes, device)
-    adding = accumulate_seconds_per_byte(shapes, device)
+    adding = accumulate_seconds_per_byte(list(shapes.values()), device)
     instruction = _instruction_seconds(worker)
     profiler.round()
     settle(profiler)

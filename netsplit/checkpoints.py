@@ -28,8 +28,8 @@ _NAME = re.compile(r"(\d{6,})-step-\d+")
 _TEMPORARY = re.compile(r"\.\d{6,}-step-\d+\..*")
 # What decides how a training goes; not where it runs, nor for how long.
 _OF_THE_TRAINING = (
-    "model", "dataset", "loss", "optimizer", "schedule", "batch_size", "accumulate", "clip_norm", "autocast",
-    "seed",
+    "model", "dataset", "loss", "optimizer", "scheduler", "schedule", "batch_size", "accumulate", "clip_norm",
+    "autocast", "ema_decay", "seed",
 )  # fmt: skip
 
 

@@ -21,6 +21,9 @@ from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.history import History
+from netsplit.learning_rate import LearningRate
+from netsplit.optimizers import for_model
+from netsplit.parallel import save_state
 from netsplit.partition.base import Partitioner
 from netsplit.program.schedules import Schedule
 from netsplit.records import Comparison, capacities, record_comparison, record_study, row_of, write_plan
@@ -34,6 +37,7 @@ from netsplit.tracking.figures import link_figure
 from netsplit.tracking.metrics import (
     epoch_metrics,
     iteration_metrics,
+    learning_rate_metrics,
     overflow_summary,
     solver_summary,
     timeline_summary,
@@ -41,7 +45,7 @@ from netsplit.tracking.metrics import (
 from netsplit.tracking.timeline_figure import timeline_figure
 from netsplit.training import Epoch, Iteration, Observer, fit
 
-__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "tags_of"]
+__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "tags_of", "with_length"]
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +72,8 @@ class Experiment:
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     variable_copies: int | None = None
+    learning_rate: LearningRate | None = None
+    ema_decay: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
 
 
@@ -75,6 +81,20 @@ class Progress(Observer, Protocol):
     """An observer that is told which method is next, and how many iterations it will take."""
 
     def method(self, name: str, iterations: int) -> None: ...
+
+
+def with_length(experiment: Experiment) -> Experiment:
+    """The experiment with a scheduler that knows how many steps the training has.
+
+    Raises:
+        ConfigError: the scheduler cannot be made, or ends before the training.
+    """
+    rate = experiment.learning_rate
+    if rate is None:
+        return experiment
+    rate = rate.over(experiment.epochs, _steps_per_epoch(experiment))
+    rate.check(for_model(experiment.optimizer, experiment.model, experiment.loss))
+    return replace(experiment, learning_rate=rate)
 
 
 def compare(
@@ -144,6 +164,8 @@ def _study(experiment: Experiment, session: Session) -> Study:
         experiment.optimizer,
         experiment.clip_norm,
         experiment.autocast,
+        experiment.learning_rate,
+        experiment.ema_decay,
     )
     return replace(study, costs=replace(study.costs, variable_copies=experiment.variable_copies))
 
@@ -184,6 +206,8 @@ def _method(
         )
     found.histories[run.name] = history
     model.save(folder / "checkpoint.pt")
+    if experiment.ema_decay is not None:
+        save_state(model.ema_state_dict(), folder / "averages.pt")
     return _measured(experiment, plan, run, folder, observer.measured(history), observer.first is None)
 
 
@@ -252,6 +276,7 @@ class _Recording:
         self.progress = progress
         self.batch_size = batch_size
         self.first: int | None = None  # step that this run began with; None: nothing was left to train
+        self.rates: tuple[float, ...] = ()  # learning rates written last
 
     def measured(self, history: History) -> History:
         """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
@@ -265,6 +290,9 @@ class _Recording:
             self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, samples))
         else:
             self.run.metrics([("loss", done.loss, done.step)])
+        if done.learning_rates != self.rates:
+            self.rates = done.learning_rates
+            self.run.metrics(learning_rate_metrics(done.step, done.learning_rates))
         self.progress.iteration(done)
 
     def epoch(self, done: Epoch) -> None:

@@ -65,6 +65,7 @@ class Settings:
     drop_last: bool = False
     clip_norm: float | None = None
     autocast: Literal["bfloat16", "float16"] | None = None
+    ema_decay: float | None = None
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     profile: Literal["reuse", "refresh", "off"] = "reuse"
@@ -78,6 +79,8 @@ class Settings:
             raise ConfigError(f"variable_copies is {self.variable_copies}: give 0 or more, or null.")
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ConfigError(f"clip_norm is {self.clip_norm}: give a number above 0, or null.")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise ConfigError(f"ema_decay is {self.ema_decay}: give a number between 0 and 1, or null.")
 
 
 def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:

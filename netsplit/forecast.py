@@ -14,6 +14,7 @@ from pathlib import Path
 from netsplit.cluster.described import ClusterDescription
 from netsplit.comparison import Experiment, each_method, tags_of
 from netsplit.graph.step import capture
+from netsplit.optimizers import for_model
 from netsplit.partition.base import Partitioner
 from netsplit.profile.optimizer import optimizer_alpha
 from netsplit.profile.predict import predicted_costs, unknown_in_words
@@ -79,8 +80,10 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     graph = capture(model, experiment.loss, batch, autocast=experiment.autocast)
     log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
     kinds = {rates.name: rates for rates in description.accelerators.values()}
+    optimizer = for_model(experiment.optimizer, model, experiment.loss)
+    alpha = optimizer_alpha(optimizer) + (experiment.ema_decay is not None)
     costs = replace(
-        predicted_costs(graph, kinds, optimizer_alpha(experiment.optimizer)),
+        predicted_costs(graph, kinds, alpha),
         variable_copies=experiment.variable_copies,
         copy_s_per_byte=description.copying(kinds),
     )
@@ -96,7 +99,7 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
         costs,
         cluster,
         experiment.schedule,
-        experiment.optimizer,
+        optimizer,
         experiment.loss,
         rule,
     )

@@ -24,6 +24,7 @@ class Iteration:
     seconds: float
     timed: bool = True
     samples: int | None = None  # None: a whole batch
+    learning_rates: tuple[float, ...] = ()  # of the optimiser's groups, as they were in the step
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,10 @@ class History:
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Back to what was stored; of iterations, all that this process remembers from before that."""
-        last = [Iteration(**each) for each in stored["iterations"]]
+        last = [
+            Iteration(**(each | {"learning_rates": tuple(each.get("learning_rates", ()))}))
+            for each in stored["iterations"]
+        ]
         first = last[0].step if last else 0
         self.iterations = [it for it in self.iterations if it.step < first] + last
         self.epochs = [Epoch(**each) for each in stored["epochs"]]

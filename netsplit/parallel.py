@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,12 +16,13 @@ from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
 from netsplit.graph.ir import Graph
 from netsplit.graph.step import as_tuple
+from netsplit.optimizers import ForModel
 from netsplit.runtime.checkpoint import draws_state, load_draws, load_own
 from netsplit.runtime.checkpoint_files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Metric", "ParallelModel", "correct"]
+__all__ = ["Metric", "ParallelModel", "correct", "save_state"]
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,15 @@ def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
     """
     counted = targets != IGNORED
     return float(((outputs.argmax(1) == targets) & counted).sum()), int(counted.sum())
+
+
+def save_state(state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Write a state to a file that `torch.load` reads, whole or not at all."""
+    try:
+        write_atomically(path, lambda file: torch.save(dict(state), file))
+    except RuntimeError as error:  # torch's way to say that the disk is full
+        reason = str(error).splitlines()[0]
+        raise NetSplitError(f"checkpoint '{path}' could not be written whole: {reason}.") from error
 
 
 class ParallelModel:
@@ -123,19 +134,120 @@ class ParallelModel:
         Raises:
             WorkerError: the workers that held them are gone.
         """
-        trained = self._open().state()
-        names = {alias: init.name for init in self.graph.initializers.values() for alias in init.aliases}
+        return self._plain(self._open().state())
+
+    def ema_state_dict(self) -> dict[str, Tensor]:
+        """`state_dict` with the moving averages of trained parameters in their place; buffers as they are.
+
+        Raises:
+            NetSplitError: the model was not made with ``ema_decay``.
+        """
+        if self.runtime.rule.ema_decay is None:
+            raise NetSplitError(
+                "this model keeps no averages: give ema_decay, as in parallelize(ema_decay=0.999)."
+            )
+        return self._plain(self._open().state(averaged=True))
+
+    def load_state_dict(
+        self, state: Mapping[str, Tensor], strict: bool = True
+    ) -> tuple[list[str], list[str]]:
+        """Take parameters and buffers by the plain model's keys; of a tied one the last of its names counts.
+
+        The optimiser, the scheduler and averages stay as they are.
+
+        Args:
+            strict: the keys must be exactly the model's.
+
+        Returns:
+            The model's keys that are missing in `state`, and those of `state` that the model does not have.
+
+        Raises:
+            NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed then.
+        """
         plain = self.model.state_dict()
-        return {key: trained.get(names.get(key, key), plain[key].detach().cpu()) for key in plain}
+        missing, unknown = [k for k in plain if k not in state], [k for k in state if k not in plain]
+        if strict and (missing or unknown):
+            what = f"has no '{missing[0]}'" if missing else f"has '{unknown[0]}', which the model does not"
+            count = len(missing) + len(unknown)
+            raise NetSplitError(
+                f"the state {what} ({count} keys differ): give one of this model, or strict=False."
+            )
+        given = {k: state[k] for k in plain if k in state and isinstance(plain[k], Tensor)}
+        for k, value in given.items():
+            if not isinstance(value, Tensor) or value.shape != plain[k].shape:
+                found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise NetSplitError(
+                    f"the state's '{k}' is {found}, and {tuple(plain[k].shape)} in this model."
+                )
+        names, placed = self._names(), self._placed()
+        with torch.no_grad():
+            for k in given.keys() - placed:
+                plain[k].copy_(given[k])
+        values = {names.get(k, k): value.detach().cpu() for k, value in given.items() if k in placed}
+        self._open().put(values)
+        return missing, unknown
+
+    @property
+    def learning_rate(self) -> list[float]:
+        """Of each of the optimiser's groups; set it to a number for all, or to one for each.
+
+        A scheduler that is stepped goes on from there as it does in plain PyTorch.
+
+        Raises:
+            NetSplitError: numbers below 0, or not as many as groups.
+        """
+        return self._open().learning_rates
+
+    @learning_rate.setter
+    def learning_rate(self, rates: float | Sequence[float]) -> None:
+        count = len(self._open().learning_rates)
+        every = [float(rates)] * count if isinstance(rates, int | float) else [float(rate) for rate in rates]
+        if len(every) != count or not all(0 <= rate < math.inf for rate in every):
+            raise NetSplitError(f"learning_rate is {rates}: give a number of at least 0, or {count} of them.")
+        self._open().learning_rates = every
+
+    @property
+    def stepped_rates(self) -> tuple[float, ...]:
+        """The learning rates of the optimiser's groups, as they were in the last step."""
+        return tuple(self.runtime.rates)
+
+    def check_length(self, epochs: int, steps_per_epoch: int) -> None:
+        """Refuse a scheduler that ends before a training does.
+
+        Raises:
+            ConfigError: it says how many steps there are.
+        """
+        rate, optimizer = self.runtime.rule.learning_rate, self.runtime.optimizer
+        if rate is not None and isinstance(optimizer, ForModel):
+            rate.check_steps(optimizer, epochs * (steps_per_epoch if rate.every == "step" else 1))
+
+    def end_epoch(self, loss: float) -> None:
+        """Step a scheduler that is stepped every epoch, where there is one; `loss` is the epoch's mean."""
+        rate = self.runtime.rule.learning_rate
+        if rate is not None and rate.every == "epoch":
+            self.step_scheduler(loss)
+
+    def step_scheduler(self, loss: float | None = None) -> None:
+        """Step a scheduler that is stepped every epoch; `netsplit.training.fit` does it by itself.
+
+        Args:
+            loss: for ``ReduceLROnPlateau``.
+
+        Raises:
+            NetSplitError: there is no such scheduler, or `loss` is missing.
+        """
+        rate = self.runtime.rule.learning_rate
+        if rate is None or rate.every != "epoch":
+            why = "none was given" if rate is None else "its scheduler is stepped with every optimiser step"
+            raise NetSplitError(
+                f"this model has no scheduler to step ({why}): give netsplit.LearningRate(…, every='epoch')."
+            )
+        rate.check_loss(loss)
+        self._open().step_scheduler(loss)
 
     def save(self, path: str | Path) -> None:
         """Write `state_dict` to a file that `torch.load` reads, whole or not at all."""
-        state = self.state_dict()
-        try:
-            write_atomically(path, lambda file: torch.save(state, file))
-        except RuntimeError as error:  # torch's way to say that the disk is full
-            reason = str(error).splitlines()[0]
-            raise NetSplitError(f"checkpoint '{path}' could not be written whole: {reason}.") from error
+        save_state(self.state_dict(), path)
 
     def save_checkpoint(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write all that training needs to go on, whole or not at all: docs/checkpoints.md.
@@ -209,14 +321,27 @@ class ParallelModel:
 
     def _own_state(self) -> State:
         """What no device holds: tensors that nothing depends on, and where random numbers stand."""
-        placed = {
+        placed = self._placed()
+        rest = {f"model.{k}": t.detach() for k, t in self.model.state_dict().items() if k not in placed}
+        return {**rest, "rng.controller": torch.get_rng_state(), **draws_state(self.runtime.draws)}
+
+    def _names(self) -> dict[str, str]:
+        """Further name of a tied tensor -> that which its initializer has."""
+        return {alias: init.name for init in self.graph.initializers.values() for alias in init.aliases}
+
+    def _placed(self) -> set[str]:
+        """Names of the tensors that devices hold."""
+        return {
             name
             for graph in (self._inference(), self.graph)
             for k, init in graph.initializers.items()
             for name in (k, *init.aliases)
         }
-        rest = {f"model.{k}": t.detach() for k, t in self.model.state_dict().items() if k not in placed}
-        return {**rest, "rng.controller": torch.get_rng_state(), **draws_state(self.runtime.draws)}
+
+    def _plain(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Initializers as the plain model's state."""
+        names, plain = self._names(), self.model.state_dict()
+        return {key: trained.get(names.get(key, key), plain[key].detach().cpu()) for key in plain}
 
     def _inference(self) -> Graph:
         assert self.runtime.inference is not None

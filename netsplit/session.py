@@ -12,7 +12,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +28,8 @@ from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.step import as_tuple, capture, capture_inference
+from netsplit.learning_rate import LearningRate
+from netsplit.optimizers import for_model
 from netsplit.parallel import ParallelModel
 from netsplit.partition.base import Partitioner, Placement, Problem
 from netsplit.profile.costs import Costs
@@ -237,6 +239,8 @@ class Session:
         optimizer: OptimizerFactory,
         clip_norm: float | None = None,
         autocast: str | None = None,
+        learning_rate: LearningRate | None = None,
+        ema_decay: float | None = None,
     ) -> Study:
         """Capture the training step, measure its operators on a worker of each device kind.
 
@@ -244,6 +248,8 @@ class Session:
             batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
             clip_norm: the gradients' norm over all devices is cut to this before a step.
             autocast: "bfloat16" or "float16" for ``torch.autocast``; float16 brings a loss scale.
+            learning_rate: how it changes while training goes on.
+            ema_decay: of moving averages of the parameters; None: there are none.
 
         Raises:
             CaptureError: the model cannot be captured.
@@ -259,8 +265,10 @@ class Session:
         values = initial_values(model, inference) | initial_values(model, graph, loss)
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
         in_flight = schedule.in_flight(len(self.spec.devices))
+        optimizer = for_model(optimizer, model, loss)
         costs = self._costs(graph, inputs + targets, values, optimizer, in_flight)
-        rule = UpdateRule(clip_norm, loss_scaling=autocast == "float16")
+        rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay)
+        costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
         return Study(model, graph, inference, values, costs, self.cluster, schedule, optimizer, loss, rule)
 
     def deploy(self, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -51,7 +52,7 @@ def fit(
     checkpoints: Checkpoints | None = None,
     restart: Restart | None = None,
 ) -> History:
-    """Train, and evaluate after every epoch.
+    """Train, and evaluate after every epoch; then a learning rate that changes every epoch is stepped.
 
     Batches are the model's own size, in an order that depends on `seed` and the epoch alone; the last
     of an epoch may be smaller. With `checkpoints`, training begins at the newest of them.
@@ -65,8 +66,8 @@ def fit(
             goes on from the newest checkpoint, or from the beginning where there is none.
 
     Raises:
-        ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, or the
-            checkpoint is of another model or data order.
+        ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, the scheduler
+            has fewer steps than the training, or the checkpoint is of another model or data order.
         NetSplitError: a checkpoint cannot be written.
         WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row
             without a checkpoint between.
@@ -74,6 +75,7 @@ def fit(
     if accumulate < 1:
         raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
     training = _Training(model, data, epochs, seed, observer, metric, accumulate, drop_last, checkpoints)
+    training.check_length()
     training.begin()
     while True:
         try:
@@ -176,6 +178,12 @@ class _Training:
         count = len(self.data.train)
         return count - count % self.model.batch_size if self.drop_last else count
 
+    def check_length(self) -> None:
+        """Refuse a scheduler that ends before the training does."""
+        self.model.check_length(
+            self.epochs, math.ceil(self._samples / (self.accumulate * self.model.batch_size))
+        )
+
     def _due_after_step(self) -> bool:
         return self.checkpoints is not None and self.checkpoints.due_after_step(self.position.step)
 
@@ -190,7 +198,7 @@ class _Training:
             loss, timed = self._step(loader, total)
             seconds = time.perf_counter() - start
             seen += total
-            done = Iteration(self.position.step, epoch, loss, seconds, timed, total)
+            done = Iteration(self.position.step, epoch, loss, seconds, timed, total, self.model.stepped_rates)
             self.position = self.position.after(total, loss, seconds)
             self.since_start += 1
             yield done
@@ -239,6 +247,7 @@ class _Training:
         accuracy = self.model.evaluate(tests, self.metric)
         done = Epoch(position.epoch, position.loss_sum / position.samples, accuracy, position.seconds)
         self.history.epochs.append(done)
+        self.model.end_epoch(done.train_loss)
         self.position = position.next_epoch()
         if done.index >= self.told.epoch:
             self.told = Position(epoch=done.index + 1, step=self.told.step)

@@ -29,6 +29,8 @@ from runners._entry import CONF, entry, sentence, tracker_of
 if TYPE_CHECKING:
     from netsplit.cases import Cases
     from netsplit.cluster.local import ClusterSpec
+    from netsplit.learning_rate import LearningRate
+    from netsplit.optimizers import OptimizerFactory
     from netsplit.partition.base import Partitioner
     from netsplit.program.schedules import Schedule
     from netsplit.records import Comparison
@@ -39,8 +41,8 @@ __all__ = ["job", "main"]
 log = logging.getLogger(__name__)
 
 GROUPS = (
-    "model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "tracking", "loss", "cases",
-    "published",
+    "model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "scheduler", "tracking", "loss",
+    "cases", "published",
 )  # fmt: skip
 NAMED = ("model", "dataset", "cluster", "schedule", "optimizer")
 TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
@@ -129,6 +131,8 @@ class _Parts:
     spec: ClusterSpec | ClusterDescription
     partitioners: dict[str, Partitioner]
     schedule: Schedule
+    optimizer: OptimizerFactory
+    learning_rate: LearningRate | None
 
 
 def _checked(cfg: DictConfig, case: str | None = None) -> _Parts:
@@ -141,6 +145,8 @@ def _checked(cfg: DictConfig, case: str | None = None) -> _Parts:
             build(cfg.cluster),
             {name: build(node) for name, node in cfg.partitioner.items()},
             build(cfg.schedule),
+            build(cfg.optimizer),
+            build(cfg.scheduler),
         )
         if isinstance(parts.spec, ClusterDescription):
             parts.spec.require_models()
@@ -162,8 +168,9 @@ def _comparison(
 
     import torch
 
-    from netsplit.comparison import Experiment, compare
+    from netsplit.comparison import Experiment, compare, with_length
     from netsplit.forecast import forecast
+    from netsplit.optimizers import for_model
     from netsplit.profile.measured import default_folder
     from netsplit.profile.optimizer import check_optimizer
     from netsplit.session import Session
@@ -172,14 +179,15 @@ def _comparison(
     torch.manual_seed(settings.seed)
     data = build(cfg.dataset)
     _check_classes(cfg, data.num_classes)
-    optimizer = build(cfg.optimizer)
-    check_optimizer(optimizer)
     with torch.device("meta") if isinstance(spec, ClusterDescription) else nullcontext():
         model = build(cfg.model)
+    loss = build(cfg.loss)
+    optimizer = for_model(parts.optimizer, model, loss)
+    check_optimizer(optimizer)
     experiment = Experiment(
         name=name,
         model=model,
-        loss=build(cfg.loss),
+        loss=loss,
         data=data,
         partitioners=parts.partitioners,
         schedule=parts.schedule,
@@ -195,8 +203,11 @@ def _comparison(
         resume=settings.resume,
         checkpoint=settings.checkpoint,
         variable_copies=settings.variable_copies,
+        learning_rate=parts.learning_rate,
+        ema_decay=settings.ema_decay,
         labels=labels,
     )
+    experiment = with_length(experiment)
     log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(spec, ClusterDescription):
@@ -273,7 +284,7 @@ def _labels(cfg: DictConfig, rest: DictConfig | None = None, case: str | None = 
     """
     choices = HydraConfig.get().runtime.choices
     found: dict[str, Any] = {"experiment": choices.get("experiment"), "case": case, "command": _command()}
-    for group in NAMED:
+    for group in (*NAMED, "scheduler"):
         same = rest is None or cfg[group] == rest[group]
         found[group] = choices.get(group if same else f"{group}@cases.{case}.{group}")
     return {group: str(option) for group, option in found.items() if option is not None}

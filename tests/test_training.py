@@ -35,12 +35,19 @@ class Pretender:
     """Losses count 0, 1, 2, …; remembers which samples it was given and how."""
 
     batch_size = BATCH
+    stepped_rates = (0.1,)
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.shares: list[tuple[float, bool]] = []
         self.seen: list[list[int]] = []
         self.evaluated: list[list[int]] = []
+
+    def check_length(self, epochs: int, steps_per_epoch: int) -> None:
+        pass
+
+    def end_epoch(self, loss: float) -> None:
+        pass
 
     def train_batch(self, inputs: Tensor, targets: Tensor, *, share: float = 1.0, step: bool = True) -> float:
         return self._step("plain", inputs, share, step)

@@ -8,10 +8,10 @@ from typing import Any
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import Facts, analyse, storage_id
-from netsplit.graph.whole import GradientHook
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.record import Call, Recorder
 from netsplit.graph.template import references
+from netsplit.graph.whole import GradientHook
 
 __all__ = ["built"]
 
@@ -125,8 +125,8 @@ def _add_hooks(recorder: Recorder) -> None:
     for name, tensor in recorder.stand_ins.real.items():
         if getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise CaptureError(
-                f"parameter '{name}' has a post-accumulate-grad hook, which needs gradients that are summed over "
-                "micro-batches: remove it, and do what it does in the optimiser."
+                f"parameter '{name}' has a post-accumulate-grad hook, which needs gradients that are summed "
+                "over micro-batches: remove it, and do what it does in the optimiser."
             )
         own = tuple((tensor._backward_hooks or {}).values()) if tensor.is_leaf else ()
         if own and name in recorder.stand_ins.fake:
@@ -141,8 +141,8 @@ def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> N
     for call in recorder.calls:
         if any(storage_id(recorder.tensor(*each)) == storage for each in call.writes):
             raise CaptureError(
-                f"a tensor with a gradient hook is written in place at {call.source or 'an unknown line'}: use "
-                "the operator's form that is not in place."
+                f"a tensor with a gradient hook is written in place at {call.source or 'an unknown line'}: "
+                "use the operator's form that is not in place."
             )
     before = recorder.calls
     producer = next((i for i, call in enumerate(before) if reference[1] in call.outputs), -1)

@@ -25,12 +25,12 @@ from torch.utils import _pytree as pytree
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.build import built
-from netsplit.graph.whole import ModuleCall, skeleton_of, tensors_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.keep import kept
 from netsplit.graph.observe import Observation, Observed, observe
 from netsplit.graph.record import Recorder, Unrecordable, is_users
 from netsplit.graph.traps import trapped
+from netsplit.graph.whole import ModuleCall, skeleton_of, tensors_of
 
 __all__ = ["graph_of_step"]
 
@@ -194,8 +194,8 @@ def _copied(module: nn.Module) -> nn.Module:
             return skeleton_of(module)
         except Exception as error:
             raise CaptureError(
-                f"a {type(module).__name__} would have to run whole on one device, and it cannot be copied there "
-                f"({_line_of(error)}): let what it holds be copied by copy.deepcopy."
+                f"a {type(module).__name__} would have to run whole on one device, and it cannot be copied "
+                f"there ({_line_of(error)}): let what it holds be copied by copy.deepcopy."
             ) from error
 
 
@@ -232,8 +232,8 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
         raise _refusal(job, first, f"it would have to stay whole on one device, but {error}") from error
     except Exception as error:
         raise CaptureError(
-            f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch{_where(error)}: "
-            f"{_line_of(error)}; check the model and the batch."
+            f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch"
+            f"{_where(error)}: {_line_of(error)}; check the model and the batch."
         ) from error
 
 

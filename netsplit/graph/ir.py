@@ -65,7 +65,7 @@ class Initializer:
 
 
 CALL = "netsplit.call"
-"""Begins the operator of a node that is a piece of Python: its callable is in `Graph.calls` (see `graph.whole`)."""
+"""Begins the operator of a node that is a piece of Python, which is in `Graph.calls` (see `graph.whole`)."""
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,13 @@ def _safe(part: str) -> str:
 _OF_GRAPH_MODULES = frozenset(vars(fx.GraphModule)) | {"training"}
 
 
+def _named(function: Any, name: str) -> Callable[..., Any]:
+    """With what fx asks of a function that it writes a call of."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = __name__
+    return function
+
+
 def _recomputed(module: nn.Module, *args: torch.Tensor) -> Any:
     return checkpoint(drawing_as_now(module), *args, use_reentrant=False)
 
@@ -169,9 +176,7 @@ class _Writer:
         part.begin(given)
         for node in nodes:
             part.emit(node)
-        function = partial(_recomputed, part.end(needed))
-        function.__name__ = function.__qualname__ = nodes[0].checkpoint  # type: ignore[attr-defined]
-        function.__module__ = __name__
+        function = _named(partial(_recomputed, part.end(needed)), nodes[0].checkpoint)
         for node in nodes:
             self._hold(node)
         results = self.fx.call_function(function, tuple(self.known[key] for key in given))
@@ -228,9 +233,7 @@ def _emit(
         kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
     target = in_its_mode(node, target, device or "cpu")
     if node_draws(node):
-        target = partial(drawn, node.name, target)
-        target.__name__ = target.__qualname__ = f"{node.kind}_drawn"
-        target.__module__ = __name__
+        target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
     call = fx_graph.call_function(target, args, kwargs)
     if _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
@@ -263,6 +266,8 @@ class _Root(nn.Module):
                 module._modules[part] = nn.Module()
             module = module._modules[part]  # type: ignore[assignment]
         value = self._values[name]
-        store = module._parameters if isinstance(value, nn.Parameter) else module._buffers
-        store[leaf] = value  # type: ignore[index]
+        if isinstance(value, nn.Parameter):
+            module._parameters[leaf] = value
+        else:
+            module._buffers[leaf] = value
         return ".".join([*path, leaf])

@@ -64,7 +64,7 @@ def in_its_mode(node: Node, operator: Callable[..., Any], device: torch.device |
 
 
 def written_references(graph: Graph, node: Node) -> list[tuple[str, str]]:
-    """("var" | "init", name) of every tensor argument that the operator writes; a call of Python knows itself."""
+    """("var" | "init", name) of every tensor argument that a node writes; a call of Python knows itself."""
     if node.op.startswith(CALL):
         given = list(references(node.args))
         return [given[i] for i in graph.calls[node.op].writes]

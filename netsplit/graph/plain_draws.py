@@ -18,9 +18,8 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.ir import Graph, Node
+from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.random import (
-    CALL,
     DrawKey,
     generators_kept,
     in_logical_order,

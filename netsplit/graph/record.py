@@ -12,7 +12,7 @@ keeps. Nothing of the model is traced as a program, and so nothing is decided by
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,7 @@ _COMPARED = {_ATEN.lt.Scalar: (True, False), _ATEN.ge.Scalar: (False, True)}
 """Comparison of a draw from [0, 1) with a number -> the answer where it is at least 1, and at most 0."""
 
 
-class Unrecordable(Exception):  # noqa: N818
+class Unrecordable(Exception):
     """A part of the model that cannot be recorded operator by operator; `modules` are those it is in."""
 
     def __init__(

@@ -27,7 +27,7 @@ def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
     for module, prefix in ((model, ""), (loss, "")):
         if not isinstance(module, nn.Module):
             continue
-        tensors = dict(module.named_parameters(remove_duplicate=False))
+        tensors: dict[str, Tensor] = {**dict(module.named_parameters(remove_duplicate=False))}
         tensors |= dict(module.named_buffers(remove_duplicate=False))
         if module is loss:
             prefix = _free_prefix(found)
@@ -118,8 +118,8 @@ class StandIns:
             name = self._attributes.get(tensor._cdata)
             what = f"the attribute '{name}'" if name else f"a tensor of shape {tuple(tensor.shape)}"
             raise CaptureError(
-                f"{what}, used{self.where()}, requires a gradient and is no parameter of the model or the loss, so "
-                "that no optimiser would step it: register it as an nn.Parameter (or its module as a "
+                f"{what}, used{self.where()}, requires a gradient and is no parameter of the model or the loss, "
+                "so that no optimiser would step it: register it as an nn.Parameter (or its module as a "
                 "submodule), or detach it."
             )
         own = self._attributes.get(tensor._cdata)

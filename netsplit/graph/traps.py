@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from netsplit.graph.whole import FunctionCall, tensors_of
 from netsplit.graph.record import Recorder, Unrecordable
 from netsplit.graph.stand_ins import attribute_tensors
+from netsplit.graph.whole import FunctionCall, tensors_of
 
 __all__ = ["Whole", "trapped"]
 
@@ -151,7 +151,7 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
                 continue
             if new.shape != old.shape or new.dtype != old.dtype or new.requires_grad:
                 raise recorder.failure(
-                    f"'{key}' becomes a tensor of another shape or type, or one with a gradient, from step to step"
+                    f"'{key}' becomes a tensor of another shape or type, or one with a gradient, in every step"
                 )
             store[key] = old
             with torch.no_grad():
@@ -162,7 +162,7 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
 
 
 _DATA = (Tensor.data.__get__, Tensor.data.__set__)  # type: ignore[attr-defined]
-_GRADIENT = Tensor.grad.__get__  # type: ignore[attr-defined]
+_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 _TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
 _DIFFERENTIATED = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
 

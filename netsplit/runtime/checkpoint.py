@@ -7,6 +7,8 @@
     rng.controller                   state of the controller's random number generator
     replica.<device>.<name>          a buffer as a further replica of a stage has it
     scaler.*                         a GradScaler's state, under float16
+    scheduler.kind, .state           the learning rate's scheduler: its class, its state_dict()
+    average.<name>, averages.count   moving averages of the parameters, and of how many steps
 
 The keys under ``model`` and ``optimizer`` are those of a plain model and of torch's own flattened form of
 an optimiser; no key says which device wrote it, so any placement can read what any other wrote.
@@ -21,9 +23,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.random import DrawCounter
+from netsplit.learning_rate import settings_of
 from netsplit.runtime.checkpoint_files import (
     Refusal,
     Saved,
@@ -36,6 +41,9 @@ from netsplit.runtime.checkpoint_files import (
 from netsplit.runtime.share import Share
 
 __all__ = ["Holder", "draws_state", "load_draws", "load_own", "load_plain"]
+
+_SCHEDULED = ("lr", "momentum", "betas")  # what schedulers change
+_LISTS = ("params", "param_names")  # of an optimiser's group; the rest are its hyperparameters
 
 
 @dataclass
@@ -67,12 +75,14 @@ class Holder:
                 continue
             for key in (name, *self.aliases.get(name, ())):
                 found[f"model.{key}"] = tensor.detach()
-        return found | _optimizer_state(self.share) | _scaler_state(self.share)
+        found |= _optimizer_state(self.share) | _scheduler_state(self.share)
+        return found | self._averages() | ({} if self.share.idle else _scaler_state(self.share))
 
     def load(self, folder: Path) -> list[str] | Refusal:
         """Take this device's tensors from a checkpoint; hyperparameters that it changed, in words."""
         try:
             saved = Saved(folder)
+            _check_scheduler(self.share.scheduler, saved)
             saved.read(
                 {
                     self._key(name, saved): tensor.detach()
@@ -81,9 +91,30 @@ class Holder:
                 }
             )
             _load_scale(self.share, saved)
-            return _load_optimizer(self.share, saved)
+            changed = _load_optimizer(self.share, saved)
+            return changed + _load_scheduler(self.share.scheduler, saved) + self._load_averages(saved)
         except (OSError, NetSplitError) as error:
             return Refusal(reason_of(error))
+
+    def _averages(self) -> State:
+        averages = self.share.averages
+        if averages is None:
+            return {}
+        found: State = {"averages.count": averages.count}
+        for name, tensor in averages.values.items():
+            found |= {f"average.{key}": tensor for key in (name, *self.aliases.get(name, ()))}
+        return found
+
+    def _load_averages(self, saved: Saved) -> list[str]:
+        averages, there = self.share.averages, "averages.count" in saved.entries
+        if averages is None:
+            return ["its averages of parameters are left out"] if there else []
+        if not there:
+            averages.count = 0
+            return ["it has no averages of parameters, which begin anew"]
+        values = {f"average.{name}": tensor for name, tensor in averages.values.items()}
+        averages.count = saved.read({"averages.count": None, **values})["averages.count"]
+        return []
 
     def _key(self, name: str, saved: Saved) -> str:
         own = f"replica.{self.device}.{name}"
@@ -119,6 +150,8 @@ def load_plain(
     *,
     loss: object = None,
     scaler: torch.amp.GradScaler | None = None,
+    scheduler: LRScheduler | None = None,
+    averages: AveragedModel | None = None,
 ) -> dict[str, Any]:
     """Load a checkpoint into a plain model and its optimiser, which then go on as the split one would.
 
@@ -127,6 +160,8 @@ def load_plain(
     Args:
         loss: a module with parameters or buffers of its own, where it is one.
         scaler: of a float16 training.
+        scheduler: of the optimiser, where the training had one.
+        averages: a copy of the model, where the training kept averages; other tensors of it are the model's.
 
     Returns:
         What was stored beside the tensors: where the training stands.
@@ -151,7 +186,21 @@ def load_plain(
         places = saved.below("scaler")
         values = saved.read(dict.fromkeys(places.values()))
         scaler.load_state_dict({key: values[place] for key, place in places.items()})
+    if scheduler is not None:
+        _check_scheduler(scheduler, saved)
+        _load_scheduler(scheduler, saved)
+    if averages is not None:
+        _load_averaged_model(averages, model, saved)
     return extra
+
+
+def _load_averaged_model(averages: AveragedModel, model: nn.Module, saved: Saved) -> None:
+    if "averages.count" not in saved.entries:
+        raise ConfigError(f"checkpoint '{saved.folder}' has no averages of parameters: leave averages out.")
+    averages.module.load_state_dict(model.state_dict())
+    found = {f"average.{name}": tensor.detach() for name, tensor in averages.module.named_parameters()}
+    saved.read({place: tensor for place, tensor in found.items() if place in saved.entries})
+    averages.n_averaged.fill_(saved.read({"averages.count": None})["averages.count"])
 
 
 def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -197,7 +246,7 @@ def _optimizer_state(share: Share) -> dict[str, Any]:
             for key, value in share.optimizer.state.get(parameter, {}).items():
                 found[f"{_state(name)}.{key}"] = value.detach() if isinstance(value, Tensor) else value
             for key, value in group.items():
-                if key != "params":
+                if key not in _LISTS:
                     found[f"{_hyper(name)}.{key}"] = value
     return found
 
@@ -211,18 +260,22 @@ def _load_optimizer(share: Share, saved: Saved) -> list[str]:
     if share.optimizer is None:
         return []
     names = {id(tensor): name for name, tensor in reversed(share.tensors.items())}
+    groups = share.optimizer.param_groups
+    whole = share.groups or [[names[id(p)] for p in group["params"]] for group in groups]
+    firsts = [next((name for name in each if saved.below(_hyper(name))), "") for each in whole]
     wanted: dict[str, Any] = {}
-    for group in share.optimizer.param_groups:
-        wanted |= _hyperparameters(saved, names[id(group["params"][0])], group)
+    for first, group in zip(firsts, groups, strict=True):
+        wanted |= _hyperparameters(saved, first, group)
         for parameter in group["params"]:
             wanted |= _moments(saved, names[id(parameter)], parameter, group)
     values = saved.read(wanted)
     changed: dict[str, None] = {}
     share.optimizer.state.clear()
-    for group in share.optimizer.param_groups:
-        for key, place in saved.below(_hyper(names[id(group["params"][0])])).items():
-            if key in group:
-                if group[key] != values[place]:
+    for first, group in zip(firsts, groups, strict=True):
+        for key, place in saved.below(_hyper(first)).items():
+            if key in group and place in values:
+                scheduled = share.scheduler is not None and key in _SCHEDULED
+                if group[key] != values[place] and not scheduled:
                     changed[f"{key} {group[key]} becomes {values[place]}"] = None
                 group[key] = values[place]
         for parameter in group["params"]:
@@ -232,9 +285,48 @@ def _load_optimizer(share: Share, saved: Saved) -> list[str]:
     return list(changed)
 
 
+def _scheduler_state(share: Share) -> State:
+    if share.scheduler is None:
+        return {}
+    kind = type(share.scheduler).__name__
+    return {"scheduler.kind": kind, "scheduler.state": share.scheduler.state_dict()}
+
+
+def _check_scheduler(scheduler: LRScheduler | None, saved: Saved) -> None:
+    """Refuse a checkpoint without a scheduler, or with one of another kind, for a training that has one.
+
+    Raises:
+        ConfigError: it says which.
+    """
+    if scheduler is None:
+        return
+    kind, start = type(scheduler).__name__, f"checkpoint '{saved.folder}' was saved"
+    if "scheduler.kind" not in saved.entries:
+        raise ConfigError(
+            f"{start} without a scheduler, and this training has {kind}: leave it out, or begin with the "
+            "checkpoint's parameters only (load_state_dict)."
+        )
+    theirs = saved.read({"scheduler.kind": None})["scheduler.kind"]
+    if theirs != kind:
+        raise ConfigError(
+            f"{start} with the scheduler {theirs}, and this training has {kind}: give the same."
+        )
+
+
+def _load_scheduler(scheduler: LRScheduler | None, saved: Saved) -> list[str]:
+    """Fill the scheduler's state; its settings that the checkpoint changed, in words."""
+    if scheduler is None:
+        there = "scheduler.kind" in saved.entries
+        return ["its scheduler is left out, so that the learning rate stays"] if there else []
+    before = settings_of(scheduler)
+    scheduler.load_state_dict(saved.read({"scheduler.state": None})["scheduler.state"])
+    after = settings_of(scheduler)
+    return [f"{key} {before[key]} becomes {after[key]}" for key in before if before[key] != after.get(key)]
+
+
 def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """What is read for one group: those of its first parameter."""
-    own = {key for key in group if key != "params"}
+    """What is read for one group: those of its first parameter that the checkpoint has."""
+    own = {key for key in group if key not in _LISTS}
     found = saved.below(_hyper(name))
     theirs, ours = sorted(set(found) - own), sorted(own - set(found))
     if theirs and ours:

@@ -42,7 +42,7 @@ class DistributedRuntime:
     Args:
         values: the initializers.
         inference: the program of `predict`.
-        rule: what happens to gradients before the optimiser sees them.
+        rule: what happens before and after the optimiser steps.
         resized: makes the training program for a batch of another size (see `train_batch`).
         seed: of random operators, with what `draws` counts; not of where they run.
     """
@@ -65,6 +65,9 @@ class DistributedRuntime:
         self.programs: dict[int, Program] = {_samples(program): program}
         self.running = program
         self.draws = DrawCounter(seed)
+        self.optimizer = optimizer
+        self.rule = rule or UpdateRule()
+        self.rates: list[float] = []  # of the optimiser's groups in the last step
         pool.runs({1: program} if inference is None else {1: program, 2: inference})
         followers = {name for each in program.replicas.values() for name in each[1:]}
         light = _light(program), None if inference is None else _light(inference)
@@ -138,10 +141,28 @@ class DistributedRuntime:
             for k in self.inference.graph.output_variables
         }
 
-    def state(self) -> dict[str, Tensor]:
-        """Every initializer by the model's own name, on the CPU."""
-        parts = self.pool.call(_state)
+    def state(self, averaged: bool = False) -> dict[str, Tensor]:
+        """Every initializer by the model's own name, on the CPU; if asked for, parameters' averages."""
+        parts = self.pool.call(_state, averaged)
         return {k: t for _, part in sorted(parts, key=lambda found: found[0]) for k, t in part.items()}
+
+    def put(self, values: Mapping[str, Tensor]) -> None:
+        """Give initializers these values, on every device that holds them."""
+        self.pool.call_each(_put, [(self._values_of(name, values),) for name in self.program.devices])
+
+    @property
+    def learning_rates(self) -> list[float]:
+        """Of the optimiser's groups, which every device has alike."""
+        found: list[float] = self.pool.call_one(0, _rates)
+        return found
+
+    @learning_rates.setter
+    def learning_rates(self, rates: list[float]) -> None:
+        self.pool.call(_set_rates, rates)
+
+    def step_scheduler(self, loss: float | None = None) -> None:
+        """Step the learning rate on every device; `loss` is for schedulers that go by it."""
+        self.pool.call(_step_scheduler, loss)
 
     def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
         """Write what all devices hold, and what the controller adds (see `checkpoint_files.write`)."""
@@ -188,6 +209,7 @@ class DistributedRuntime:
         shares, key = loss_shares(program, share), self.draws.training()
         results = self._call(_train, program, feeds, samples, shares, step, mode, key)
         self.draws.batches += 1
+        self.rates = results[0].rates
         return results
 
     def _program_for(self, inputs: Any, targets: Any) -> Program:
@@ -246,6 +268,7 @@ class _Iteration:
     began_s: float
     events: list[Event]
     peak_bytes: int | None
+    rates: list[float]  # of the optimiser's groups, as they were in the step
 
 
 def _merged(results: list[_Iteration], seconds: float) -> Timeline:
@@ -301,6 +324,7 @@ def _train(
     key: DrawKey,
 ) -> _Iteration:
     executor: Executor = worker.memory["train"][samples]
+    rates = executor.share.learning_rates
     worker.board.phase = 1
     executor.recorder.detailed = mode == "events"
     peak: int | None = None
@@ -314,7 +338,7 @@ def _train(
     recorder = executor.recorder
     losses = {i: float(tensor) for (_, i), tensor in outputs.items()}
     events = recorder.events if mode == "events" else []
-    return _Iteration(worker.device.name, losses, recorder.began_s, events, peak)
+    return _Iteration(worker.device.name, losses, recorder.began_s, events, peak, rates)
 
 
 def _predict(worker: Worker, feeds: list[dict[str, Tensor]], key: DrawKey) -> dict[tuple[str, int], Tensor]:
@@ -339,7 +363,33 @@ def _load_part(worker: Worker, rules: _CheckpointRules, folder: Path) -> list[st
     return rules.holder(worker).load(folder)
 
 
-def _state(worker: Worker) -> tuple[bool, dict[str, Tensor]]:
+def _state(worker: Worker, averaged: bool) -> tuple[bool, dict[str, Tensor]]:
     """Whether this is a first replica, and its tensors."""
     share: Share = worker.memory["share"]
-    return share.leading, {k: tensor.detach().cpu() for k, tensor in share.tensors.items()}
+    found = share.tensors
+    if averaged and share.averages is not None:
+        found = found | share.averages.values
+    return share.leading, {k: tensor.detach().cpu() for k, tensor in found.items()}
+
+
+def _put(worker: Worker, values: dict[str, Tensor]) -> None:
+    """Take these values; in place, as segments and the optimiser have the tensors."""
+    share: Share = worker.memory["share"]
+    with torch.no_grad():
+        for name, value in values.items():
+            share.tensors[name].copy_(value)
+
+
+def _rates(worker: Worker) -> list[float]:
+    share: Share = worker.memory["share"]
+    return share.learning_rates
+
+
+def _set_rates(worker: Worker, rates: list[float]) -> None:
+    share: Share = worker.memory["share"]
+    share.set_learning_rates(rates)
+
+
+def _step_scheduler(worker: Worker, loss: float | None) -> None:
+    share: Share = worker.memory["share"]
+    share.step_scheduler(loss)

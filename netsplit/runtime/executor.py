@@ -165,6 +165,9 @@ class Executor:
             self._wait(send, send, handle)
         outputs = self.state.outputs
         self.state = Iteration([])
+        if self.program.training and self.stepping:
+            self.share.idle = not any(isinstance(ins, Step) for ins in self.instructions)
+            self.share.after_iteration()
         self.recorder.end()
         return outputs
 

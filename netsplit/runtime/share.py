@@ -7,28 +7,35 @@ backward ──► gradients, by the Step that takes them ──Reduce──► 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-__all__ = ["LossScale", "OptimizerFactory", "Share", "UpdateRule"]
+from netsplit.learning_rate import LearningRate, step
+from netsplit.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
 
-OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+__all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule"]
 
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """What happens to gradients before the optimiser sees them.
+    """What happens before and after the optimiser steps.
 
     `clip_norm`: their norm over all devices is cut to this, as ``torch.nn.utils.clip_grad_norm_`` does.
     `loss_scaling`: the loss is multiplied by a factor that follows overflows (see `LossScale`).
+    `learning_rate`: how it changes; None: the optimiser's own stays.
+    `ema_decay`: of averages of the parameters (see `Averages`); None: there are none.
     """
 
     clip_norm: float | None = None
     loss_scaling: bool = False
+    learning_rate: LearningRate | None = None
+    ema_decay: float | None = None
 
     @property
     def shared_norm(self) -> bool:
@@ -57,11 +64,36 @@ class LossScale:
 
 
 @dataclass
+class Averages:
+    """Exponential moving averages of parameters, by name.
+
+    Those of ``torch.optim.swa_utils.AveragedModel`` with ``get_ema_multi_avg_fn(decay)``: after the first
+    step the parameters themselves, then decay * average + (1 - decay) * parameter.
+    """
+
+    decay: float
+    values: dict[str, Tensor]
+    count: int = 0
+
+    def update(self, parameters: Mapping[str, Tensor]) -> None:
+        pairs = [(self.values[name], parameter.detach()) for name, parameter in parameters.items()]
+        if self.count == 0:
+            for average, parameter in pairs:
+                average.copy_(parameter)
+        elif pairs:
+            averages, present = map(list, zip(*pairs, strict=True))
+            get_ema_multi_avg_fn(self.decay)(averages, present, self.count)
+        self.count += 1
+
+
+@dataclass
 class Share:
     """A device's own tensors of the model, and their optimiser.
 
-    `tensors` are initializers by the model's names; the optimiser's parameters are the trainable ones in
-    that order. `leading` is False on all replicas but the first: a norm counts their gradients once.
+    `tensors` are initializers by the model's names; the optimiser's parameters are the trainable ones.
+    `leading` is False on all replicas but the first: a norm counts their gradients once.
+    `groups` are the names in the optimiser's groups on all devices, where they are known.
+    `idle` is True where the device has had nothing to step on: it did not see overflows.
     """
 
     tensors: dict[str, Tensor]
@@ -69,6 +101,10 @@ class Share:
     rule: UpdateRule = field(default_factory=UpdateRule)
     leading: bool = True
     scale: LossScale | None = None
+    groups: tuple[tuple[str, ...], ...] = ()
+    scheduler: LRScheduler | None = None
+    averages: Averages | None = None
+    idle: bool = False
 
     @classmethod
     def of(
@@ -80,16 +116,31 @@ class Share:
         rule: UpdateRule | None = None,
         leading: bool = True,
     ) -> Share:
-        """Copies of `values` on `device`; those named in `trainable` become parameters."""
+        """Copies of `values` on `device`; those named in `trainable` become parameters.
+
+        A device without parameters has an optimiser, with empty groups, if `optimizer` is a `ForModel`.
+
+        Raises:
+            ConfigError: the optimiser is not one of these parameters (see `make_optimizer`).
+        """
         tensors: dict[str, Tensor] = {}
         names = set(trainable)
         for name, value in values.items():
             copy = value.detach().clone().to(device)
             tensors[name] = torch.nn.Parameter(copy) if name in names else copy
-        parameters = [tensor for tensor in tensors.values() if isinstance(tensor, torch.nn.Parameter)]
-        made = optimizer(parameters) if optimizer is not None and parameters else None
+        own = {k: tensor for k, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)}
+        made: Made | None = None
+        if optimizer is not None and (own or (isinstance(optimizer, ForModel) and optimizer.parameters)):
+            made = make_optimizer(optimizer, own)
         rule = rule or UpdateRule()
-        return cls(tensors, made, rule, leading, LossScale() if rule.loss_scaling else None)
+        share = cls(tensors, None, rule, leading, LossScale() if rule.loss_scaling else None)
+        if made is not None:
+            share.optimizer, share.groups = made.optimizer, made.groups
+            if rule.learning_rate is not None:
+                share.scheduler = rule.learning_rate.of(made.optimizer)
+        if rule.ema_decay is not None:
+            share.averages = Averages(rule.ema_decay, {k: p.detach().clone() for k, p in own.items()})
+        return share
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -100,10 +151,38 @@ class Share:
     def loss_factor(self) -> float:
         return self.scale.factor if self.scale is not None else 1.0
 
+    @property
+    def learning_rates(self) -> list[float]:
+        """Of every group."""
+        return [] if self.optimizer is None else [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def set_learning_rates(self, rates: Sequence[float]) -> None:
+        """One for each group."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        for group, rate in zip(groups, rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def after_iteration(self) -> None:
+        """What follows an optimiser step on every device alike, whether it has parameters or not."""
+        if self.averages is not None:
+            self.averages.update(self.parameters)
+        if self.rule.learning_rate is not None and self.rule.learning_rate.every == "step":
+            self.step_scheduler(None)
+
+    def step_scheduler(self, loss: float | None) -> None:
+        """See `netsplit.learning_rate.step`."""
+        if self.scheduler is not None:
+            step(self.scheduler, loss)
+
     def all_tensors(self) -> list[Tensor]:
-        """The tensors, their gradients and the optimiser's moments."""
+        """The tensors, their gradients, the optimiser's moments and the averages."""
         found = list(self.tensors.values())
         found += [tensor.grad for tensor in self.tensors.values() if tensor.grad is not None]
+        if self.averages is not None:
+            found += self.averages.values.values()
         if self.optimizer is not None:
             states = self.optimizer.state.values()
             found += [value for state in states for value in state.values() if isinstance(value, Tensor)]

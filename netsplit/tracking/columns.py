@@ -14,7 +14,7 @@ from netsplit.tracking.values import plain
 
 __all__ = ["LABELS", "parameters", "title"]
 
-LABELS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer")
+LABELS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "scheduler")
 _TITLE = ("model", "dataset", "cluster", "schedule")
 _OWN = ("tracking", "checkpoint", "resume", "profile", "partitioner", "hydra")
 _NOISE = ("cluster.name", "cluster.host", "cluster.port", "cluster.timeout_s", "cluster.external")
@@ -52,8 +52,11 @@ def title(method: str, labels: Mapping[str, Any] | None = None) -> str:
 
 
 def _kind(node: Any) -> str:
-    """The last part of a node's target: ``SGD``."""
-    return str(node.get("_target_", "")).rpartition(".")[2] if isinstance(node, dict) else ""
+    """The last part of a node's target, or of the class that the target is given: ``SGD``."""
+    if not isinstance(node, dict):
+        return ""
+    made = next((node[key] for key in ("optimizer", "scheduler") if isinstance(node.get(key), str)), None)
+    return str(made or node.get("_target_", "")).rpartition(".")[2]
 
 
 def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """The names of metrics: what people select in MLflow's compare view, so they stay as they are.
 
-per iteration  loss, iteration_s, throughput (samples/s)
+per iteration  loss, iteration_s, throughput (samples/s),
+               learning_rate where it changed (of the first group; learning_rate.1, .2, … of further ones)
 per epoch      train_loss, test_accuracy, epoch_s
 per run        predicted_iteration_s, measured_iteration_s, prediction_error, mean_throughput,
                predicted_peak_bytes.<device>, measured_peak_bytes.<device>,
@@ -11,7 +12,7 @@ per run        predicted_iteration_s, measured_iteration_s, prediction_error, me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from netsplit.partition.base import SolverReport
@@ -20,6 +21,7 @@ from netsplit.simulate.timeline import Timeline
 __all__ = [
     "epoch_metrics",
     "iteration_metrics",
+    "learning_rate_metrics",
     "overflow_summary",
     "overfull",
     "prediction_error",
@@ -32,6 +34,11 @@ def iteration_metrics(step: int, loss: float, seconds: float, samples: int) -> l
     """Metrics of one iteration; `step` counts over all epochs."""
     throughput = samples / seconds if seconds > 0 else 0.0
     return [("loss", loss, step), ("iteration_s", seconds, step), ("throughput", throughput, step)]
+
+
+def learning_rate_metrics(step: int, rates: Sequence[float]) -> list[tuple[str, float, int]]:
+    """Learning rates of the optimiser's groups, as they were in an iteration's step."""
+    return [(f"learning_rate.{i}" if i else "learning_rate", rate, step) for i, rate in enumerate(rates)]
 
 
 def epoch_metrics(

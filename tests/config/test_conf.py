@@ -15,7 +15,7 @@ from runners._cases import cases_of
 from runners.study import question
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "tracking")
+GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler", "tracking")
 OPTIONS = [
     f"{group}={path.stem}"
     for group in (*GROUPS, "experiment", "partitioner")

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim.swa_utils import AveragedModel
 
 __all__ = [
     "Batch",
@@ -59,15 +61,26 @@ def plain_loop(
     clip_norm: float | None = None,
     autocast: torch.dtype | None = None,
     drawing: Callable[[int, int], AbstractContextManager[object]] = lambda n, i: nullcontext(),
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    named: bool = False,
+    averages: Callable[[nn.Module], AveragedModel] | None = None,
 ) -> Trained:
     """Micro-batches of `size`; a step after every `group` batches, on the mean over all their samples.
 
     Micro-batch i of the n-th batch is computed within `drawing(n, i)`.
 
     float16 autocast scales the loss with ``torch.amp.GradScaler``, whose scale lives as long as the loop.
+
+    Args:
+        scheduler: stepped after every step of the optimiser, or what would have been one.
+        named: the optimiser is made of pairs (name, parameter).
+        averages: updated after every step; the state is then that of the averaged model.
     """
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    updater = optimizer(trainable)
+    pairs = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    trainable = [p for _, p in pairs]
+    updater = optimizer(pairs if named else trainable)  # type: ignore[arg-type]
+    rate = None if scheduler is None else scheduler(updater)
+    averaged = None if averages is None else averages(model)
     scaler = torch.amp.GradScaler("cpu", enabled=autocast is torch.float16)
     losses = []
     for start in range(0, len(batches), group):
@@ -86,8 +99,12 @@ def plain_loop(
             nn.utils.clip_grad_norm_(trainable, clip_norm)
         scaler.step(updater)
         scaler.update()
+        if averaged is not None:
+            averaged.update_parameters(model)
+        if rate is not None:
+            rate.step()
         updater.zero_grad()
-    return Trained(losses, _state(model))
+    return Trained(losses, _state(model if averaged is None else averaged.module))
 
 
 def _autocast(dtype: torch.dtype | None) -> AbstractContextManager[object]:

@@ -26,6 +26,7 @@ from netsplit.program.schedules import (
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.pool import WorkerPool
+from netsplit.runtime.share import OptimizerFactory
 from tests.nets import CASES, DRAWING, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of, placements
 from tests.runtime.references import Batch, Trained
 
@@ -112,19 +113,26 @@ def batches_of(case: Case, steps: int = 3) -> list[Batch]:
     return [case.another(seed) for seed in range(steps)]
 
 
-def local(program: Program, case: Case, batches: Sequence[Batch], **options: Any) -> Trained:
+def local(
+    program: Program, case: Case, batches: Sequence[Batch], optimizer: OptimizerFactory = SGD, **options: Any
+) -> Trained:
     """Trained in this process, from the case's fresh parameters."""
     cluster = cluster_of(len(program.devices))
-    runtime = LocalRuntime(program, cluster, _values(program, case), SGD, **options)
+    runtime = LocalRuntime(program, cluster, _values(program, case), optimizer, **options)
     losses = [runtime.train_batch(*batch) for batch in batches]
     return Trained(losses, runtime.state())
 
 
 def on_workers(
-    program: Program, case: Case, batches: Sequence[Batch], pool: WorkerPool, **options: Any
+    program: Program,
+    case: Case,
+    batches: Sequence[Batch],
+    pool: WorkerPool,
+    optimizer: OptimizerFactory = SGD,
+    **options: Any,
 ) -> Trained:
     """The same on worker processes."""
-    runtime = DistributedRuntime(program, pool, _values(program, case), SGD, **options)
+    runtime = DistributedRuntime(program, pool, _values(program, case), optimizer, **options)
     losses = [runtime.train_batch(*batch) for batch in batches]
     return Trained(losses, runtime.state())
 

@@ -1,0 +1,61 @@
+"""Classes of torch named in a config, with settings checked against what they take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from netsplit.errors import ConfigError
+
+__all__ = ["called", "check_settings"]
+
+
+def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
+    """What a dotted name stands for, or the target itself.
+
+    Raises:
+        ConfigError: there is nothing of that name, or it cannot be called.
+    """
+    if isinstance(target, str):
+        from netsplit.config import locate  # which workers have no need of
+
+        return locate(target, key)
+    if not callable(target):
+        raise ConfigError(f"{key} is {target!r}: give a class or function, or its dotted name.")
+    return target
+
+
+def check_settings(
+    target: Callable[..., Any], settings: Mapping[str, Any], key: str, partly: bool = False
+) -> dict[str, Any]:
+    """Settings that the target takes beside its first parameter, which the program gives.
+
+    Lists become tuples, as torch has pairs such as ``betas``.
+
+    Args:
+        key: of the settings in a config, for the error.
+        partly: what the target must be given may be missing.
+
+    Raises:
+        ConfigError: it takes no such setting, or needs one that is missing.
+    """
+    name = getattr(target, "__name__", str(target))
+    try:
+        parameters = dict(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        parameters = {}
+    of_program = set(list(parameters)[:1])
+    any_key = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = {k: p for k, p in parameters.items() if k not in of_program and p.kind is not p.VAR_KEYWORD}
+    for setting in settings:
+        if setting in of_program:
+            raise ConfigError(f"{key}.{setting} is set by the program: leave it out.")
+        if setting not in known and not any_key:
+            from netsplit.config import suggest
+
+            raise ConfigError(f"{key}.{setting} is not a parameter of {name}: {suggest(setting, known)}")
+    missing = [k for k, p in known.items() if p.default is p.empty and k not in settings]
+    if missing and not partly and not any_key:
+        raise ConfigError(f"{key}.{missing[0]} must be given: {name} needs it.")
+    return {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
