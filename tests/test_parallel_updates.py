@@ -194,7 +194,7 @@ def test_learning_rates_are_set_on_every_device(parallel: ParallelModel) -> None
     assert all(torch.equal(after[k], before[k]) for k, _ in fresh().named_parameters())
     for bad in (-1.0, [0.1], [0.1, float("inf")]):
         with pytest.raises(
-            NetSplitError, match="learning_rate is .*: give a number of at least 0, or 2 of them"
+            NetSplitError, match=r"learning_rate is .*: give a number of at least 0, or 2 of them"
         ):
             parallel.learning_rate = bad
 

@@ -9,7 +9,6 @@ values too, the one around that. In the end that is the whole step, which then r
 
 from __future__ import annotations
 
-import linecache
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -28,9 +27,10 @@ from netsplit.graph.build import built
 from netsplit.graph.ir import Graph
 from netsplit.graph.keep import kept
 from netsplit.graph.observe import Observation, Observed, observe
-from netsplit.graph.record import Recorder, Unrecordable, is_users
+from netsplit.graph.record import Recorder, Unrecordable
 from netsplit.graph.traps import trapped
 from netsplit.graph.whole import ModuleCall, skeleton_of, tensors_of
+from netsplit.graph.words import line_of, quoted, where_of
 
 __all__ = ["graph_of_step"]
 
@@ -120,7 +120,7 @@ def _recorded(job: _Job) -> Graph:
         except (Unrecordable, NetSplitError):
             raise
         except Exception as error:
-            raise recorder._why(error) from error
+            raise recorder.why(error) from error
         outputs = _outputs(recorder, result)
     return built(recorder, names, outputs, job.autocast)
 
@@ -195,7 +195,7 @@ def _copied(module: nn.Module) -> nn.Module:
         except Exception as error:
             raise CaptureError(
                 f"a {type(module).__name__} would have to run whole on one device, and it cannot be copied "
-                f"there ({_line_of(error)}): let what it holds be copied by copy.deepcopy."
+                f"there ({line_of(error)}): let what it holds be copied by copy.deepcopy."
             ) from error
 
 
@@ -233,7 +233,7 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
     except Exception as error:
         raise CaptureError(
             f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch"
-            f"{_where(error)}: {_line_of(error)}; check the model and the batch."
+            f"{where_of(error)}: {line_of(error)}; check the model and the batch."
         ) from error
 
 
@@ -245,32 +245,9 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
         f"{name or 'the model'} ({type(module).__name__})"
         for name, module in zip(names, job.whole.values(), strict=True)
     )
-    log.warning(
-        "%s: %s; so these run whole, each on one device: %s", _quoted(first.frame), first.reason, what
-    )
+    log.warning("%s: %s; so these run whole, each on one device: %s", quoted(first.frame), first.reason, what)
 
 
 def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:
-    where = f" at {_quoted(stop.frame)}" if stop.frame else ""
+    where = f" at {quoted(stop.frame)}" if stop.frame else ""
     return CaptureError(f"{type(job.model).__name__} cannot be captured{where}: {stop.reason}; {why}.")
-
-
-def _quoted(frame: str) -> str:
-    file, _, line = frame.rpartition(":")
-    code = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
-    return f"{frame} ('{code}')" if code else frame
-
-
-def _where(error: BaseException) -> str:
-    frame = None
-    trace = error.__traceback__
-    while trace is not None:
-        if is_users(trace.tb_frame.f_code.co_filename):
-            frame = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return f" at {_quoted(frame)}" if frame else ""
-
-
-def _line_of(error: BaseException) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__).rstrip(".")

@@ -12,7 +12,17 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-__all__ = ["CALL", "INITIALIZER", "TRANSFER", "Graph", "Initializer", "Node", "Variable", "dtype_bytes"]
+__all__ = [
+    "CALL",
+    "HOOK",
+    "INITIALIZER",
+    "TRANSFER",
+    "Graph",
+    "Initializer",
+    "Node",
+    "Variable",
+    "dtype_bytes",
+]
 
 TRANSFER = "netsplit.transfer"
 """Operator of a node that copies a variable to another device (see `program.transfers`)."""
@@ -66,6 +76,10 @@ class Initializer:
 
 CALL = "netsplit.call"
 """Begins the operator of a node that is a piece of Python, which is in `Graph.calls` (see `graph.whole`)."""
+
+
+HOOK = f"{CALL}.gradient_hook"
+"""Begins the operator of a hook on a tensor's gradient (see `graph.whole`)."""
 
 
 @dataclass(frozen=True)

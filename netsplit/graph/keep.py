@@ -32,8 +32,10 @@ def kept(*modules: Any) -> Iterator[None]:
     """Modules, and what they hold, as they were, whatever runs inside; random numbers too."""
     found = [each for root in modules if isinstance(root, nn.Module) for each in root.modules()]
     flags = [(module, module.training) for module in found]
-    stores = [store for module in found for store in (module._parameters, module._buffers, module._modules)]
-    shallow = [(store, dict(store)) for store in stores]
+    stores: list[dict[str, Any]] = [
+        store for module in found for store in (module._parameters, module._buffers, module._modules)
+    ]
+    shallow: list[tuple[Any, Any]] = [(store, dict(store)) for store in stores]
     tensors = {t._cdata: t for module in found for t in _held(module)}
     values = {k: t.detach().clone() for k, t in tensors.items() if not t.is_meta}
     grads = [(t, t.grad) for t in tensors.values() if t.is_leaf]

@@ -113,7 +113,16 @@ def _named(function: Any, name: str) -> Callable[..., Any]:
 
 
 def _recomputed(module: nn.Module, *args: torch.Tensor) -> Any:
-    return checkpoint(drawing_as_now(module), *args, use_reentrant=False)
+    """Only what carries a gradient is an argument: a buffer that the module writes may change in between."""
+    given = {i: arg for i, arg in enumerate(args) if arg.requires_grad}
+
+    def run(*carrying: torch.Tensor) -> Any:
+        whole = list(args)
+        for i, arg in zip(given, carrying, strict=True):
+            whole[i] = arg
+        return module(*whole)
+
+    return checkpoint(drawing_as_now(run), *given.values(), use_reentrant=False)
 
 
 class _Writer:

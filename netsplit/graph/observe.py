@@ -6,9 +6,9 @@ Twice, on different values: only what both times has the same shape can be one o
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,6 @@ class Observation:
     spec: Any
     leaves: tuple[Leaf, ...]
     writes_arguments: bool
-    inside: tuple[int, ...]  # ids of the modules around it
 
     def like(self, other: Observation) -> bool:
         """Whether a capture may take one for the other."""
@@ -68,27 +67,22 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
 
 def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> Observed:
     found: Observed = {}
-    inside: list[int] = []
-    original = nn.Module.__call__
+    versions: dict[int, list[tuple[Tensor, int]]] = {}
 
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        around = tuple(inside)
-        inside.append(id(module))
-        try:
-            if id(module) not in modules:
-                return original(module, *args, **kwargs)
-            given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-            versions = [tensor._version for tensor in given]
-            result = original(module, *args, **kwargs)
-            writes = any(t._version != v for t, v in zip(given, versions, strict=True))
-            leaves, spec = pytree.tree_flatten(result)
-            seen = Observation(spec, tuple(map(_leaf, leaves)), writes, around)
-            found.setdefault(id(module), []).append(seen)
-            return result
-        finally:
-            inside.pop()
+    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        versions[id(module)] = [(tensor, tensor._version) for tensor in given]
 
-    with mock.patch.object(nn.Module, "__call__", call), torch.compiler.set_stance("force_eager"):
+    def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        writes = any(tensor._version != version for tensor, version in versions[id(module)])
+        leaves, spec = pytree.tree_flatten(result)
+        found.setdefault(id(module), []).append(Observation(spec, tuple(map(_leaf, leaves)), writes))
+
+    with ExitStack() as stack:
+        for module in step.modules():
+            if id(module) in modules:
+                stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         step(*batch)
     return found
 

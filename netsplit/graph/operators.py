@@ -15,7 +15,6 @@ from netsplit.graph.template import references
 
 __all__ = [
     "in_its_mode",
-    "is_random",
     "mode_of",
     "operator_of",
     "resolve",

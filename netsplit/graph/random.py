@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from netsplit.graph.autocast import autocast_of
-from netsplit.graph.ir import CALL, Graph, Node
+from netsplit.graph.ir import CALL, HOOK, Graph, Node
 from netsplit.graph.operators import resolve
 
 __all__ = [
@@ -93,7 +93,7 @@ class DrawCounter:
 def node_draws(node: Node) -> bool:
     """Whether a node may draw random numbers, by its operator and the numbers among its arguments."""
     if node.op.startswith(CALL):
-        return True
+        return not node.op.startswith(HOOK)
     return node.op.count(".") == 2 and operator_draws(resolve(node.op), node.args, node.kwargs)
 
 

@@ -11,11 +11,9 @@ keeps. Nothing of the model is traced as a program, and so nothing is decided by
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,11 +27,10 @@ from netsplit.graph.operators import resolve, written_by_schema
 from netsplit.graph.random import operator_draws
 from netsplit.graph.stand_ins import StandIns
 from netsplit.graph.template import decode, encode, references
+from netsplit.graph.words import frame_of, line_of, user_frame
 
-__all__ = ["Call", "Recorder", "Unrecordable", "is_users", "user_frame"]
+__all__ = ["Call", "Recorder", "Unrecordable"]
 
-_TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parent)
 _ATEN = torch.ops.aten
 _CHECKS = frozenset({_ATEN._assert_tensor_metadata.default, _ATEN._assert_async.msg})
 _VALUES = frozenset(
@@ -44,8 +41,11 @@ _COMPARED = {_ATEN.lt.Scalar: (True, False), _ATEN.ge.Scalar: (False, True)}
 """Comparison of a draw from [0, 1) with a number -> the answer where it is at least 1, and at most 0."""
 
 
-class Unrecordable(Exception):
-    """A part of the model that cannot be recorded operator by operator; `modules` are those it is in."""
+class Unrecordable(BaseException):
+    """A part of the model that cannot be recorded operator by operator; `modules` are those it is in.
+
+    No `Exception`, which the model's own code may catch.
+    """
 
     def __init__(
         self, reason: str, modules: tuple[nn.Module, ...], frame: str, differentiates: bool = False
@@ -95,6 +95,7 @@ class Recorder(SchemaCheckMode):
         self.tensors: dict[str, Tensor] = {}
         self.hooks: dict[tuple[str, str], list[Any]] = {}
         self.modules: list[tuple[nn.Module, str]] = []
+        self.failed: tuple[BaseException, tuple[nn.Module, ...]] | None = None  # where an error came up
         self.checkpoints: list[str] = []
         self.code: dict[Any, dict[str, Any]] = {}  # of the user's functions that called operators
         self.stand_ins = StandIns(mode, device_type, model, loss, self.at)
@@ -140,7 +141,7 @@ class Recorder(SchemaCheckMode):
         except (Unrecordable, NetSplitError):
             raise
         except Exception as error:
-            raise self._why(error) from error
+            raise self.why(error) from error
         self._note(func, given, named, result, saved)
         return result
 
@@ -315,11 +316,20 @@ class Recorder(SchemaCheckMode):
             return None
         return _Constants(self).of(*next(iter(found.items())))
 
-    def _why(self, error: Exception) -> Unrecordable:
+    def comes_up(self, error: BaseException) -> None:
+        """Remember the modules around an error, before they are left."""
+        if self.failed is None or self.failed[0] is not error:
+            self.failed = error, tuple(module for module, _ in self.modules)
+
+    def why(self, error: Exception) -> Unrecordable:
+        """An error of the model's code, or of running it without values, as what cannot be recorded."""
+        self.comes_up(error)
+        assert self.failed is not None
         text = f"{type(error).__name__} {error}"
         value = any(word in text for word in ("DataDependent", "DynamicOutputShape", "data-dependent"))
-        reason = "it has sizes or steps that depend on values" if value else _first_line(error)
-        return self.failure(reason)
+        own = "not registered" in text and "Recorder" in text
+        reason = "it has sizes or steps that depend on values" if value or own else line_of(error)
+        return Unrecordable(reason, self.failed[1], frame_of(error) or user_frame())
 
 
 class _Constants:
@@ -376,35 +386,3 @@ def _laid_out(tensor: Tensor) -> tuple[Any, ...]:
 
 def _several(result: Any) -> bool:
     return isinstance(result, list | tuple)
-
-
-def _first_line(error: Exception) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__).rstrip(".")
-
-
-def user_frame(code: dict[Any, dict[str, Any]] | None = None) -> str:
-    """``file:line`` of the innermost frame that is neither torch's nor of this room; "" where there is none.
-
-    `code`: takes that frame's code with its globals.
-    """
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            if code is not None:
-                code[frame.f_code] = frame.f_globals
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
-_USERS: dict[str, bool] = {}
-
-
-def is_users(file: str) -> bool:
-    """Whether a source file is neither torch's nor of this room."""
-    known = _USERS.get(file)
-    if known is None:
-        known = not file.startswith((_TORCH, _HERE, "<")) and not file.endswith("contextlib.py")
-        _USERS[file] = known
-    return known

@@ -116,11 +116,11 @@ class StandIns:
     def _constant(self, tensor: Tensor) -> str:
         if tensor.requires_grad and torch.is_grad_enabled():
             name = self._attributes.get(tensor._cdata)
-            what = f"the attribute '{name}'" if name else f"a tensor of shape {tuple(tensor.shape)}"
+            what = f"attribute '{name}'" if name else f"a tensor of shape {tuple(tensor.shape)}"
             raise CaptureError(
-                f"{what}, used{self.where()}, requires a gradient and is no parameter of the model or the loss, "
-                "so that no optimiser would step it: register it as an nn.Parameter (or its module as a "
-                "submodule), or detach it."
+                f"{what}, used{self.where()}, requires a gradient and is no parameter of the model or the "
+                "loss, so that no optimiser would step it: register it as an nn.Parameter (or its module as "
+                "a submodule), or detach it."
             )
         own = self._attributes.get(tensor._cdata)
         if own is not None and f"attribute {own}" not in self.fake:

@@ -73,7 +73,12 @@ def _module_call(
         try:
             if id(module) in whole:
                 return whole[id(module)](module, args, kwargs)
+            if module._backward_hooks or module._backward_pre_hooks:
+                raise recorder.failure(f"a {type(module).__name__} has hooks on its gradients")
             return original(module, *args, **kwargs)
+        except Exception as error:
+            recorder.comes_up(error)
+            raise
         finally:
             recorder.modules.pop()
 
@@ -102,7 +107,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             except Unrecordable:
                 raise
             except Exception as error:
-                raise recorder._why(error) from error
+                raise recorder.why(error) from error
         leaves, spec = pytree.tree_flatten(result)
         if any(not isinstance(leaf, Tensor | None) for leaf in leaves):
             raise recorder.failure(f"{function.__name__} returns what is no tensor")
@@ -138,7 +143,7 @@ def _checkpoint(recorder: Recorder, names: Iterator[int]) -> Callable[..., Itera
 
 @contextmanager
 def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
-    """Tensors that a module assigns to its buffers, and to attributes that were tensors, are written there."""
+    """Tensors that a module assigns to its buffers, and to what were tensors before, are written there."""
     buffers = [
         (module._buffers, key, old) for module in step.modules() for key, old in module._buffers.items()
     ]
@@ -151,7 +156,7 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
                 continue
             if new.shape != old.shape or new.dtype != old.dtype or new.requires_grad:
                 raise recorder.failure(
-                    f"'{key}' becomes a tensor of another shape or type, or one with a gradient, in every step"
+                    f"'{key}' becomes a tensor of another shape or type, or with a gradient, in every step"
                 )
             store[key] = old
             with torch.no_grad():

@@ -1,0 +1,245 @@
+"""Whether a captured graph trains what the user's own model trains: both run on the same values.
+
+    twice:  plain model ── loss, gradients, buffers ─┐
+            captured graph ── the same ──────────────┴─ equal? else refused, with what differs first
+            (the second time other values, other weights, buffers as the first has left them)
+
+Two calls, since what a capture cannot see is what changes between them: counters, caches, values baked in.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import random
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph.autocast import autocast_of
+from netsplit.graph.batch import Batch
+from netsplit.graph.calls import Loss
+from netsplit.graph.ir import Graph
+from netsplit.graph.keep import changed_state, kept, state_of
+from netsplit.graph.module import initial_values, rebuild
+from netsplit.graph.observe import other_values
+from netsplit.graph.plain_draws import draws
+from netsplit.graph.random import DrawKey, run_microbatch
+from netsplit.graph.step import TrainingStep
+from netsplit.graph.whole import ModuleCall
+from netsplit.graph.words import is_users, line_of, where_of
+
+__all__ = ["check_capture"]
+
+log = logging.getLogger(__name__)
+
+_MOST_OF_MEMORY = 0.8
+_ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
+_COARSE = 0.05  # at most, relative: for dtypes of few digits
+_SWITCH = "check=false trains the captured graph all the same"
+
+
+def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch) -> float | None:
+    """Compare; the seconds it took. None: it was not done, which is logged with the reason.
+
+    Args:
+        model, loss: as `graph` was captured from; left as they are.
+        batch: as the graph was captured at.
+
+    Raises:
+        CaptureError: the graph computes something else, or the model has state that no tensor holds; names
+            what differs first, and what usually causes it.
+    """
+    values = initial_values(model, graph, loss if isinstance(loss, nn.Module) else None)
+    if any(tensor.is_meta for tensor in (*values.values(), *batch.tensors)):
+        return None
+    need = 5 * sum(t.nbytes for t in values.values()) + 2 * sum(v.nbytes for v in graph.variables.values())
+    free = psutil.virtual_memory().available
+    if need > _MOST_OF_MEMORY * free:
+        log.warning(
+            "the capture of %s is not checked against plain PyTorch: it needs %.1f GiB here, %.1f are free",
+            type(model).__name__, need / 2**30, free / 2**30,
+        )  # fmt: skip
+        return None
+    start = time.perf_counter()
+    with kept(model, loss):
+        _Check(model, loss, graph, batch, values).run()
+    return time.perf_counter() - start
+
+
+class _Check:
+    def __init__(
+        self, model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch, values: Mapping[str, Tensor]
+    ) -> None:
+        self.name = type(model).__name__
+        self.model, self.loss = model, loss
+        self.step = TrainingStep(model, loss, batch)
+        self.graph = replace(graph, calls=copy.deepcopy(dict(graph.calls)))
+        self.batch = batch
+        self.real = values
+        self.ours = {k: _own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
+        self.module = rebuild(self.graph, self.ours)
+        self.code: dict[Any, Any] = {}
+
+    def run(self) -> None:
+        states = []
+        for call, tensors in enumerate((self.batch.tensors, other_values(self.batch.tensors))):
+            if call:
+                self._move_weights()
+            with _no_other_draws(self.name):
+                plain = self._plain(call, tensors)
+            states.append(state_of([("the model", self.model), ("the loss", self.loss)], self._code()))
+            ours = self._captured(call, tensors)
+            self._compare(call, plain, ours)
+        changed = changed_state(*states)
+        if changed:
+            raise CaptureError(
+                f"{self.name} keeps state in Python: {changed[0]} is another after every step, which a "
+                "captured step cannot follow: keep it in a buffer (register_buffer) and compute with tensors, or take "
+                f"it out of the forward; {_SWITCH}."
+            )
+
+    def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+        try:
+            with torch.enable_grad(), self._stance():
+                with draws(self.graph, iteration=call), autocast_of(self.graph, "cpu"):
+                    outputs = self.step(*_copies(tensors))
+                outputs[0].backward()
+        except NetSplitError as error:
+            raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
+        except Exception as error:
+            raise CaptureError(
+                f"{self.name} does not train on this batch in plain PyTorch{where_of(error)}: "
+                f"{line_of(error)}; check the model and the batch."
+            ) from error
+        return [t.detach() for t in outputs]
+
+    def _stance(self) -> AbstractContextManager[Any]:
+        """Compiled functions compute the same as they are; but what stays whole may need the compiler."""
+        native = any(isinstance(call, ModuleCall) for call in self.graph.calls.values())
+        return nullcontext() if native else torch.compiler.set_stance("force_eager")
+
+    def _captured(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+        try:
+            with torch.enable_grad():
+                key = DrawKey(iteration=call)
+                found = run_microbatch(self.module, self.graph, _copies(tensors), key)
+                outputs = [found] if isinstance(found, Tensor) else list(found)
+                outputs[0].backward()
+        except Exception as error:
+            raise CaptureError(
+                f"the captured step of {self.name} does not run as the model does{where_of(error)}: "
+                f"{line_of(error)}; {_cause()}."
+            ) from error
+        return [t.detach() for t in outputs]
+
+    def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
+        when = "at the first step" if call == 0 else "at a second step, of other values"
+        for what, a, b in self._pairs(plain, ours):
+            difference = _difference(a, b)
+            if difference is not None:
+                raise CaptureError(
+                    f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
+                    f"({difference}); {_cause()}; {_SWITCH}."
+                )
+
+    def _pairs(
+        self, plain: list[Tensor], ours: list[Tensor]
+    ) -> Iterator[tuple[str, Tensor | None, Tensor | None]]:
+        yield "the loss", plain[0], ours[0]
+        for i, (a, b) in enumerate(zip(plain[1:], ours[1:], strict=True)):
+            yield f"metric {i}", a, b
+        for k, tensor in self.real.items():
+            if self.graph.initializers[k].requires_grad:
+                yield f"the gradient of '{k}'", tensor.grad, self.ours[k].grad
+            elif k not in self.graph.constants:
+                yield f"buffer '{k}'", tensor, self.ours[k]
+        known = {k for init in self.graph.initializers.values() for k in (init.name, *init.aliases)}
+        for k, p in self.model.named_parameters():
+            if k not in known:
+                yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
+
+    def _move_weights(self) -> None:
+        """As an optimiser would, alike in both."""
+        generator = torch.Generator().manual_seed(2)
+        for k, tensor in self.real.items():
+            if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
+                size = 0.01 * float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+                noise = torch.randn(tensor.shape, generator=generator) * size
+                moved = tensor.detach() + noise.to(tensor.dtype).to(tensor.device)
+                tensor.data.copy_(moved)
+                self.ours[k].data.copy_(moved)
+
+    def _code(self) -> Mapping[Any, Mapping[str, Any]]:
+        """The functions of the user's modules and of the loss, with their globals."""
+        if not self.code:
+            roots = [each for each in (self.model, self.loss) if isinstance(each, nn.Module)]
+            functions = [type(m).forward for root in roots for m in root.modules()]
+            functions += [self.loss] if self.loss is not None and not isinstance(self.loss, nn.Module) else []
+            for function in functions:
+                code = getattr(function, "__code__", None)
+                if code is not None and is_users(code.co_filename):
+                    self.code[code] = function.__globals__
+        return self.code
+
+
+def _own(tensor: Tensor, trained: bool) -> Tensor:
+    copied = tensor.detach().clone()
+    return nn.Parameter(copied) if trained else copied
+
+
+def _copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(tensor.detach().clone() for tensor in tensors)
+
+
+@contextmanager
+def _no_other_draws(name: str) -> Iterator[None]:
+    """Python's and NumPy's random numbers are drawn at capture once and for all."""
+    python, numpy = random.getstate(), np.random.get_state()
+    yield
+    drawn = [] if random.getstate() == python else ["Python's random"]
+    now = np.random.get_state()
+    if now[2] != numpy[2] or not np.array_equal(now[1], numpy[1]):
+        drawn.append("numpy.random")
+    if drawn:
+        raise CaptureError(
+            f"{name} draws from {drawn[0]}, which a captured step would do once and for all: draw with torch "
+            f"(torch.rand, torch.bernoulli), which stays in the step; {_SWITCH}."
+        )
+
+
+def _difference(plain: Tensor | None, ours: Tensor | None) -> str | None:
+    """In words; None where they agree."""
+    if plain is None or ours is None:
+        if plain is ours:
+            return None
+        return f"only {'the captured step' if plain is None else 'plain PyTorch'} has one"
+    if plain.shape != ours.shape or plain.dtype != ours.dtype:
+        return f"{tuple(plain.shape)} of {plain.dtype} against {tuple(ours.shape)} of {ours.dtype}"
+    plain, ours = plain.detach().to_dense() if plain.is_sparse else plain.detach(), ours.detach()
+    ours = ours.to_dense() if ours.is_sparse else ours
+    if torch.equal(plain, ours) or plain.numel() == 0:
+        return None
+    if not (plain.is_floating_point() or plain.is_complex()):
+        return f"{int((plain != ours).sum())} of {plain.numel()} elements"
+    if not torch.equal(plain.isnan(), ours.isnan()):
+        return "one has NaN where the other has none"
+    a, b = (torch.nan_to_num(torch.view_as_real(t) if t.is_complex() else t).double() for t in (plain, ours))
+    largest, apart = float(torch.maximum(a.abs(), b.abs()).max()), float((a - b).abs().max())
+    allowed = min(_ROUNDING * torch.finfo(plain.dtype).eps, _COARSE) * largest
+    return None if apart <= allowed else f"by {apart:.3g}, where the largest element is {largest:.3g}"
+
+
+def _cause() -> str:
+    return (
+        "usual causes are state in Python (counters, caches, attributes that change), values taken out of "
+        "tensors, .data or detached copies of weights, and hooks"
+    )
