@@ -203,10 +203,11 @@ def _copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 @contextmanager
 def _no_other_draws(name: str) -> Iterator[None]:
     """Python's and NumPy's random numbers are drawn at capture once and for all."""
-    python, numpy = random.getstate(), np.random.get_state()
+    python: Any = random.getstate()
+    numpy: Any = np.random.get_state()
     yield
     drawn = [] if random.getstate() == python else ["Python's random"]
-    now = np.random.get_state()
+    now: Any = np.random.get_state()
     if now[2] != numpy[2] or not np.array_equal(now[1], numpy[1]):
         drawn.append("numpy.random")
     if drawn:
