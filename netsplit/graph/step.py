@@ -131,7 +131,7 @@ def capture(
             "the loss must return one scalar that depends on a trainable parameter; "
             f"it returned {None if output is None else output.shape}, and no gradient flows to it."
         )
-    return replace(graph, output_spec=step.found.tree, batch_size=example.samples)
+    return _described(graph, step, example)
 
 
 def capture_inference(
@@ -151,7 +151,12 @@ def capture_inference(
         graph = _captured(step, model, example.tensors, autocast, device_type, constants)
     finally:
         model.train(was_training)
-    return replace(graph, output_spec=step.found.tree, batch_size=example.samples)
+    return _described(graph, step, example)
+
+
+def _described(graph: Graph, step: TrainingStep | _Inference, example: Batch) -> Graph:
+    """With what flat tensors do not say: the samples, and the structure that the outputs make up."""
+    return replace(graph, output_spec=step.found.tree, batch_size=example.samples, input_dims=example.dims)
 
 
 def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
