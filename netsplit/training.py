@@ -200,8 +200,9 @@ class _Training:
         left, loss, timed = total, 0.0, True
         while left:
             inputs, targets = next(loader)
-            share = len(targets) / total
-            left -= len(targets)
+            samples = self.model.samples(inputs, targets)
+            share = samples / total
+            left -= samples
             found, metered = self._batch(inputs, targets, share, last=left == 0)
             loss += share * found
             timed = timed and not metered
@@ -210,7 +211,7 @@ class _Training:
     def _batch(self, inputs: Any, targets: Any, share: float, last: bool) -> tuple[float, bool]:
         """The batch's loss, and whether it was metered for bytes."""
         number = self.since_start
-        if len(targets) < self.model.batch_size:
+        if self.model.samples(inputs, targets) < self.model.batch_size:
             return self._uneven(inputs, targets, share), False
         if not last or number not in (_METERED, *_RECORDED):
             return self.model.train_batch(inputs, targets, share=share, step=last), False
@@ -230,7 +231,8 @@ class _Training:
         except NetSplitError as error:
             reason = str(error).rstrip(".")
             raise NetSplitError(
-                f"an epoch's last batch has {len(targets)} samples: {reason}; drop_last=true leaves it out."
+                f"an epoch's last batch has {self.model.samples(inputs, targets)} samples: {reason}; "
+                "drop_last=true leaves it out."
             ) from error
 
     def _end_epoch(self) -> None:

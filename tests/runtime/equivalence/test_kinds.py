@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
+from netsplit.data.dataset import Data
+from netsplit.data.loader import batches
 from netsplit.errors import NetSplitError
 from netsplit.graph import Graph
 from netsplit.parallel import ParallelModel
@@ -20,6 +23,7 @@ from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.programs import Programs
 from netsplit.runtime.local import LocalRuntime
 from netsplit.session import Plan, Session
+from netsplit.training import fit
 from tests.nets import cluster_of
 from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import assert_close
@@ -209,3 +213,49 @@ def test_what_belongs_to_no_sample_is_computed_on_the_whole_batch(
     assert not parallel.state_dict()["seen"].any()
     parallel.load_checkpoint(tmp_path / "late")
     assert_close(parallel.state_dict(), model.state_dict(), TOLERANCE)
+
+
+class Sentences(Dataset[Any]):
+    """Samples whose input is a mapping, and whose labels are apart or not at all."""
+
+    def __init__(self, count: int, apart: bool = True) -> None:
+        self.inputs, self.labels = KINDS["keywords"].give(count, count, 4)
+        self.apart = apart
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        inputs = {key: self.inputs[key][index] for key in ("tokens", "mask")}
+        if self.apart:
+            return inputs, {"labels": self.labels[index]}
+        return inputs | {"labels": self.labels[index]}, None
+
+
+def right(outputs: Any, targets: dict[str, Tensor]) -> tuple[float, int]:
+    labels = targets["labels"]
+    return float((outputs["logits"].argmax(1) == labels).sum()), len(labels)
+
+
+@pytest.mark.parametrize("deployed", ["keywords"], indirect=True)
+def test_epochs_over_mappings_and_a_metric_of_structured_outputs(
+    deployed: tuple[Kind, ParallelModel],
+) -> None:
+    kind, parallel = deployed
+    half, test = Sentences(23), Sentences(14)
+    history = fit(parallel, Data("s", half, test, 5, tuple("abcde")), epochs=2, metric=right)  # type: ignore[arg-type]
+    assert [each.samples for each in history.iterations] == [10, 10, 3] * 2
+    inputs, labels = test.inputs, test.labels
+    outputs = plain_output(kind, parallel.state_dict(), inputs | {"scale": 1.0})
+    assert history.epochs[-1].test_accuracy == right(outputs, {"labels": labels})[0] / 14
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_loader_gives_mappings_and_no_targets(apart: bool) -> None:
+    data = Sentences(5, apart)
+    (inputs, targets), (rest, _) = batches(data, 3, shuffle=False, drop_last=False)  # type: ignore[arg-type]
+    assert torch.equal(inputs["tokens"], data.inputs["tokens"][:3])
+    assert len(rest["mask"]) == 2
+    labels = targets["labels"] if apart else inputs["labels"]
+    assert torch.equal(labels, data.labels[:3])
+    assert apart or targets is None
