@@ -82,10 +82,6 @@ class ParallelModel:
         batch = self.programs.batch(inputs, targets)
         return self._open().train_batch(batch, share=share, step=step)
 
-    def samples(self, inputs: Any, targets: Any = None) -> int:
-        """How many samples a batch has."""
-        return self.programs.batch(inputs, targets).samples
-
     @property
     def metrics(self) -> Any:
         """What came beside the loss on the last batch, in its own structure: means over the samples.
