@@ -112,10 +112,7 @@ class Deployed:
         """Take it back on the workers; not to be timed."""
         self.session.pool.call(_use, self.name)
         runtime = self.model.runtime
-        programs = (
-            {1: runtime.program} if runtime.inference is None else {1: runtime.program, 2: runtime.inference}
-        )
-        self.session.pool.runs(programs)
+        self.session.pool.runs({1: runtime.program})
 
 
 class Ours:

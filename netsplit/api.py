@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from netsplit.captures import MAX_PROGRAMS
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import ConfigError
+from netsplit.graph.calls import Loss
 from netsplit.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optimizers import ForModel, for_model
 from netsplit.parallel import ParallelModel
@@ -43,7 +45,7 @@ def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
 
 def parallelize(
     model: nn.Module,
-    loss: Callable[..., Tensor],
+    loss: Loss | None,
     batch: tuple[Any, Any],
     *,
     cluster: ClusterSpec | int = 2,
@@ -55,6 +57,8 @@ def parallelize(
     clip_norm: float | None = None,
     autocast: str | None = None,
     seed: int = 0,
+    max_programs: int = MAX_PROGRAMS,
+    check: bool = True,
     folder: str | Path | None = None,
 ) -> ParallelModel:
     """Split a model over devices, ready to train.
@@ -66,9 +70,11 @@ def parallelize(
     its own: the workers do not import it.
 
     Args:
-        model: any module ``torch.export`` accepts; its present parameters are where training starts.
-        loss: called with the model's output and the targets; returns a scalar mean over the samples.
-        batch: one example `(inputs, targets)` of the size to train with, each a tensor or a tuple.
+        model: any module, in the mode to train it in; its present parameters are where training starts.
+        loss: called with the model's output and the targets; returns a scalar mean over the samples, alone
+            or with metrics. None: the model's output is or has the loss.
+        batch: one example `(inputs, targets)` of the size to train with: tensors, tuples, mappings,
+            dataclasses; docs/batches.md has how model and loss are called with them.
         cluster: devices, or a number of CPU worker processes on this machine.
         partitioner: a method or its name: "auto" plans for 30 s; others see docs/methods.md.
         schedule: a schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, or
@@ -85,6 +91,9 @@ def parallelize(
         clip_norm: the gradients' norm over all devices is cut to this before each step.
         autocast: "bfloat16" or "float16": operators run as under ``torch.autocast``.
         seed: of methods that draw at random, and of random operators.
+        max_programs: of how many kinds batches may be in training, and as many in prediction: every other
+            shape, type or value that is no tensor is captured and compiled when first seen.
+        check: first run the model and what was captured of it beside each other, and refuse where they differ.
         folder: for the workers' logs; a temporary one by default.
 
     Raises:
@@ -101,7 +110,9 @@ def parallelize(
     place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
     session = Session(spec, place, temporary=folder is None, profile_cache=default_folder())
     try:
-        study = session.study(model, loss, batch, order, optimizer, clip_norm, autocast, rate, ema_decay)
+        study = session.study(
+            model, loss, batch, order, optimizer, clip_norm, autocast, rate, ema_decay, max_programs, check
+        )
         plan = study.plan(method, seed)
         return session.deploy(plan, owned=True, seed=seed)
     except BaseException:
@@ -128,13 +139,5 @@ def _check_updates(optimizer: ForModel, rate: LearningRate | None, ema_decay: fl
 
 
 def _check_batch(batch: Any) -> None:
-    """A pair of tensors, or of tuples of them, all with the same number of samples."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise ConfigError("batch must be a pair (inputs, targets), each a tensor or a tuple of tensors.")
-    parts = [part if isinstance(part, tuple | list) else (part,) for part in batch]
-    tensors = [tensor for part in parts for tensor in part]
-    if not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
-        raise ConfigError("batch must hold tensors whose first dimension is the sample.")
-    sizes = sorted({len(tensor) for tensor in tensors})
-    if len(sizes) > 1:
-        raise ConfigError(f"batch has tensors of {sizes} samples: inputs and targets need the same number.")
+        raise ConfigError("batch must be a pair (inputs, targets), of which targets may be None.")

@@ -74,6 +74,7 @@ class Experiment:
     variable_copies: int | None = None
     learning_rate: LearningRate | None = None
     ema_decay: float | None = None
+    check: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
 
 
@@ -166,6 +167,7 @@ def _study(experiment: Experiment, session: Session) -> Study:
         experiment.autocast,
         experiment.learning_rate,
         experiment.ema_decay,
+        check=experiment.check,
     )
     return replace(study, costs=replace(study.costs, variable_copies=experiment.variable_copies))
 

@@ -70,6 +70,7 @@ class Settings:
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     profile: Literal["reuse", "refresh", "off"] = "reuse"
     variable_copies: int | None = None
+    check: bool = True
 
     def __post_init__(self) -> None:
         for key, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("accumulate", 1)):

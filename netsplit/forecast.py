@@ -68,7 +68,7 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     Raises:
         CaptureError: the model cannot be captured.
         ConfigError: the devices' speeds are given relative to a profile, one does not compute in the dtype of
-            `autocast`, or the batch does not divide into micro-batches.
+            `autocast`.
     """
     description.require_models()
     for each in description.accelerators.values():
@@ -94,11 +94,10 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     return Study(
         model,
         graph,
-        graph,
         {},
         costs,
         cluster,
-        experiment.schedule,
+        experiment.schedule.for_batch(experiment.batch_size),
         optimizer,
         experiment.loss,
         rule,

@@ -15,11 +15,12 @@ from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
 from netsplit.graph.ir import Graph
-from netsplit.graph.step import as_tuple
 from netsplit.optimizers import ForModel
+from netsplit.programs import Programs
 from netsplit.runtime.checkpoint import draws_state, load_draws, load_own
 from netsplit.runtime.checkpoint_files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["Metric", "ParallelModel", "correct", "save_state"]
@@ -27,7 +28,7 @@ __all__ = ["Metric", "ParallelModel", "correct", "save_state"]
 log = logging.getLogger(__name__)
 
 Metric = Callable[[Any, Any], tuple[float, int]]
-Batch = tuple[Any, Any]
+Pair = tuple[Any, Any]  # inputs and targets
 
 
 def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
@@ -56,22 +57,28 @@ class ParallelModel:
         model: nn.Module,
         graph: Graph,
         runtime: DistributedRuntime,
+        programs: Programs,
         summary: str,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self.model = model
         self.graph = graph
         self.runtime = runtime
+        self.programs = programs
         self._summary = summary
         self._on_close = on_close
 
     @property
     def batch_size(self) -> int:
         """Samples in one training batch."""
-        return self.graph.batch_size * self.runtime.program.microbatches
+        return samples_of(self.runtime.program)
 
-    def train_batch(self, inputs: Any, targets: Any, *, share: float = 1.0, step: bool = True) -> float:
-        """One optimiser step on a batch of `batch_size` samples or fewer; its mean loss.
+    def train_batch(
+        self, inputs: Any, targets: Any = None, *, share: float = 1.0, step: bool = True
+    ) -> float:
+        """One optimiser step on a batch of any shapes and any number of samples; its mean loss.
+
+        Inputs and targets are as docs/batches.md has them; `metrics` then has what came beside the loss.
 
         Args:
             share: multiplies the gradients: of several batches that one step sees, this one's part of
@@ -79,46 +86,48 @@ class ParallelModel:
             step: without it gradients are only added up, for a later batch to step on.
 
         Raises:
-            NetSplitError: a batch of another shape, or one that the model treats otherwise than the rest.
+            NetSplitError: batches of more kinds than `max_programs`, or one on which the model trains what it
+                did not train on the example.
             WorkerError: a worker died, raised or hung.
         """
-        return self._open().train_batch(as_tuple(inputs), as_tuple(targets), share=share, step=step)
+        batch = self.programs.batch(inputs, targets)
+        return self._open().train_batch(batch, share=share, step=step)
+
+    @property
+    def metrics(self) -> Any:
+        """What came beside the loss on the last batch, in its own structure: means over the samples.
+
+        None where the loss comes alone.
+        """
+        return self.runtime.metrics
 
     def measure_batch(
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        return self._open().measure(as_tuple(inputs), as_tuple(targets), bytes_too, share=share, step=step)
+        batch = self.programs.batch(inputs, targets)
+        return self._open().measure(batch, None, bytes_too, share=share, step=step)
 
     def predict(self, inputs: Any) -> Any:
-        """The model's outputs in evaluation mode, for any number of samples, in the model's own structure.
+        """The model's output in evaluation mode, in the model's own structure, for any number of samples.
 
-        Samples beyond the last whole batch are computed in a batch filled up with copies of the last. An
-        output may have any fixed number of rows a sample.
+        Inputs are as in training, of any shapes: docs/batches.md. Up to a micro-batch they are computed at
+        once; more in micro-batches, where each output has rows of its own for every sample.
 
         Raises:
-            NetSplitError: an output whose first dimension does not grow with the samples.
+            NetSplitError: inputs of more kinds than `max_programs`, or on which the model cannot be captured.
+            WorkerError: a worker died, raised or hung.
         """
-        tensors = as_tuple(inputs)
-        if len(tensors[0]) == 0:
-            raise NetSplitError("there is nothing to predict: the inputs have no sample.")
-        pieces = []
-        for start in range(0, len(tensors[0]), self.batch_size):
-            parts = tuple(tensor[start : start + self.batch_size] for tensor in tensors)
-            count = len(parts[0])
-            found = self._open().predict(tuple(_filled(part, self.batch_size) for part in parts))
-            pieces.append([found[k][: count * rows] for k, rows in self._rows().items()])
-        joined = [torch.cat(tensors) for tensors in zip(*pieces, strict=True)]
-        spec = self._inference().output_spec
-        if spec is not None:
-            return spec.build(joined)
-        return joined[0] if len(joined) == 1 else tuple(joined)
+        batch = self.programs.batch(inputs)
+        runtime = self._open()
+        parts = self.programs.parts(batch)
+        return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
 
-    def evaluate(self, batches: Iterable[Batch], metric: Metric = correct) -> float:
+    def evaluate(self, batches: Iterable[Pair], metric: Metric = correct) -> float:
         """Mean of a metric over batches; the share of right classes by default.
 
         Args:
-            metric: `(outputs, targets)` of a batch to (sum, count).
+            metric: `(outputs, targets)` of a batch to (sum, count); both in the structures of model and data.
         """
         total, count = 0.0, 0
         for inputs, targets in batches:
@@ -286,6 +295,7 @@ class ParallelModel:
             log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
         own = self._own_state()
         load_own(place, own)
+        self._open().put({k: own[f"model.{k}"] for k in self._open().late})
         torch.set_rng_state(own["rng.controller"])
         return extra
 
@@ -313,54 +323,29 @@ class ParallelModel:
     def _needed(self) -> dict[str, Kind]:
         """Every name that a checkpoint of this model has."""
         found = {name: kind_of(tensor) for name, tensor in self.model.state_dict().items()}
-        for graph in (self._inference(), self.graph):
-            for k, init in graph.initializers.items():
-                if k not in graph.constants:
-                    found |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
+        for k, init in self.graph.initializers.items():
+            if k not in self.graph.constants:
+                found |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
         return found
 
     def _own_state(self) -> State:
-        """What no device holds: tensors that nothing depends on, and where random numbers stand."""
+        """What training needs on no device: tensors it does not use, and where random numbers stand."""
         placed = self._placed()
-        rest = {f"model.{k}": t.detach() for k, t in self.model.state_dict().items() if k not in placed}
-        return {**rest, "rng.controller": torch.get_rng_state(), **draws_state(self.runtime.draws)}
+        rest = {k: t.detach() for k, t in self.model.state_dict().items() if k not in placed}
+        for k, tensor in self._open().late_state().items():
+            rest[k].copy_(tensor)
+        state = {f"model.{k}": t for k, t in rest.items()}
+        return {**state, "rng.controller": torch.get_rng_state(), **draws_state(self.runtime.draws)}
 
     def _names(self) -> dict[str, str]:
         """Further name of a tied tensor -> that which its initializer has."""
         return {alias: init.name for init in self.graph.initializers.values() for alias in init.aliases}
 
     def _placed(self) -> set[str]:
-        """Names of the tensors that devices hold."""
-        return {
-            name
-            for graph in (self._inference(), self.graph)
-            for k, init in graph.initializers.items()
-            for name in (k, *init.aliases)
-        }
+        """Names of the tensors that training has on devices."""
+        return {name for k, init in self.graph.initializers.items() for name in (k, *init.aliases)}
 
     def _plain(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Initializers as the plain model's state."""
         names, plain = self._names(), self.model.state_dict()
         return {key: trained.get(names.get(key, key), plain[key].detach().cpu()) for key in plain}
-
-    def _inference(self) -> Graph:
-        assert self.runtime.inference is not None
-        return self.runtime.inference.graph
-
-    def _rows(self) -> dict[str, int]:
-        """Output variable -> rows a sample."""
-        graph, found = self._inference(), {}
-        for k in graph.output_variables:
-            shape = graph.variables[k].shape
-            if not shape or shape[0] % graph.batch_size:
-                raise NetSplitError(
-                    f"the model's output '{k}' of shape {shape} has no rows for each of {graph.batch_size} "
-                    "samples: predict and evaluate need outputs whose first dimension is the sample."
-                )
-            found[k] = shape[0] // graph.batch_size
-        return found
-
-
-def _filled(tensor: Tensor, size: int) -> Tensor:
-    missing = size - len(tensor)
-    return tensor if missing == 0 else torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])])

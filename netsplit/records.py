@@ -46,7 +46,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
     """
     report, predicted_s = plan.placement.report, plan.predicted.iteration_s
     last = history.epochs[-1] if history is not None else None
-    batch = plan.study.graph.batch_size * plan.program.microbatches
+    batch = plan.study.batch_size
     return ComparisonRow(
         method=name,
         status=report.status,

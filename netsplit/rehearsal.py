@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.graph.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.compile import compile_program
@@ -79,13 +80,18 @@ class Rehearsal:
     def seconds(self, program: Program, pool: WorkerPool) -> float:
         """Median seconds of an iteration in one round."""
         runtime = DistributedRuntime(program, pool, self.values, self.optimizer)
-        batch = tuple(torch.cat([tensor] * MICROBATCHES) for tensor in self.batch)
+        dims = self.graph.input_dims or (0,) * len(self.batch)
+        whole = tuple(
+            tensor if dim is None else torch.cat([tensor] * MICROBATCHES, dim)
+            for tensor, dim in zip(self.batch, dims, strict=True)
+        )
+        batch = Batch.of(whole, None, dims)
         took: list[float] = []
         for _ in range(WARM_UP):
-            runtime.train_batch(batch, ())
+            runtime.train_batch(batch)
         while len(took) < TIMED or (sum(took) < ROUND_S and len(took) < MOST_TIMED):
             start = time.perf_counter()
-            runtime.train_batch(batch, ())
+            runtime.train_batch(batch)
             took.append(time.perf_counter() - start)
         return statistics.median(took)
 

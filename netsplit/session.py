@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,13 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.calibration import Calibration, calibrate, located
+from netsplit.captures import MAX_PROGRAMS, Captures, checked_capture
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
+from netsplit.graph.batch import Batch
+from netsplit.graph.calls import Loss
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
-from netsplit.graph.step import as_tuple, capture, capture_inference
 from netsplit.learning_rate import LearningRate
 from netsplit.optimizers import for_model
 from netsplit.parallel import ParallelModel
@@ -36,10 +38,10 @@ from netsplit.profile.costs import Costs
 from netsplit.profile.measured import ProfileCache
 from netsplit.profile.memory import static_bytes
 from netsplit.program.compile import compile_program
-from netsplit.program.inference import inference_placement
 from netsplit.program.instructions import Program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule
+from netsplit.programs import Programs
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
@@ -61,14 +63,30 @@ class Study:
 
     model: nn.Module
     graph: Graph  # of the training step, at the micro-batch size
-    inference: Graph  # the training step's own where nothing will be deployed
     values: dict[str, Tensor]  # initializers; the model's own tensors
     costs: Costs
     cluster: Cluster
     schedule: Schedule
     optimizer: OptimizerFactory
-    loss: Callable[..., Tensor]
+    loss: Loss | None
     rule: UpdateRule = field(default_factory=UpdateRule)
+    tail: Graph | None = None  # at the size of the last micro-batch, where that is smaller
+    key: Hashable = None  # of batches with the shapes of the graph; None: all have them
+    known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)  # see `Batch.of`
+    max_programs: int = MAX_PROGRAMS
+    check: bool = True  # of every training graph against plain PyTorch
+
+    @cached_property
+    def captures(self) -> Captures:
+        """Graphs of the model on other batches, and of its evaluation."""
+        kind = torch.device(self.cluster.devices[0].torch_device).type
+        return Captures(self.model, self.loss, self.graph.autocast, kind, self.max_programs, self.check)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a whole batch."""
+        missing = 0 if self.tail is None else self.graph.batch_size - self.tail.batch_size
+        return self.graph.batch_size * self.schedule.microbatches - missing
 
     @property
     def workload(self) -> Workload:
@@ -87,15 +105,16 @@ class Study:
         """
         placement = partitioner.partition(self.problem(seed))
         log.info("%s: %s", placement.method, placement.report.summary())
-        program = self._program(placement)
+        program = self.program(placement)
         predicted = simulate(program, self.cluster, self.costs)
         if partitioner.respects_capacity:
             _warn_of_overflow(placement.method, predicted, self.cluster)
         return Plan(self, placement, program, predicted)
 
-    def _program(self, placement: Placement, microbatches: int | None = None) -> Program:
+    def program(self, placement: Placement, microbatches: int | None = None) -> Program:
+        """For a whole batch; or for so many whole micro-batches."""
         schedule = self.schedule
-        return compile_program(
+        program = compile_program(
             self.graph,
             placement.device_of,
             placement.priority,
@@ -104,23 +123,9 @@ class Study:
             replicas=placement.replicas,
             shared_norm=self.rule.shared_norm,
         )
-
-    def resized(self, placement: Placement, inputs: Any, targets: Any) -> Program:
-        """The training program for a batch of fewer samples: whole micro-batches, and one with the rest.
-
-        Raises:
-            NetSplitError: the model computes something else with the rest's number of samples.
-        """
-        inputs, targets = as_tuple(inputs), as_tuple(targets)
-        full, rest = divmod(len(inputs[0]), self.graph.batch_size)
-        program = self._program(placement, full + bool(rest))
-        if not rest:
+        if microbatches is not None or self.tail is None:
             return program
-        log.info("capturing the model for a micro-batch of %d samples", rest)
-        example = tuple(t[:rest].clone() for t in inputs), tuple(t[:rest].clone() for t in targets)
-        kind = torch.device(self.cluster.devices[0].torch_device).type
-        tail = capture(self.model, self.loss, example, autocast=self.graph.autocast, device_type=kind)
-        return with_tail(program, self.graph, tail)
+        return with_tail(program, self.graph, self.tail)
 
 
 @dataclass(frozen=True)
@@ -131,13 +136,6 @@ class Plan:
     placement: Placement
     program: Program
     predicted: Timeline
-
-    @cached_property
-    def inference(self) -> Program:
-        """Evaluation, with every node on the device of its like in training."""
-        study, graph = self.study, self.study.inference
-        where = inference_placement(study.graph, graph, self.placement.device_of)
-        return compile_program(graph, where, graph.position, study.cluster, study.schedule, training=False)
 
     @cached_property
     def nodes(self) -> dict[str, int]:
@@ -233,7 +231,7 @@ class Session:
     def study(
         self,
         model: nn.Module,
-        loss: Callable[..., Tensor],
+        loss: Loss | None,
         batch: tuple[Any, Any],
         schedule: Schedule,
         optimizer: OptimizerFactory,
@@ -241,6 +239,8 @@ class Session:
         autocast: str | None = None,
         learning_rate: LearningRate | None = None,
         ema_decay: float | None = None,
+        max_programs: int = MAX_PROGRAMS,
+        check: bool = True,
     ) -> Study:
         """Capture the training step, measure its operators on a worker of each device kind.
 
@@ -250,26 +250,36 @@ class Session:
             autocast: "bfloat16" or "float16" for ``torch.autocast``; float16 brings a loss scale.
             learning_rate: how it changes while training goes on.
             ema_decay: of moving averages of the parameters; None: there are none.
+            max_programs: kinds of batches that training may see, and that prediction may.
+            check: run what is captured beside plain PyTorch, and refuse what differs (see `graph.check`).
 
         Raises:
-            CaptureError: the model cannot be captured.
-            ConfigError: the batch does not divide into the schedule's micro-batches.
+            CaptureError: the model cannot be captured, or would train something else.
+            ConfigError: a batch that cannot be cut, or no room for any program.
+            NetSplitError: the model has other operators on a smaller last micro-batch.
         """
-        inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
-        size = schedule.microbatch_size(len(inputs[0]))
-        inputs, targets = (tuple(t[:size].clone() for t in part) for part in (inputs, targets))
-        device_type = _device_type(self.spec, autocast)
+        if max_programs < 1:
+            raise ConfigError(f"max_programs is {max_programs}: give at least 1.")
+        known: dict[Hashable, tuple[int | None, ...]] = {}
+        whole = Batch.of(*batch, known=known)
+        size, schedule = schedule.microbatch_size(whole.samples), schedule.for_batch(whole.samples)
+        example = whole.rows(0, size).own()
+        options: dict[str, Any] = {"autocast": autocast, "device_type": _device_type(self.spec, autocast)}
         log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
-        graph = capture(model, loss, (inputs, targets), autocast=autocast, device_type=device_type)
-        inference = capture_inference(model, inputs, autocast=autocast, device_type=device_type)
-        values = initial_values(model, inference) | initial_values(model, graph, loss)
+        graph = checked_capture(model, loss, example, check, **options)
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+        rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
+        tail = checked_capture(model, loss, rest.own(), check, **options) if rest.samples else None
+        values = initial_values(model, graph, loss)
         in_flight = schedule.in_flight(len(self.spec.devices))
         optimizer = for_model(optimizer, model, loss)
-        costs = self._costs(graph, inputs + targets, values, optimizer, in_flight)
+        costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
         rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay)
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
-        return Study(model, graph, inference, values, costs, self.cluster, schedule, optimizer, loss, rule)
+        return Study(
+            model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
+            known, max_programs, check,
+        )  # fmt: skip
 
     def deploy(self, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:
         """Put a plan's parameters on the workers, ready to train from the model's present values.
@@ -277,19 +287,13 @@ class Session:
         With `owned`, closing the result closes this session too. `seed` is of random operators.
         """
         study = plan.study
-        values = {k: tensor.detach() for k, tensor in study.values.items()}
+        programs = Programs(plan)
+        values = {k: tensor.detach() for k, tensor in (_tensors(study) | study.values).items()}
         runtime = DistributedRuntime(
-            plan.program,
-            self.pool,
-            values,
-            study.optimizer,
-            plan.inference,
-            study.rule,
-            partial(study.resized, plan.placement),
-            seed,
+            plan.program, self.pool, values, study.optimizer, study.rule, programs.training, seed
         )
         return ParallelModel(
-            study.model, study.graph, runtime, plan.summary(), on_close=self.close if owned else None
+            study.model, study.graph, runtime, programs, plan.summary(), self.close if owned else None
         )
 
     def close(self) -> None:
@@ -314,9 +318,19 @@ class Session:
     ) -> Costs:
         """As kept in `profile_cache` where nothing has changed, else measured on the workers."""
         copies = {k: values[k].detach() for k in graph.initializers}
-        task = Calibration(graph, batch, copies, optimizer, in_flight)
+        task = Calibration(replace(graph, output_spec=None), batch, copies, optimizer, in_flight)
         cache = ProfileCache(self.profile_cache, self.refresh)
         return calibrate(task, self.pool, self.cluster, cache)
+
+
+def _tensors(study: Study) -> dict[str, Tensor]:
+    """All that the model and a loss module have, under the names that graphs give them."""
+    found: dict[str, Tensor] = {}
+    for prefix, module in (("loss.", study.loss), ("", study.model)):
+        if isinstance(module, torch.nn.Module):
+            found |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
+            found |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
+    return found
 
 
 def _device_type(spec: ClusterSpec, autocast: str | None) -> str:

@@ -208,18 +208,19 @@ class _Training:
         left, loss, timed = total, 0.0, True
         while left:
             inputs, targets = next(loader)
-            share = len(targets) / total
-            left -= len(targets)
-            found, metered = self._batch(inputs, targets, share, last=left == 0)
+            samples = min(self.model.batch_size, left)
+            share = samples / total
+            left -= samples
+            found, metered = self._batch(inputs, targets, samples, share, last=left == 0)
             loss += share * found
             timed = timed and not metered
         return loss, timed
 
-    def _batch(self, inputs: Any, targets: Any, share: float, last: bool) -> tuple[float, bool]:
+    def _batch(self, inputs: Any, targets: Any, samples: int, share: float, last: bool) -> tuple[float, bool]:
         """The batch's loss, and whether it was metered for bytes."""
         number = self.since_start
-        if len(targets) < self.model.batch_size:
-            return self._uneven(inputs, targets, share), False
+        if samples < self.model.batch_size:
+            return self._uneven(inputs, targets, samples, share), False
         if not last or number not in (_METERED, *_RECORDED):
             return self.model.train_batch(inputs, targets, share=share, step=last), False
         metered = number == _METERED
@@ -230,7 +231,7 @@ class _Training:
             self.history.recorded.append(timeline)
         return loss, metered
 
-    def _uneven(self, inputs: Any, targets: Any, share: float) -> float:
+    def _uneven(self, inputs: Any, targets: Any, samples: int, share: float) -> float:
         try:
             return self.model.train_batch(inputs, targets, share=share, step=True)
         except WorkerError:
@@ -238,7 +239,7 @@ class _Training:
         except NetSplitError as error:
             reason = str(error).rstrip(".")
             raise NetSplitError(
-                f"an epoch's last batch has {len(targets)} samples: {reason}; drop_last=true leaves it out."
+                f"an epoch's last batch has {samples} samples: {reason}; drop_last=true leaves it out."
             ) from error
 
     def _end_epoch(self) -> None:

@@ -205,6 +205,7 @@ def _comparison(
         variable_copies=settings.variable_copies,
         learning_rate=parts.learning_rate,
         ema_decay=settings.ema_decay,
+        check=settings.check,
         labels=labels,
     )
     experiment = with_length(experiment)

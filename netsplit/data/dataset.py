@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,13 +18,14 @@ IGNORED = -100
 class Samples(Protocol):
     """A sized, indexable collection of (input, target) pairs.
 
-    Inputs are float images (channels, height, width) or int64 tokens (length,); targets are an int64 class,
-    or a class for every pixel (height, width) or every token (length,), `IGNORED` where there is none.
+    Of the datasets here inputs are float images (channels, height, width) or int64 tokens (length,);
+    targets are an int64 class, or a class for every pixel (height, width) or every token (length,), `IGNORED`
+    where there is none.
     """
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> tuple[Tensor, ...]: ...
+    def __getitem__(self, index: int, /) -> tuple[Any, ...]: ...
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ __all__ = ["Loader", "batches"]
 EPOCHS_PER_SEED = 1_000_003  # keeps (seed, epoch) pairs apart without touching the global generator
 
 Key = tuple[int, int]
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Any, Any]
 
 
 def batches(
@@ -68,6 +68,9 @@ def batches(
 
 class Loader:
     """Epochs of (inputs (batch_size, ...), targets (batch_size, ...)); each epoch has its own order.
+
+    Both may be mappings and tuples of tensors, as `torch.utils.data.default_collate` makes them of samples;
+    targets that are None in every sample are None.
 
     Args:
         drop_last: leave out the samples that do not fill a batch.
@@ -227,6 +230,9 @@ def _collate(samples: list[Any]) -> Any:
     for sample in samples:
         if isinstance(sample, _Failure):
             return sample
+    if all(len(sample) == 2 and sample[1] is None for sample in samples):  # the inputs have the targets too
+        inputs = _collate([sample[:1] for sample in samples])
+        return inputs if isinstance(inputs, _Failure) else (inputs[0], None)
     shapes = [tuple(getattr(value, "shape", ()) for value in sample) for sample in samples]
     if len(set(shapes)) > 1:
         few = " and ".join(sorted({str([tuple(shape) for shape in each]) for each in shapes})[:2])

@@ -62,14 +62,21 @@ class Batch:
     samples: int
 
     @classmethod
-    def of(cls, inputs: Any, targets: Any = None, dims: Sequence[int | None] | None = None) -> Batch:
+    def of(
+        cls,
+        inputs: Any,
+        targets: Any = None,
+        dims: Sequence[int | None] | None = None,
+        known: dict[Hashable, tuple[int | None, ...]] | None = None,
+    ) -> Batch:
         """From what a training loop has.
 
         Without marks the number of samples is the first dimension of the first tensor of the inputs, and
         tensors whose first dimension is as long are cut into micro-batches.
 
         Args:
-            dims: as known from an earlier batch of the same structure; marks go before it.
+            dims: those of every tensor, where they are known; marks go before them.
+            known: dims by structure, looked up and added to: a later batch is cut as the first was.
 
         Raises:
             ConfigError: no tensor, tensors that disagree about the number of samples, or one of a layout
@@ -87,6 +94,8 @@ class Batch:
                 raise ConfigError(
                     f"batch has a tensor of layout {tensor.layout}: give it as a dense, padded tensor."
                 )
+        if known is not None and dims is None:
+            dims = _remembered(known, input_tree, target_tree)
         found = _dims(tensors, marks, len(first), dims)
         counts = {t.shape[d] for t, d in zip(tensors, found, strict=True) if d is not None and d < t.ndim}
         wrong = [t for t, d in zip(tensors, found, strict=True) if d is not None and d >= t.ndim]
@@ -96,6 +105,9 @@ class Batch:
                 f"batch has tensors of {sorted(counts)} samples (shapes {shapes}): inputs and targets need "
                 "the same number; mark what is not per sample with netsplit.shared."
             )
+        if known is not None:
+            known.setdefault(input_tree.key, found[: len(first)])
+            known.setdefault((input_tree.key, target_tree.key), found)
         return cls(tuple(tensors), input_tree, target_tree, found, counts.pop() if counts else 1)
 
     @property
@@ -120,6 +132,20 @@ class Batch:
         )
         return replace(self, tensors=cut, samples=max(min(stop, self.samples) - start, 0))
 
+    def filled(self, size: int) -> Batch:
+        """With copies of the last sample up to `size` samples."""
+        more = size - self.samples
+        if more <= 0:
+            return self
+        tensors = []
+        for t, dim in zip(self.tensors, self.dims, strict=True):
+            if dim is None:
+                tensors.append(t)
+                continue
+            last = t.narrow(dim, self.samples - 1, 1)
+            tensors.append(torch.cat([t, *([last] * more)], dim))
+        return replace(self, tensors=tuple(tensors), samples=size)
+
     def own(self) -> Batch:
         """With copies of the tensors, so that a graph's example keeps no larger batch alive."""
         return replace(self, tensors=tuple(t.detach().clone() for t in self.tensors))
@@ -134,6 +160,13 @@ class Batch:
         """(inputs, targets) as the user has them, of these tensors."""
         n = self.inputs.count
         return self.inputs.build(tensors[:n]), self.targets.build(tensors[n:])
+
+
+def _remembered(
+    known: dict[Hashable, tuple[int | None, ...]], inputs: Tree, targets: Tree
+) -> tuple[int | None, ...] | None:
+    whole = known.get((inputs.key, targets.key))
+    return whole if whole is not None or targets.count else known.get(inputs.key)
 
 
 def _dims(

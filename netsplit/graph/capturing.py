@@ -47,6 +47,7 @@ class _Job:
     batch: tuple[Tensor, ...]
     autocast: str | None
     device_type: str
+    constants: str
     whole: dict[int, nn.Module] = field(default_factory=dict)
     observed: list[Observed] = field(default_factory=list)
 
@@ -67,6 +68,7 @@ def graph_of_step(
     batch: tuple[Tensor, ...],
     autocast: str | None = None,
     device_type: str = "cpu",
+    constants: str = "",
 ) -> Graph:
     """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
 
@@ -77,6 +79,8 @@ def graph_of_step(
         autocast: the dtype of an autocast around all of it.
         device_type: whose autocast; each kind of device has lists of its own of what to cast.
 
+        constants: precedes the names of literals.
+
     Raises:
         CaptureError: the step cannot be recorded, or it fails on this batch.
         ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
@@ -84,7 +88,7 @@ def graph_of_step(
     kind = device_type if autocast is not None else "cpu"
     if kind != "cpu" and not getattr(torch, kind).is_available():
         raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
-    job = _Job(step, model, loss, batch, autocast, kind)
+    job = _Job(step, model, loss, batch, autocast, kind, constants)
     first: Unrecordable | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -102,7 +106,7 @@ def graph_of_step(
 
 def _recorded(job: _Job) -> Graph:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode)
+    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants)
     names = [f"batch_{i}" for i in range(len(job.batch))]
     inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
     whole = {key: _Kept(job, recorder, module) for key, module in job.whole.items()}

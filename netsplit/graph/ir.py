@@ -32,7 +32,10 @@ INITIALIZER = "initializer "
 
 _DTYPE_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+    "uint16": 2, "uint32": 4, "uint64": 8, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1, "complex32": 4, "complex64": 8, "complex128": 16, "qint8": 1, "quint8": 1,
+    "qint32": 4,
 }  # fmt: skip
 
 
@@ -133,6 +136,9 @@ class Graph:
     Not part of a graph file."""
     calls: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """What the nodes whose operator begins with `CALL` do, by operator. Not part of a graph file."""
+    input_dims: tuple[int | None, ...] = field(default=(), compare=False)
+    """Of every input variable the dimension of its samples; None: it goes whole to every micro-batch.
+    Empty: the first dimension of all. Not part of a graph file."""
     output_spec: Any = field(default=None, compare=False, repr=False)
     """How the output variables make up what the model returned, or those after a training step's first, the
     loss, its metrics (a `graph.tree.Tree`); None: as they are."""

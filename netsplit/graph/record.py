@@ -83,7 +83,13 @@ class Recorder(SchemaCheckMode):
     """
 
     def __init__(
-        self, model: nn.Module, loss: Any, device_type: str, autocast: str | None, mode: FakeTensorMode
+        self,
+        model: nn.Module,
+        loss: Any,
+        device_type: str,
+        autocast: str | None,
+        mode: FakeTensorMode,
+        constants: str = "",
     ) -> None:
         super().__init__()
         self.__dict__["_dispatch_key"] = torch._C.DispatchKey.PreDispatch
@@ -98,7 +104,7 @@ class Recorder(SchemaCheckMode):
         self.failed: tuple[BaseException, tuple[nn.Module, ...]] | None = None  # where an error came up
         self.checkpoints: list[str] = []
         self.code: dict[Any, dict[str, Any]] = {}  # of the user's functions that called operators
-        self.stand_ins = StandIns(mode, device_type, model, loss, self.at)
+        self.stand_ins = StandIns(mode, device_type, model, loss, self.at, constants)
         self._reference: dict[int, dict[str, str]] = {}
         self._in_storage: dict[int, list[str]] = {}  # variables by their memory
         self._counts: dict[str, int] = {}

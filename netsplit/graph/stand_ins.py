@@ -60,7 +60,9 @@ class StandIns:
         model: nn.Module,
         loss: Any,
         where: Callable[[], str],
+        constants: str = "",
     ) -> None:
+        self.prefix = constants
         self.mode = mode
         self.device_type = device_type
         self.where = where
@@ -125,7 +127,7 @@ class StandIns:
         own = self._attributes.get(tensor._cdata)
         if own is not None and f"attribute {own}" not in self.fake:
             return f"attribute {own}"
-        return f"constant {_digest(tensor)}"
+        return f"{self.prefix}constant {_digest(tensor)}"
 
 
 def _digest(tensor: Tensor) -> str:

@@ -83,6 +83,7 @@ def capture(
     *,
     autocast: str | None = None,
     device_type: str = "cpu",
+    constants: str = "",
 ) -> Graph:
     """Graph of one training step: its first output is the loss, the others are metrics.
 
@@ -95,6 +96,7 @@ def capture(
         batch: example ``(inputs, targets)`` as docs/batches.md has it; its shapes become the graph's.
         autocast: "bfloat16" or "float16" where the step is to run under `torch.autocast`.
         device_type: whose autocast; each kind of device has lists of its own of what to cast.
+        constants: precedes the names of literals.
 
     Raises:
         CaptureError: the model cannot be captured; names the line of the model that stops it.
@@ -102,14 +104,14 @@ def capture(
     """
     example = batch if isinstance(batch, Batch) else Batch.of(*batch)
     step = TrainingStep(model, loss, example)
-    graph = graph_of_step(step, model, step.loss, example.tensors, autocast, device_type)
+    graph = graph_of_step(step, model, step.loss, example.tensors, autocast, device_type, constants)
     output = graph.variables.get(graph.output_variables[0]) if graph.output_variables else None
     if output is None or output.shape != () or not output.requires_grad:
         raise CaptureError(
             "the loss must return one scalar that depends on a trainable parameter; "
             f"it returned {None if output is None else output.shape}, and no gradient flows to it."
         )
-    return replace(graph, output_spec=step.found.tree, batch_size=example.samples)
+    return _described(graph, step, example)
 
 
 def capture_inference(
@@ -118,14 +120,20 @@ def capture_inference(
     *,
     autocast: str | None = None,
     device_type: str = "cpu",
+    constants: str = "",
 ) -> Graph:
     """Graph of the model alone in evaluation mode; arguments and errors as `capture` has them."""
     example = inputs.without_targets if isinstance(inputs, Batch) else Batch.of(inputs)
     step = _Inference(model, example)
     with kept(model):
         model.eval()
-        graph = graph_of_step(step, model, None, example.tensors, autocast, device_type)
-    return replace(graph, output_spec=step.found.tree, batch_size=example.samples)
+        graph = graph_of_step(step, model, None, example.tensors, autocast, device_type, constants)
+    return _described(graph, step, example)
+
+
+def _described(graph: Graph, step: TrainingStep | _Inference, example: Batch) -> Graph:
+    """With what flat tensors do not say: the samples, and the structure that the outputs make up."""
+    return replace(graph, output_spec=step.found.tree, batch_size=example.samples, input_dims=example.dims)
 
 
 def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:

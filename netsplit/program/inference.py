@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from netsplit.graph.ir import Graph
 
-__all__ = ["inference_placement"]
+__all__ = ["inference_placement", "like_priority"]
 
 _Key = tuple[str, str, int]  # module, operator, how many times before
 
@@ -35,6 +35,17 @@ def inference_placement(training: Graph, inference: Graph, device_of: Mapping[st
         owners = [home[k] for name in group for k in inference.nodes[name].initializers if k in home]
         placed.update(dict.fromkeys(group, owners[0] if owners else placed[group[0]]))
     return placed
+
+
+def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) -> dict[str, int]:
+    """A total order of another capture's nodes: that of their likes, after which come those without one."""
+    twin = dict(zip(_keys(training), training.nodes, strict=True))
+    rank: dict[str, int] = {}
+    for key, node in zip(_keys(other), other, strict=True):
+        fed = max((rank[u] for u in other.predecessors[node.name]), default=-1)
+        rank[node.name] = priority[twin[key]] if key in twin else fed
+    order = sorted(other.nodes, key=lambda name: (rank[name], other.position[name]))
+    return {name: place for place, name in enumerate(order)}
 
 
 def _keys(graph: Graph) -> list[_Key]:

@@ -19,7 +19,11 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
         NetSplitError: the model computes something else with so many samples: other operators, or other
             constants.
     """
-    same_names = list(tail.nodes) == list(graph.nodes) and list(tail.variables) == list(graph.variables)
+    same_names = (
+        list(tail.nodes) == list(graph.nodes)
+        and list(tail.variables) == list(graph.variables)
+        and tail.output_variables == graph.output_variables
+    )
     if not same_names or any(tail.nodes[n].op != graph.nodes[n].op for n in graph.nodes):
         raise NetSplitError(
             f"the model has other operators for {tail.batch_size} samples than for {graph.batch_size}: use a "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.batch import Batch
 from netsplit.graph.random import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint import Holder
 from netsplit.runtime.checkpoint_files import Part, Refusal, State, refuse, write
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.feeds import loss_shares, mean_loss, split_batch
+from netsplit.runtime.feeds import as_batch, loss_shares, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.memory_meter import MemoryMeter
 from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.recorder import merged
@@ -30,8 +31,10 @@ from netsplit.simulate.timeline import Event, Timeline
 
 __all__ = ["DistributedRuntime", "Resize"]
 
-Resize = Callable[[Any, Any], Program]
-"""Training program for inputs and targets of another number of samples."""
+_TRAINING, _INFERENCE = 1, 2  # phases of the workers' boards
+
+Resize = Callable[[Batch], Program]
+"""Training program for a batch of other shapes, or of another number of samples."""
 
 
 class DistributedRuntime:
@@ -40,10 +43,9 @@ class DistributedRuntime:
     Batches are fed from here: a device gets only those input variables that it reads.
 
     Args:
-        values: the initializers.
-        inference: the program of `predict`.
+        values: the initializers; more than the program's where later programs may need them.
         rule: what happens before and after the optimiser steps.
-        resized: makes the training program for a batch of another size (see `train_batch`).
+        resized: makes the training program for a batch that is not like the program's (see `train_batch`).
         seed: of random operators, with what `draws` counts; not of where they run.
     """
 
@@ -53,93 +55,81 @@ class DistributedRuntime:
         pool: WorkerPool,
         values: Mapping[str, Tensor],
         optimizer: OptimizerFactory | None,
-        inference: Program | None = None,
         rule: UpdateRule | None = None,
         resized: Resize | None = None,
         seed: int = 0,
     ) -> None:
         self.program = program
-        self.inference = inference
         self.pool = pool
+        self.values = values
         self.resized = resized
-        self.programs: dict[int, Program] = {_samples(program): program}
-        self.running = program
         self.draws = DrawCounter(seed)
         self.optimizer = optimizer
         self.rule = rule or UpdateRule()
         self.rates: list[float] = []  # of the optimiser's groups in the last step
-        pool.runs({1: program} if inference is None else {1: program, 2: inference})
+        self.metrics: Any = None
+        self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
+        self.loaded: list[Program] = [program]  # what the workers have, by number
+        self.programs: dict[Hashable, Program] = {}  # for training, by the batch
+        pool.runs({_TRAINING: program})
         followers = {name for each in program.replicas.values() for name in each[1:]}
-        light = _light(program), None if inference is None else _light(inference)
         pool.call_each(
             _load,
             [
-                (*light, self._values_of(name, values), optimizer, rule, name not in followers)
+                (
+                    _light(program),
+                    {k: values[k].detach() for k in program.held[name]},
+                    optimizer,
+                    rule,
+                    name not in followers,
+                )
                 for name in program.devices
             ],
         )
 
-    def _values_of(self, name: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        mine = set(self.program.held[name])
-        if self.inference is not None:
-            homes = self.inference.initializer_device | self.program.initializer_device
-            mine |= {k for k, home in homes.items() if home == name}
-        return {k: t.detach() for k, t in values.items() if k in mine}
-
     def train_batch(
-        self,
-        inputs: Tensor | tuple[Tensor, ...],
-        targets: Tensor | tuple[Tensor, ...],
-        *,
-        share: float = 1.0,
-        step: bool = True,
+        self, inputs: Any, targets: Any = None, *, share: float = 1.0, step: bool = True
     ) -> float:
-        """One iteration; the mean loss of the samples.
+        """One iteration; the mean loss of the samples. `metrics` has what the loss returned beside it.
 
         Args:
-            inputs: of the program's batch size, or where `resized` was given of any other: that is
-                captured and compiled once for each size.
+            inputs: as docs/batches.md has them, or a whole `Batch`. Where `resized` was given they may be
+                unlike those that the program was captured for: a program is made once for each kind.
             share: multiplies the gradients; the batch's part of the samples that one step sees.
             step: without it gradients are only added up, for a later iteration to step on.
 
         Raises:
             NetSplitError: `step` is False under a schedule whose devices step within the batch.
         """
-        return self._loss(self._iterate(inputs, targets, "plain", share, step))
+        return self._loss(*self._iterate(inputs, targets, "plain", share, step))
 
     def measure(
-        self,
-        inputs: Tensor | tuple[Tensor, ...],
-        targets: Tensor | tuple[Tensor, ...],
-        bytes_too: bool = False,
-        *,
-        share: float = 1.0,
-        step: bool = True,
+        self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """One iteration like `train_batch`, and its measured timeline.
 
         With `bytes_too` the timeline has peak bytes, and its seconds are not to be trusted.
         """
         start = time.perf_counter()
-        results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", share, step)
+        program, results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", share, step)
         seconds = time.perf_counter() - start
-        return self._loss(results), _merged(results, seconds)
+        return self._loss(program, results), _merged(results, seconds)
 
-    def predict(self, inputs: Tensor | tuple[Tensor, ...]) -> dict[str, Tensor]:
-        """Outputs of the inference program for one batch, in evaluation mode, by variable."""
-        assert self.inference is not None
-        feeds = split_batch(self.inference, inputs)
-        results = self._call(_predict, self.inference, feeds, self.draws.predicting())
+    def predict(self, program: Program, inputs: Any) -> list[list[Tensor]]:
+        """Outputs of an inference program for one batch: of every micro-batch, in the graph's order.
+
+        The program may need initializers that training does not: those of `values` are sent once.
+        """
+        number = self._number(program)
+        self.pool.programs[_INFERENCE] = program
+        feeds = split_batch(program, inputs)
+        found: dict[tuple[str, int], Tensor] = {}
+        key = self.draws.predicting()
         self.draws.predictions += 1
-        found = {key: tensor for result in results for key, tensor in result.items()}
-        for i, feed in enumerate(feeds):  # a model may return an input as it is
-            found |= {
-                (k, i): tensor for k, tensor in feed.items() if k in self.inference.graph.output_variables
-            }
-        return {
-            k: torch.cat([found[k, i] for i in range(self.inference.microbatches)])
-            for k in self.inference.graph.output_variables
-        }
+        for result in self._call(_predict, program, feeds, number, key):
+            found |= result
+        names = program.graph.output_variables
+        return [[found[k, i] for k in names] for i in range(program.microbatches)]
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU; if asked for, parameters' averages."""
@@ -147,8 +137,10 @@ class DistributedRuntime:
         return {k: t for _, part in sorted(parts, key=lambda found: found[0]) for k, t in part.items()}
 
     def put(self, values: Mapping[str, Tensor]) -> None:
-        """Give initializers these values, on every device that holds them."""
-        self.pool.call_each(_put, [(self._values_of(name, values),) for name in self.program.devices])
+        """Give initializers these values, on every device that holds them, or later will."""
+        self.values = {**self.values, **values}
+        held = [{k for each in self.loaded for k in each.held[name]} for name in self.program.devices]
+        self.pool.call_each(_put, [({k: t for k, t in values.items() if k in own},) for own in held])
 
     @property
     def learning_rates(self) -> list[float]:
@@ -185,45 +177,63 @@ class DistributedRuntime:
         refuse([answer for answer in answers if isinstance(answer, Refusal)])
         return list(dict.fromkeys(change for answer in answers for change in answer))
 
+    def late_state(self) -> dict[str, Tensor]:
+        """Of the initializers that later programs brought and that are no constants: what workers hold."""
+        return {k: t for k, t in self.state().items() if k in self.late} if self.late else {}
+
     def _checkpoint_rules(self) -> _CheckpointRules:
-        programs = [each for each in (self.inference, self.program) if each is not None]
-        homes: dict[str, str] = {}
-        for each in programs:
-            homes |= each.initializer_device
+        """Of the training alone: what later programs brought is the controller's to keep."""
+        graphs = [program.graph for program in self.loaded]
         return _CheckpointRules(
-            {k: init.aliases for each in programs for k, init in each.graph.initializers.items()},
-            frozenset(k for each in programs for k in each.graph.constants),
-            homes,
+            {k: init.aliases for k, init in self.program.graph.initializers.items()},
+            frozenset(k for graph in graphs for k in graph.constants) | frozenset(self.late),
+            self.program.initializer_device,
         )
 
-    def _iterate(self, inputs: Any, targets: Any, mode: str, share: float, step: bool) -> list[_Iteration]:
-        program = self._program_for(inputs, targets)
+    def _iterate(
+        self, inputs: Any, targets: Any, mode: str, share: float, step: bool
+    ) -> tuple[Program, list[_Iteration]]:
+        batch = as_batch(self.program, inputs, targets)
+        program = self._program_for(batch)
         if program.asynchronous and not step:
             raise NetSplitError(
                 "gradients cannot be accumulated over batches under a schedule whose devices step within the "
                 "batch: set accumulate to 1, or choose another schedule."
             )
-        self.running = self.pool.programs[1] = program
-        feeds = split_batch(program, inputs, targets)
-        samples = _samples(program)
+        feeds = split_batch(program, batch)
+        number = self._number(program)
+        self.pool.programs[_TRAINING] = program
         shares, key = loss_shares(program, share), self.draws.training()
-        results = self._call(_train, program, feeds, samples, shares, step, mode, key)
+        results = self._call(_train, program, feeds, number, shares, step, mode, key)
         self.draws.batches += 1
         self.rates = results[0].rates
-        return results
+        return program, results
 
-    def _program_for(self, inputs: Any, targets: Any) -> Program:
-        tensors = (inputs,) if isinstance(inputs, Tensor) else inputs
-        samples = len(tensors[0])
-        if (
-            samples not in self.programs
-            and self.resized is not None
-            and 0 < samples <= _samples(self.program)
-        ):
-            program = self.resized(inputs, targets)
-            self.pool.call(_load_size, samples, _light(program))
-            self.programs[samples] = program
-        return self.programs.get(samples, self.program)
+    def _program_for(self, batch: Batch) -> Program:
+        if self.resized is None:
+            return self.program
+        key = batch.key, batch.samples
+        if key not in self.programs:
+            self.programs[key] = self.resized(batch)
+        return self.programs[key]
+
+    def _number(self, program: Program) -> int:
+        """Of a program among those that the workers have; one that is new is sent to them."""
+        for number, known in enumerate(self.loaded):
+            if known is program:
+                return number
+        here = {k: home for each in self.loaded for k, home in each.initializer_device.items()}
+        missing = {k: home for k, home in program.initializer_device.items() if k not in here}
+        found = {**self.values, **program.graph.constants}
+        new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
+        for k, home in missing.items():
+            for device in program.replicas.get(home, (home,)):
+                new[device][k] = found[k].detach()
+        number, light = len(self.loaded), _light(program)
+        self.pool.call_each(_add, [(number, light, new[device]) for device in program.devices])
+        self.loaded.append(program)
+        self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
+        return number
 
     def _call(self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any) -> list[Any]:
         own = [
@@ -232,19 +242,20 @@ class DistributedRuntime:
         ]
         return self.pool.call_each(function, [(mine, *args) for mine in own])
 
-    def _loss(self, results: list[_Iteration]) -> float:
-        return mean_loss(self.running, {i: loss for result in results for i, loss in result.losses.items()})
+    def _loss(self, program: Program, results: list[_Iteration]) -> float:
+        found = {key: value for result in results for key, value in result.outputs.items()}
+        self.metrics = mean_metrics(program, found)
+        return mean_loss(program, found)
 
 
 def _light(program: Program) -> Program:
-    """The program without the constants' values, which go to the one device that uses them."""
-    tail = None if program.tail is None else replace(program.tail, constants={})
-    return replace(program, graph=replace(program.graph, constants={}), tail=tail)
+    """The program without the constants' values, which go to the one device that uses them.
 
-
-def _samples(program: Program) -> int:
-    tail = program.tail or program.graph
-    return program.graph.batch_size * (program.microbatches - 1) + tail.batch_size
+    And without the outputs' structure: workers know flat tensors, and not the user's own classes.
+    """
+    plain: dict[str, Any] = {"constants": {}, "output_spec": None}
+    tail = None if program.tail is None else replace(program.tail, **plain)
+    return replace(program, graph=replace(program.graph, **plain), tail=tail)
 
 
 @dataclass(frozen=True)
@@ -264,7 +275,7 @@ class _CheckpointRules:
 @dataclass(frozen=True)
 class _Iteration:
     device: str
-    losses: dict[int, float]  # by micro-batch
+    outputs: dict[tuple[str, int], float]  # by variable and micro-batch
     began_s: float
     events: list[Event]
     peak_bytes: int | None
@@ -282,26 +293,26 @@ def _merged(results: list[_Iteration], seconds: float) -> Timeline:
 def _load(
     worker: Worker,
     program: Program,
-    inference: Program | None,
     values: dict[str, Tensor],
     optimizer: OptimizerFactory | None,
     rule: UpdateRule | None,
     leading: bool,
 ) -> None:
     initializers = program.graph.initializers
-    trainable = [k for k in values if k in initializers and initializers[k].requires_grad]
+    trainable = [k for k in values if initializers[k].requires_grad]
     worker.memory.clear()
     worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
     devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
     worker.memory["transport"] = ProcessTransport(devices, worker.device.name, worker.timeout_s)
-    worker.memory["train"] = {}
-    _load_size(worker, _samples(program), program)
-    if inference is not None:
-        worker.memory["predict"] = _executor(worker, inference)
+    worker.memory["programs"] = {}
+    _add(worker, 0, program, {})
 
 
-def _load_size(worker: Worker, samples: int, program: Program) -> None:
-    worker.memory["train"][samples] = _executor(worker, program)
+def _add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]) -> None:
+    """One more program, and what it alone needs; nothing of that is trained."""
+    share: Share = worker.memory["share"]
+    share.tensors |= {k: value.clone().to(worker.torch_device) for k, value in values.items()}
+    worker.memory["programs"][number] = _executor(worker, program)
 
 
 def _executor(worker: Worker, program: Program) -> Executor:
@@ -317,15 +328,15 @@ def _executor(worker: Worker, program: Program) -> Executor:
 def _train(
     worker: Worker,
     feeds: list[dict[str, Tensor]],
-    samples: int,
+    number: int,
     shares: list[float],
     step: bool,
     mode: str,
     key: DrawKey,
 ) -> _Iteration:
-    executor: Executor = worker.memory["train"][samples]
+    executor: Executor = worker.memory["programs"][number]
     rates = executor.share.learning_rates
-    worker.board.phase = 1
+    worker.board.phase = _TRAINING
     executor.recorder.detailed = mode == "events"
     peak: int | None = None
     if mode == "bytes":
@@ -336,14 +347,16 @@ def _train(
         outputs = executor.run(feeds, shares, step, key)
     worker.board.at(-1)
     recorder = executor.recorder
-    losses = {i: float(tensor) for (_, i), tensor in outputs.items()}
+    found = {key: float(tensor) for key, tensor in outputs.items()}
     events = recorder.events if mode == "events" else []
-    return _Iteration(worker.device.name, losses, recorder.began_s, events, peak, rates)
+    return _Iteration(worker.device.name, found, recorder.began_s, events, peak, rates)
 
 
-def _predict(worker: Worker, feeds: list[dict[str, Tensor]], key: DrawKey) -> dict[tuple[str, int], Tensor]:
-    executor: Executor = worker.memory["predict"]
-    worker.board.phase = 2
+def _predict(
+    worker: Worker, feeds: list[dict[str, Tensor]], number: int, key: DrawKey
+) -> dict[tuple[str, int], Tensor]:
+    executor: Executor = worker.memory["programs"][number]
+    worker.board.phase = _INFERENCE
     outputs = executor.run(feeds, key=key)
     worker.board.at(-1)
     return {key: tensor.cpu() for key, tensor in outputs.items()}

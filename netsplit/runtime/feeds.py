@@ -1,48 +1,79 @@
-"""A batch cut into the micro-batches of a program."""
+"""A batch cut into the micro-batches of a program, and their losses and metrics put together."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Program
 
-__all__ = ["loss_shares", "mean_loss", "split_batch"]
+__all__ = ["as_batch", "loss_shares", "mean_loss", "mean_metrics", "samples_of", "split_batch"]
 
 
-def split_batch(
-    program: Program, inputs: Tensor | tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...] = ()
-) -> list[dict[str, Tensor]]:
+def as_batch(program: Program, inputs: Any, targets: Any = None) -> Batch:
+    """A batch whose tensors have their samples where the program's have them."""
+    if isinstance(inputs, Batch):
+        return inputs
+    dims = program.graph.input_dims
+    if not dims:
+        names = program.graph.input_variables
+        dims = tuple(0 if program.graph.variables[k].shape else None for k in names)
+    return Batch.of(inputs, targets, dims)
+
+
+def split_batch(program: Program, inputs: Any, targets: Any = None) -> list[dict[str, Tensor]]:
     """Input variables of each micro-batch i, by name.
+
+    Args:
+        inputs: as docs/batches.md has them; or a whole `Batch`.
 
     Raises:
         NetSplitError: the batch does not have the shape the program was captured for.
     """
-    tensors = (*_tuple(inputs), *_tuple(targets))
-    graphs = _graphs(program)
+    batch = as_batch(program, inputs, targets)
     names = program.graph.input_variables
-    if len(tensors) != len(names):
-        raise NetSplitError(f"the program takes {len(names)} tensors, the batch has {len(tensors)}.")
-    parts: list[dict[str, Tensor]] = [{} for _ in graphs]
-    for name, tensor in zip(names, tensors, strict=True):
-        variable = program.graph.variables[name]
-        rows = [graph.variables[name].shape[0] for graph in graphs]
-        expected = (sum(rows), *variable.shape[1:])
-        if tuple(tensor.shape) != expected:
-            raise NetSplitError(
-                f"the batch has a tensor of shape {tuple(tensor.shape)} where the program was captured for "
-                f"{expected}: use batches of {expected[0]} samples, or capture again."
-            )
-        if str(tensor.dtype) != f"torch.{variable.dtype}":
-            raise NetSplitError(
-                f"the batch has a tensor of {tensor.dtype} where the program was captured for "
-                f"torch.{variable.dtype}: convert it."
-            )
-        for part, piece in zip(parts, torch.split(tensor, rows), strict=True):
-            part[name] = piece
+    if len(batch.tensors) != len(names):
+        raise NetSplitError(f"the program takes {len(names)} tensors, the batch has {len(batch.tensors)}.")
+    parts: list[dict[str, Tensor]] = []
+    start = 0
+    for graph in _graphs(program):
+        part = batch.rows(start, start + graph.batch_size)
+        start += graph.batch_size
+        for name, tensor, whole, dim in zip(names, part.tensors, batch.tensors, batch.dims, strict=True):
+            _check(graph, name, tensor, whole, dim, samples_of(program))
+        parts.append({name: t.detach() for name, t in zip(names, part.tensors, strict=True)})
+    if start != batch.samples:
+        raise NetSplitError(
+            f"the batch has {batch.samples} samples (its first tensor has the shape "
+            f"{tuple(batch.tensors[0].shape)}) where the program was captured for {start}: use batches of "
+            f"{start} samples, or capture again."
+        )
     return parts
+
+
+def _check(graph: Graph, name: str, tensor: Tensor, whole: Tensor, dim: int | None, samples: int) -> None:
+    variable = graph.variables[name]
+    if tuple(tensor.shape) != variable.shape:
+        wanted = tuple(samples if d == dim else n for d, n in enumerate(variable.shape))
+        raise NetSplitError(
+            f"the batch has a tensor of shape {tuple(whole.shape)} where the program was captured for "
+            f"{wanted}: use batches of {samples} samples, or capture again."
+        )
+    if str(tensor.dtype) != f"torch.{variable.dtype}":
+        raise NetSplitError(
+            f"the batch has a tensor of {tensor.dtype} where the program was captured for "
+            f"torch.{variable.dtype}: convert it."
+        )
+
+
+def samples_of(program: Program) -> int:
+    """Samples in a batch of a program."""
+    return sum(graph.batch_size for graph in _graphs(program))
 
 
 def loss_shares(program: Program, share: float = 1.0) -> list[float]:
@@ -55,9 +86,24 @@ def loss_shares(program: Program, share: float = 1.0) -> list[float]:
     return [share * part for part in _sample_shares(program)]
 
 
-def mean_loss(program: Program, losses: dict[int, float]) -> float:
-    """The mean over a batch's samples of the micro-batches' mean losses."""
-    return sum(part * losses[i] for i, part in enumerate(_sample_shares(program)))
+def mean_loss(program: Program, found: Mapping[tuple[str, int], float]) -> float:
+    """The mean over a batch's samples of the micro-batches' mean losses, of the outputs by (variable, i)."""
+    return _mean(program, found, program.graph.output_variables[0])
+
+
+def mean_metrics(program: Program, found: Mapping[tuple[str, int], float]) -> Any:
+    """The means of what the loss returned beside the loss, in its own structure; None if there was nothing.
+
+    Numbers that were no tensors are as a whole micro-batch has them.
+    """
+    spec = program.graph.output_spec
+    if spec is None:
+        return None
+    return spec.build([_mean(program, found, k) for k in program.graph.output_variables[1:]])
+
+
+def _mean(program: Program, found: Mapping[tuple[str, int], float], k: str) -> float:
+    return sum(part * found[k, i] for i, part in enumerate(_sample_shares(program)))
 
 
 def _sample_shares(program: Program) -> list[float]:
@@ -68,7 +114,3 @@ def _sample_shares(program: Program) -> list[float]:
 def _graphs(program: Program) -> list[Graph]:
     """Of every micro-batch."""
     return [program.graph] * (program.microbatches - 1) + [program.tail or program.graph]
-
-
-def _tuple(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return (value,) if isinstance(value, Tensor) else tuple(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.random import DrawCounter, DrawKey, generators_kept
 from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.feeds import loss_shares, mean_loss, split_batch
+from netsplit.runtime.feeds import loss_shares, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import LocalTransport
 
@@ -55,20 +56,22 @@ class LocalRuntime:
             for name in program.devices
         }
         self.program = program
+        self.metrics: Any = None
         self.executors = self._executors(program)
 
     def train_batch(
         self,
-        inputs: Tensor | tuple[Tensor, ...],
-        targets: Tensor | tuple[Tensor, ...],
+        inputs: Any,
+        targets: Any = None,
         *,
         share: float = 1.0,
         step: bool = True,
         program: Program | None = None,
     ) -> float:
-        """One iteration; the mean loss of the samples.
+        """One iteration; the mean loss of the samples. `metrics` has what the loss returned beside it.
 
         Args:
+            inputs: as docs/batches.md has them, or a whole `Batch`.
             share: multiplies the gradients; the batch's part of the samples that one step sees.
             step: without it gradients are only added up.
             program: another than the usual one, for a batch of another size.
@@ -78,14 +81,16 @@ class LocalRuntime:
         key = self.draws.training()
         losses = self.run(program, executors, inputs, targets, loss_shares(program, share), step, key)
         self.draws.batches += 1
-        return mean_loss(program, {i: float(loss) for (_, i), loss in losses.items()})
+        found = {key: float(tensor) for key, tensor in losses.items()}
+        self.metrics = mean_metrics(program, found)
+        return mean_loss(program, found)
 
     def run(
         self,
         program: Program,
         executors: dict[str, Executor],
-        inputs: Tensor | tuple[Tensor, ...],
-        targets: Tensor | tuple[Tensor, ...] = (),
+        inputs: Any,
+        targets: Any = None,
         shares: list[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
@@ -116,7 +121,7 @@ class LocalRuntime:
             outputs.update(executor.finish())
         return dict(sorted(outputs.items(), key=lambda item: item[0][1]))
 
-    def predict(self, program: Program, inputs: Tensor | tuple[Tensor, ...]) -> dict[tuple[str, int], Tensor]:
+    def predict(self, program: Program, inputs: Any) -> dict[tuple[str, int], Tensor]:
         """Run an inference program on the trained tensors."""
         found = self.run(program, self._executors(program), inputs, key=self.draws.predicting())
         self.draws.predictions += 1

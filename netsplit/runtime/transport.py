@@ -30,6 +30,13 @@ class TransportLost(Exception):
     """The other end of a transfer is gone."""
 
 
+_CARRIED = frozenset(
+    (
+        torch.float16, torch.bfloat16, torch.float32, torch.float64,
+        torch.int8, torch.uint8, torch.int32, torch.int64,
+    )
+)  # fmt: skip
+
 _FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
 
 
@@ -148,9 +155,9 @@ class ProcessTransport:
     def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
         group = self.pairs.get((self.name, peer))
         if group is not None:
-            parcel = tensor.contiguous()
+            parcel = _as_sent(tensor.contiguous())
             return _Work(_asked(dist.isend, parcel, self.rank_of[peer], group), parcel)
-        parcel = tensor.contiguous().cpu()
+        parcel = _as_sent(tensor.contiguous().cpu())
         work = _Work(_asked(dist.isend, parcel, self.rank_of[peer], tag=tag), parcel)
         if not watched:
             return work
@@ -161,10 +168,11 @@ class ProcessTransport:
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         group = self.pairs.get((peer, self.name))
         if group is not None:
-            return _Work(_asked(dist.irecv, buffer, self.rank_of[peer], group), buffer)
+            return _Work(_asked(dist.irecv, _as_sent(buffer), self.rank_of[peer], group), buffer)
         on_cpu = buffer.device.type == "cpu"
         parcel = buffer if on_cpu else torch.empty_like(buffer, device="cpu", pin_memory=True)
-        return _Work(_asked(dist.irecv, parcel, self.rank_of[peer], tag=tag), parcel, self.device)
+        work = _asked(dist.irecv, _as_sent(parcel), self.rank_of[peer], tag=tag)
+        return _Work(work, parcel, self.device)
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
@@ -179,6 +187,16 @@ class ProcessTransport:
         group = dist.new_group(ranks, self.timeout, backend)
         assert isinstance(group, dist.ProcessGroup) or self.name not in names
         return group
+
+
+def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its bytes where it is of a dtype that the backends do not carry; of the same memory.
+
+    Conjugates and negatives that torch has put off are made here, into new memory.
+    """
+    if tensor.dtype in _CARRIED:
+        return tensor.resolve_neg()
+    return tensor.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
 def _asked(operation: Callable[..., dist.Work | None], *args: Any, **kwargs: Any) -> dist.Work:

@@ -160,9 +160,13 @@ def test_a_forward_that_reads_what_nobody_sends_is_refused() -> None:
         check_progress(replace(program, instructions=kept))
 
 
-def test_a_batch_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(ConfigError, match="batch_size 10 does not divide into 4 micro-batches"):
-        GPipe(4).microbatch_size(10)
+def test_a_batch_is_cut_into_micro_batches_as_chunk_does() -> None:
+    assert [(GPipe(4).microbatch_size(n), GPipe(4).for_batch(n).microbatches) for n in (8, 10, 9, 2)] == [
+        (2, 4),
+        (3, 4),
+        (3, 3),
+        (1, 2),
+    ]
     with pytest.raises(ConfigError, match="at least 1"):
         GPipe(0)
     assert SingleBatch().microbatch_size(10) == 10

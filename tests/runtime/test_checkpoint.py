@@ -37,7 +37,6 @@ from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.random import DrawCounter
-from netsplit.graph.step import capture_inference
 from netsplit.partition import MTopo, Random
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program import GPipe, Program, compile_program
@@ -482,10 +481,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 def planned(case: Case, optimizer: Any, method: Any = None) -> Plan:
     graph, model = graph_of(case), case.fresh()
-    inference = capture_inference(model, case.batch(2)[0])
-    values = initial_values(model, inference) | initial_values(model, graph, case.loss)
+    values = initial_values(model, graph, case.loss)
     costs = Costs({"cpu": {name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes}}, alpha=3)
-    study = Study(model, graph, inference, values, costs, cluster_of(2), ORDER, optimizer, case.loss)
+    study = Study(model, graph, values, costs, cluster_of(2), ORDER, optimizer, case.loss)
     plan = study.plan(method or MTopo())
     assert len(set(plan.placement.device_of.values())) == 2
     return plan

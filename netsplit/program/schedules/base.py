@@ -100,17 +100,12 @@ class Schedule(ABC):
         return self if microbatches == self.microbatches else replace(self, microbatches=microbatches)  # type: ignore[type-var]
 
     def microbatch_size(self, batch_size: int) -> int:
-        """Samples in a micro-batch.
+        """Samples in a micro-batch, as `torch.chunk` cuts: the last may be smaller, or there may be fewer."""
+        return -(-batch_size // self.microbatches)
 
-        Raises:
-            ConfigError: the batch does not divide into the micro-batches.
-        """
-        if batch_size % self.microbatches:
-            raise ConfigError(
-                f"batch_size {batch_size} does not divide into {self.microbatches} micro-batches: "
-                "choose schedule.microbatches that divides it."
-            )
-        return batch_size // self.microbatches
+    def for_batch(self, batch_size: int) -> Self:
+        """The same schedule with as many micro-batches as that many samples make."""
+        return self.with_microbatches(-(-batch_size // self.microbatch_size(batch_size)))
 
     def _check(self) -> None:
         if self.microbatches < 1:

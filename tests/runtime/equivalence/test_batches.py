@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import NetSplitError
 from netsplit.graph import initial_values
+from netsplit.graph.batch import Batch
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, OneFOneB, PipeDream, SingleBatch
@@ -33,7 +34,8 @@ from tests.runtime.equivalence.running import (
     on_workers,
     scattered,
 )
-from tests.runtime.references import Batch, Trained, plain_loop
+from tests.runtime.references import Batch as Example
+from tests.runtime.references import Trained, plain_loop
 
 SCHEDULES: dict[str, Schedule] = {
     "single_batch": SingleBatch(),
@@ -92,8 +94,8 @@ def test_uneven_batches_on_worker_processes(pools: Pools, name: str, schedule: s
     placed = (cut(graph, [0.3, 0.6]), graph.position)
     made: list[int] = []
 
-    def resize(inputs: tuple[object, ...], targets: tuple[object, ...]) -> Program:
-        made.append(len(targets[0]))  # type: ignore[arg-type]
+    def resize(batch: Batch) -> Program:
+        made.append(batch.samples)
         return resized(placed, case, order, 3, made[-1], size)
 
     runtime = DistributedRuntime(
@@ -101,11 +103,13 @@ def test_uneven_batches_on_worker_processes(pools: Pools, name: str, schedule: s
     )
     batches = [case.another(seed, count) for seed, count in enumerate((12, 9, 8, 12, 2, 9))]
     losses = [runtime.train_batch(inputs, (targets,)) for inputs, targets in batches]
-    assert made == [9, 8, 2]
+    assert made == [12, 9, 8, 2]
     assert_same(Trained(losses, runtime.state()), plain_loop(case.fresh(), case.loss, batches, size, SGD))
 
 
-def accumulated(runtime: LocalRuntime | DistributedRuntime, batches: Sequence[Batch], group: int) -> Trained:
+def accumulated(
+    runtime: LocalRuntime | DistributedRuntime, batches: Sequence[Example], group: int
+) -> Trained:
     losses = []
     for n, batch in enumerate(batches):
         losses.append(runtime.train_batch(*batch, share=1 / group, step=n % group == group - 1))

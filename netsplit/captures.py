@@ -1,0 +1,152 @@
+"""The graphs of a model: one for each kind of batch, captured when that is first seen and then kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.batch import Batch
+from netsplit.graph.calls import Loss
+from netsplit.graph.check import check_capture
+from netsplit.graph.ir import Graph
+from netsplit.graph.step import capture, capture_inference
+
+__all__ = ["MAX_PROGRAMS", "Captures", "OutputDims", "checked_capture"]
+
+log = logging.getLogger(__name__)
+
+MAX_PROGRAMS = 16
+
+OutputDims = tuple[int, ...] | None
+"""Of every output the dimension that grows with the samples; None: not all have one."""
+
+
+def checked_capture(
+    model: nn.Module, loss: Loss | None, batch: Batch, check: bool = True, **options: Any
+) -> Graph:
+    """`capture`, compared with plain PyTorch unless told not to; raises what both do."""
+    graph = capture(model, loss, batch, **options)
+    seconds = check_capture(model, loss, graph, batch) if check else None
+    if seconds is not None:
+        log.info("trains as plain PyTorch does: checked in %.1f s", seconds)
+    return graph
+
+
+@dataclass
+class Captures:
+    """Of one model and loss.
+
+    Args:
+        limit: how many kinds of batches training may see, and how many prediction; one more is refused.
+        check: training graphs are compared with plain PyTorch.
+    """
+
+    model: nn.Module
+    loss: Loss | None
+    autocast: str | None
+    device_type: str
+    limit: int = MAX_PROGRAMS
+    check: bool = True
+    _training: dict[Hashable, Graph] = field(default_factory=dict)
+    _inference: dict[Hashable, Graph] = field(default_factory=dict)
+    _dims: dict[Hashable, OutputDims] = field(default_factory=dict)
+
+    def training(self, batch: Batch, size: int, usual: bool = False) -> Graph:
+        """The training step at exactly this batch's shapes, for micro-batches of `size` or the rest of one.
+
+        Args:
+            usual: the batch has the shapes that the model was first captured at, whose constants it shares.
+
+        Raises:
+            NetSplitError: it cannot be captured, or there are too many graphs already.
+        """
+        group = batch.key, size
+        if (group, batch.samples) not in self._training:
+            self.require_room(self._training, batch, "training")
+            prefix = "" if usual else f"shapes{self._number(group)}."
+            self._training[group, batch.samples] = self._capture(
+                batch,
+                lambda **options: checked_capture(self.model, self.loss, check=self.check, **options),
+                prefix,
+            )
+        return self._training[group, batch.samples]
+
+    def inference(self, batch: Batch) -> Graph:
+        """The model alone in evaluation mode, at exactly this batch's shapes; raises as `training`."""
+        key = batch.key, batch.samples
+        if key not in self._inference:
+            self.require_room(self._inference, batch, "prediction")
+            self._inference[key] = self._evaluated(batch, f"inference{len(self._inference)}.")
+        return self._inference[key]
+
+    def output_dims(self, batch: Batch, size: int) -> OutputDims:
+        """As two captures tell, of `size` samples and of one more; the batch has more than `size`."""
+        if batch.key not in self._dims:
+            one, two = batch.rows(0, size), batch.rows(0, size + 1)
+            self._dims[batch.key] = _growing(self.inference(one), self._evaluated(two, "unused."))
+        return self._dims[batch.key]
+
+    def known_dims(self, batch: Batch) -> OutputDims:
+        """What `output_dims` found for such batches; None where it has not been asked."""
+        return self._dims.get(batch.key)
+
+    def is_full(self) -> bool:
+        """Whether prediction can have no further graph."""
+        return len(self._inference) >= self.limit
+
+    def require_room(self, found: Mapping[Hashable, Any], batch: Batch, what: str) -> None:
+        """Raise if there are `limit` already."""
+        if len(found) >= self.limit:
+            raise NetSplitError(
+                f"a batch with tensors of {_shapes(batch)} is of another kind than the {self.limit} that "
+                f"{what} has seen: pad batches to a few lengths, give numbers that vary as tensors, or raise "
+                "max_programs."
+            )
+
+    def _number(self, group: Hashable) -> int:
+        groups = list(dict.fromkeys(key[0] for key in self._training))  # type: ignore[index]
+        return groups.index(group) if group in groups else len(groups)
+
+    def _evaluated(self, batch: Batch, prefix: str) -> Graph:
+        def how(batch: Batch, **options: Any) -> Graph:
+            return capture_inference(self.model, batch, **options)
+
+        return self._capture(batch, how, prefix)
+
+    def _capture(self, batch: Batch, how: Callable[..., Graph], prefix: str) -> Graph:
+        log.info("capturing %s for tensors of %s", type(self.model).__name__, _shapes(batch))
+        options = {"autocast": self.autocast, "device_type": self.device_type, "constants": prefix}
+        return how(batch=batch.own(), **options)
+
+
+def _shapes(batch: Batch) -> str:
+    return ", ".join(str(tuple(t.shape)) for t in batch.tensors)
+
+
+def _growing(one: Graph, two: Graph) -> OutputDims:
+    """The dimension of every output that has so many rows a sample in both; None if one has none."""
+    if len(one.output_variables) != len(two.output_variables) or not _same_statics(one, two):
+        return None
+    found = []
+    for j, k in zip(one.output_variables, two.output_variables, strict=True):
+        before, after = one.variables[j].shape, two.variables[k].shape
+        grown = [d for d, (m, n) in enumerate(zip(before, after, strict=False)) if m != n]
+        if len(before) != len(after) or len(grown) != 1:
+            return None
+        rows, rest = divmod(before[grown[0]], one.batch_size)
+        if rest or after[grown[0]] != rows * two.batch_size:
+            return None
+        found.append(grown[0])
+    return tuple(found)
+
+
+def _same_statics(one: Graph, two: Graph) -> bool:
+    try:
+        return bool(one.output_spec.key == two.output_spec.key)
+    except NetSplitError:
+        return False
