@@ -1,7 +1,7 @@
 """A case split over three devices by drawn placements, judged against the plain loop.
 
-All that depends on NetSplit's own interface is in `Split`: how a case is captured, what makes up a program, how
-one is trained. The rest compares.
+All that depends on NetSplit's own interface is in `Split`: how a case is captured, what makes up a
+program, how one is trained. The rest compares.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import time
 import traceback
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +38,9 @@ DEVICES = 3
 class Outcome:
     """What came of a case.
 
-    equal: trained as the plain loop trains. refused: by a `NetSplitError`, whose text is `message`. failed: any
-    other exception, so not silent, but nobody's reason. WRONG: trained, and other than the plain loop.
+    equal: trained as the plain loop trains. refused: by a `NetSplitError`, whose text is `message`.
+    failed: any other exception, so not silent, but nobody's reason. WRONG: trained, and other than the
+    plain loop.
     """
 
     kind: str
@@ -115,9 +115,7 @@ def _names(loaded: Loaded, own: Tensors) -> dict[str, list[str]]:
     return {k: names.get(id(t), []) for k, t in own.items()}
 
 
-def drawn(
-    graph: Graph, devices: list[str], drawing: random.Random
-) -> tuple[dict[str, str], dict[str, int]]:
+def drawn(graph: Graph, devices: list[str], drawing: random.Random) -> tuple[dict[str, str], dict[str, int]]:
     """Any device for every node, colocated sets kept; and any topological order as priority."""
     device_of = {name: drawing.choice(devices) for name in graph.nodes}
     for group in graph.colocated:
@@ -217,5 +215,3 @@ def as_expected(case: Case, outcome: Outcome) -> str:
     if re.search(case.reason, outcome.message, re.IGNORECASE) is None:
         return f"refused, but not for '{case.reason}': {outcome.message}"
     return ""
-
-

@@ -47,7 +47,7 @@ class Trained:
 reference_context: Callable[[int, int], AbstractContextManager[Any]] | None = None
 """(iteration, micro-batch) -> a context in which random operators draw as a split model's would.
 
-None: there is no such rule, and what splits of a model with random operators give is compared with one another.
+None: there is no such rule, and splits of a model with random operators are compared with one another.
 """
 
 

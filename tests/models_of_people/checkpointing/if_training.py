@@ -23,10 +23,9 @@ class Encoder(nn.Module):
     def forward(self, x):
         for layer in self.layers:
             if self.gradient_checkpointing and self.training:
-                x = self._run(layer.__call__, x)
-            else:
-                x = layer(x)
-            x = x.relu()
+                x = x + self._run(layer.__call__, x)
+                continue
+            x = x + layer(x)
         return self.head(x)
 
 

@@ -16,8 +16,7 @@ class Prompted(nn.Module):
     def forward(self, x):
         with torch.enable_grad():
             x = x + self.prompt(x).tanh()
-            h = self.frozen(x)
-        return h
+            return self.frozen(x)
 
 
 class Net(nn.Module):

@@ -14,7 +14,7 @@ class GPT(nn.Module):
         self.wte.weight = self.lm_head.weight
 
     def forward(self, idx, targets=None):
-        b, t = idx.size()
+        _, t = idx.size()
         x = self.wte(idx) + self.wpe(torch.arange(t, device=idx.device))
         mask = nn.Transformer.generate_square_subsequent_mask(t)
         logits = self.lm_head(self.layer(x, src_mask=mask))

@@ -4,7 +4,6 @@ from functools import partial
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from tests.models_of_people.data import vectors
 

@@ -13,9 +13,11 @@ def build():
 
     def loss(outputs, targets):
         drift = sum((p - s).square().sum() for p, s in zip(model.parameters(), start, strict=True))
-        return F.cross_entropy(outputs, targets) + 0.1 * drift + 1e-3 * torch.stack(
-            [p.norm() for p in model.parameters()]
-        ).sum()
+        return (
+            F.cross_entropy(outputs, targets)
+            + 0.1 * drift
+            + 1e-3 * torch.stack([p.norm() for p in model.parameters()]).sum()
+        )
 
     return model, loss
 

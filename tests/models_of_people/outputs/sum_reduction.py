@@ -1,4 +1,4 @@
-"""A loss with reduction="sum": each micro-batch's counts by its share of the samples, as in the plain loop."""
+"""A loss with reduction="sum": a micro-batch's counts by its share of the samples, as in the plain loop."""
 
 from torch import nn
 

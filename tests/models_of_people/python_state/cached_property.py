@@ -1,6 +1,6 @@
 """functools.cached_property and lru_cache for constants."""
 
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from torch import nn
 from tests.models_of_people.data import vectors
 
 
-@lru_cache(maxsize=None)
+@cache
 def window(n):
     return torch.hann_window(n)
 

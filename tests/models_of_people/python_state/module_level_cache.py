@@ -13,7 +13,9 @@ _TABLE = None
 def positions(length, width):
     global _TABLE
     if _TABLE is None:
-        at = torch.arange(length).unsqueeze(1) * torch.exp(torch.arange(0, width, 2) * (-math.log(1e4) / width))
+        at = torch.arange(length).unsqueeze(1) * torch.exp(
+            torch.arange(0, width, 2) * (-math.log(1e4) / width)
+        )
         _TABLE = torch.cat([at.sin(), at.cos()], 1)
     return _TABLE
 

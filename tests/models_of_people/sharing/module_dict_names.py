@@ -12,7 +12,9 @@ class Heads(nn.Module):
         self.heads = nn.ModuleDict({
             "top-1 head": nn.Linear(6, 5), "0": nn.Linear(6, 5), "a/b": nn.Linear(6, 5), "é": nn.Linear(6, 5),
         })  # fmt: skip
-        self.scales = nn.ParameterDict({"top-1 head": torch.ones(1), "0": torch.ones(1), "a b": torch.ones(5)})
+        self.scales = nn.ParameterDict(
+            {"top-1 head": torch.ones(1), "0": torch.ones(1), "a b": torch.ones(5)}
+        )
 
     def forward(self, x):
         out = sum(head(x) for head in self.heads.values())
