@@ -41,7 +41,7 @@ class Case:
     load: Callable[[], Loaded]
     expect: str = "equal"
     reason: str = ""
-    random: bool = False
+    random: bool | None = False  # draws from torch's generator; None: see by its operators
     microbatches: int = 2
     tolerance: float = 1e-9
     slow: bool = False

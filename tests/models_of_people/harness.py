@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph import Graph, capture, initial_values
+from netsplit.graph.operators import resolve
 from netsplit.program import GPipe, Program, Schedule, compile_program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1
@@ -56,34 +57,40 @@ class Split:
         self.case = case
         loaded = plain.seeded(case)
         self.batches = [loaded.batch(iteration) for iteration in range(STEPS)]
-        begin = time.perf_counter()
         pieces = [piece for _, piece in plain.pieces_of(self.batches[0], case.microbatches)]
+        begin = time.perf_counter()
         self.graph = _captured(loaded, pieces[0])
         self.capture_s = time.perf_counter() - begin
         uneven = plain.batch_size(pieces[-1]) != plain.batch_size(pieces[0])
         self.tail = _captured(loaded, pieces[-1]) if uneven else None
-        own = initial_values(loaded.model, self.graph, loaded.loss)
-        self.names = _names(loaded, own)
-        self.values = {k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in own.items()}
-        self.after_capture = plain.tensors_of(loaded.model, loaded.loss)
+        self.values = initial_values(loaded.model, self.graph, loaded.loss)
+        self.names = _names(loaded, self.values)
+        self.loaded = loaded
+
+    @property
+    def random(self) -> bool:
+        """Whether any operator draws from torch's generator, unless the case says it."""
+        tag = torch.Tag.nondeterministic_seeded
+        drawing = any(tag in resolve(node.op).tags for node in self.graph)
+        return drawing if self.case.random is None else self.case.random
 
     def schedules(self) -> list[Schedule]:
         return [GPipe(self.case.microbatches), ZBH1(self.case.microbatches)]
 
     def train(self, schedule: Schedule, drawing: random.Random, devices: int = DEVICES) -> Trained:
-        """From the values at capture, by a drawn placement, on all batches."""
+        """From the values at capture, by a drawn placement, on all batches; the state has what the graph has."""
         cluster = cluster_of(devices)
         device_of, priority = drawn(self.graph, [device.name for device in cluster.devices], drawing)
         program: Program = compile_program(self.graph, device_of, priority, cluster, schedule)
         if self.tail is not None:
             program = with_tail(program, self.graph, self.tail)
         torch.manual_seed(7)
-        runtime = LocalRuntime(program, cluster, {k: t.clone() for k, t in self.values.items()}, SGD)
+        values = {k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in self.values.items()}
+        runtime = LocalRuntime(program, cluster, values, SGD)
         losses = [runtime.train_batch(_tensors(x), _tensors(t)) for x, t in self.batches]
-        state = dict(self.after_capture)
-        for name, tensor in runtime.state().items():
-            state.update(dict.fromkeys(self.names.get(name, ()), tensor))
-        return Trained(losses, state)
+        return Trained(
+            losses, {k: t for name, t in runtime.state().items() for k in self.names.get(name, ())}
+        )
 
 
 def _captured(loaded: Loaded, piece: tuple[Any, Any]) -> Graph:
@@ -158,17 +165,19 @@ def judge(case: Case, seed: int = 0) -> Outcome:
 def _compared(
     split: Split, wanted: Trained, before: Tensors, found: Outcome, drawing: random.Random
 ) -> Outcome:
-    case = split.case
-    message = _difference(Trained([], split.after_capture), Trained([], before), 0.0)
+    now = Trained([], plain.tensors_of(split.loaded.model, split.loaded.loss))
+    message = _difference(now, Trained([], before), before, 0.0)
     if message:
-        message = f"capture changed the model: {message}"
-    if case.random and plain.reference_context is None:
+        return replace(found, kind=WRONG, message=f"capture changed the model: {message}")
+    among_themselves = split.random and plain.reference_context is None
+    if among_themselves:
         wanted = split.train(split.schedules()[0], drawing, devices=1)
     for schedule in split.schedules():
-        if not message:
-            message = _difference(split.train(schedule, drawing), wanted, case.tolerance)
-            message = message and f"{schedule.name}: {message}"
-    return Outcome(WRONG if message else EQUAL, message, found.capture_s, found.operators)
+        message = _difference(split.train(schedule, drawing), wanted, before, split.case.tolerance)
+        if message:
+            than = "another placement's: " if among_themselves else ""
+            return replace(found, kind=WRONG, message=f"{schedule.name}: {than}{message}")
+    return found
 
 
 def _check_case(case: Case, wanted: Trained, before: Tensors) -> None:
@@ -187,13 +196,13 @@ def _raised(error: Exception) -> Outcome:
     return Outcome(FAILED, f"{type(error).__name__}: {first} ({last.name}, line {last.lineno})")
 
 
-def _difference(found: Trained, wanted: Trained, tolerance: float) -> str:
-    """The first difference in words; empty where there is none."""
+def _difference(found: Trained, wanted: Trained, before: Tensors, tolerance: float) -> str:
+    """The first difference in words; empty where there is none. What is not found is as it was `before`."""
     for step, (a, b) in enumerate(zip(found.losses, wanted.losses, strict=True)):
         if not abs(a - b) <= tolerance * max(1.0, abs(b)):
             return f"the loss of step {step} is {a:.10g}, not {b:.10g}"
     for k, tensor in wanted.state.items():
-        other = found.state.get(k)
+        other = found.state.get(k, before.get(k))
         if other is None:
             return f"'{k}' is missing"
         if other.shape != tensor.shape or other.dtype != tensor.dtype:
