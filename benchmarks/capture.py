@@ -6,8 +6,8 @@
     python -m benchmarks.capture --only torchvision --name resnet18 vit_b_32
 
 Every model is captured, then trained two steps over three devices by drawn placements under two schedules,
-and losses, parameters and buffers are compared with the plain loop's (`tests/models_of_people`). `timm` and
-`transformers` are in the extra `capture-benchmark`. Seconds are of the capture alone, as the clock tells them.
+and losses, parameters and buffers are compared with the plain loop's (`tests/models_of_people`). `timm`
+and `transformers` are in the extra `capture-benchmark`. Seconds are of the capture alone, by the clock.
 """
 
 from __future__ import annotations

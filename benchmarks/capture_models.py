@@ -1,7 +1,8 @@
 """The models of other people's libraries as cases: all of torchvision, thirty of timm, forty of transformers.
 
-Inputs are as small as each model takes, weights are random, numbers are in double precision. Six of torchvision
-would not fit beside their reference in 16 GB: they keep the first blocks of each stage (`SHALLOWER`).
+Inputs are as small as each model takes, weights are random, numbers are in double precision. Six of
+torchvision would not fit beside their reference in 16 GB: they keep the first blocks of each stage
+(`SHALLOWER`).
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ SIDES = {"inception_v3": 96, "vit_b_16": 32, "vit_h_14": 28, "vit_l_16": 32, "s3
 TIMM = {  # name -> side of the picture
     "resnet10t": 64, "resnetv2_50": 64, "efficientnet_lite0": 64, "mobilenetv3_small_050": 64,
     "mobilenetv4_conv_small": 64, "convnext_atto": 64, "convnextv2_atto": 64, "vit_tiny_patch16_224": 32,
-    "deit3_small_patch16_224": 32, "swin_tiny_patch4_window7_224": 56, "mixer_s32_224": 64, "gmlp_ti16_224": 32,
-    "resmlp_12_224": 32, "poolformer_s12": 64, "pvt_v2_b0": 64, "xcit_nano_12_p16_224": 32, "cait_xxs24_224": 32,
-    "levit_128s": 64, "nf_regnet_b0": 64, "regnety_002": 64, "repvgg_a0": 64, "ghostnet_100": 64,
+    "deit3_small_patch16_224": 32, "swin_tiny_patch4_window7_224": 56, "mixer_s32_224": 64,
+    "gmlp_ti16_224": 32, "resmlp_12_224": 32, "poolformer_s12": 64, "pvt_v2_b0": 64,
+    "xcit_nano_12_p16_224": 32, "cait_xxs24_224": 32, "levit_128s": 64,
+    "nf_regnet_b0": 64, "regnety_002": 64, "repvgg_a0": 64, "ghostnet_100": 64,
     "hrnet_w18_small": 64, "densenet121": 64, "edgenext_xx_small": 64, "mobilevit_xxs": 64,
     "efficientformer_l1": 224, "fastvit_t8": 64, "focalnet_tiny_srf": 64, "eva02_tiny_patch14_224": 28,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Forty architectures of transformers, with tiny configurations and random weights; the loss is the model's own."""
+"""Architectures of transformers, in tiny configurations with random weights; the loss is the model's own."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ MODELS = {
     "MobileBert": Tiny("ForSequenceClassification", "text", {"embedding_size": 8, "intra_bottleneck_size": 8,
                                                              "true_hidden_size": 8}),
     "MPNet": Tiny("ForSequenceClassification", "text"),
-    "Nystromformer": Tiny("ForSequenceClassification", "text", {"num_landmarks": 4, "segment_means_seq_len": 8}),
+    "Nystromformer": Tiny("ForSequenceClassification", "text", {"num_landmarks": 4,
+                                                               "segment_means_seq_len": 8}),
     "T5": Tiny("ForConditionalGeneration", "language", {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2,
                                                         "num_heads": 2}),
     "Bart": Tiny("ForConditionalGeneration", "language", _encoder_decoder()),

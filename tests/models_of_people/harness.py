@@ -33,6 +33,7 @@ __all__ = ["DEVICES", "EQUAL", "FAILED", "REFUSED", "WRONG", "Outcome", "Split",
 
 EQUAL, REFUSED, FAILED, WRONG = "equal", "refused", "failed", "WRONG"
 DEVICES = 3
+BLOCKS = 40
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Split:
         return [GPipe(self.case.microbatches), ZBH1(self.case.microbatches)]
 
     def train(self, schedule: Schedule, drawing: random.Random, devices: int = DEVICES) -> Trained:
-        """From the values at capture, by a drawn placement, on all batches; the state has what the graph has."""
+        """From the values at capture, by a drawn placement, on all batches; the state is the graph's."""
         cluster = cluster_of(devices)
         device_of, priority = drawn(self.graph, [device.name for device in cluster.devices], drawing)
         program: Program = compile_program(self.graph, device_of, priority, cluster, schedule)
@@ -123,10 +124,10 @@ def _names(loaded: Loaded, own: Tensors) -> dict[str, list[str]]:
 
 
 def drawn(graph: Graph, devices: list[str], drawing: random.Random) -> tuple[dict[str, str], dict[str, int]]:
-    """Any device for every node, colocated sets kept; and any topological order as priority."""
-    device_of = {name: drawing.choice(devices) for name in graph.nodes}
-    for group in graph.colocated:
-        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    """Any topological order as priority, and any device for each of its nodes; colocated sets are kept.
+
+    Of a large graph, for each of `BLOCKS` stretches of that order: every segment costs the runtime a module.
+    """
     waiting = {name: len(graph.predecessors[name]) for name in graph.nodes}
     ready = [name for name, count in waiting.items() if count == 0]
     priority: dict[str, int] = {}
@@ -137,6 +138,14 @@ def drawn(graph: Graph, devices: list[str], drawing: random.Random) -> tuple[dic
             waiting[v] -= 1
             if waiting[v] == 0:
                 ready.append(v)
+    length = max(1, -(-len(priority) // BLOCKS))
+    device_of = {}
+    for name, place in priority.items():
+        if place % length == 0:
+            device = drawing.choice(devices)
+        device_of[name] = device
+    for group in graph.colocated:
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
     return device_of, priority
 
 
