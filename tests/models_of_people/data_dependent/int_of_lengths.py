@@ -30,4 +30,4 @@ def batch(seed):
 
 
 EXPECT = "either"
-REASON = "int|item|value|data-dependent|size"
+REASON = "int|item|value|data-dependent"

@@ -19,4 +19,4 @@ def loss(outputs, targets):
 
 batch = vectors(6)
 EXPECT = "either"
-REASON = "data-dependent|value|size|masked_select"
+REASON = "data-dependent|value|masked_select"

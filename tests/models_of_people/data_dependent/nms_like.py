@@ -40,4 +40,4 @@ def batch(seed):
 
 
 EXPECT = "either"
-REASON = "data-dependent|value|size|control flow"
+REASON = "data-dependent|value|control flow"

@@ -33,4 +33,4 @@ def batch(seed):
 
 
 EXPECT = "either"
-REASON = "pack|data-dependent|value|size"
+REASON = "pack|data-dependent|value"

@@ -28,4 +28,4 @@ def batch(seed):
 
 
 EXPECT = "either"
-REASON = "tolist|item|value|data-dependent|size"
+REASON = "tolist|item|value|data-dependent"

@@ -23,4 +23,4 @@ def build():
 loss = nn.CrossEntropyLoss()
 batch = tokens()
 EXPECT = "either"
-REASON = "data-dependent|value|size|unique"
+REASON = "data-dependent|value|unique"
