@@ -1,0 +1,30 @@
+"""Boolean indexing: as many rows as the mask has true."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.out = nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = self.a(x)
+        keep = x[:, 0] > 0
+        y = torch.zeros_like(h)
+        y[keep] = self.b(h[keep])
+        return self.out(h + y)
+
+
+def build():
+    return Masked()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "either"
+REASON = "data-dependent|value|nonzero"

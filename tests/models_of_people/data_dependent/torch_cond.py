@@ -1,0 +1,27 @@
+"""torch.cond: both branches are in the graph."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Cond(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = self.a(x)
+        h = torch.cond(x.sum() > 0, lambda h: h.sin(), lambda h: h.cos() * 2, (h,))
+        return self.b(h)
+
+
+def build():
+    return Cond()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "either"
+REASON = "cond"

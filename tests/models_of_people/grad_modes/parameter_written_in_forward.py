@@ -1,0 +1,28 @@
+"""Weights clipped in the forward (WGAN): a trained parameter is written in place under no_grad."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for p in self.parameters():
+                p.clamp_(-0.2, 0.2)
+        return self.b(self.a(x).relu())
+
+
+def build():
+    return Critic()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "either"
+REASON = "in place|written|parameter"

@@ -1,0 +1,32 @@
+"""VQ-VAE with a trained codebook and the straight-through trick by detach."""
+
+from torch import nn
+from torch.nn import functional as F
+
+from tests.models_of_people.data import vectors
+
+
+class VQ(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(6, 4), nn.Linear(4, 5)
+        self.codebook = nn.Embedding(8, 4)
+
+    def forward(self, x):
+        z = self.encoder(x)
+        indices = __import__("torch").cdist(z, self.codebook.weight).argmin(-1)
+        e = self.codebook(indices)
+        extra = F.mse_loss(e, z.detach()) + 0.25 * F.mse_loss(z, e.detach())
+        return self.decoder(z + (e - z).detach()), extra
+
+
+def build():
+    return VQ()
+
+
+def loss(outputs, targets):
+    return F.cross_entropy(outputs[0], targets) + outputs[1]
+
+
+batch = vectors(6)
+EXPECT = "equal"

@@ -1,0 +1,236 @@
+"""A case split over three devices by drawn placements, judged against the plain loop.
+
+All that depends on NetSplit's own interface is in `Split`: how a case is captured, what makes up a
+program, how one is trained. The rest compares.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import traceback
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph import Graph, capture, initial_values
+from netsplit.graph.operators import resolve
+from netsplit.program import GPipe, Program, Schedule, compile_program
+from netsplit.program.resize import with_tail
+from netsplit.program.schedules import ZBH1
+from netsplit.runtime.local import LocalRuntime
+from tests.models_of_people import plain
+from tests.models_of_people.cases import Case, Loaded
+from tests.models_of_people.plain import STEPS, Tensors, Trained
+from tests.nets import SGD, cluster_of
+
+__all__ = ["DEVICES", "EQUAL", "FAILED", "REFUSED", "WRONG", "Outcome", "Split", "as_expected", "judge"]
+
+EQUAL, REFUSED, FAILED, WRONG = "equal", "refused", "failed", "WRONG"
+DEVICES = 3
+BLOCKS = 40
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case.
+
+    equal: trained as the plain loop trains. refused: by a `NetSplitError`, whose text is `message`.
+    failed: any other exception, so not silent, but nobody's reason. WRONG: trained, and other than the
+    plain loop.
+    """
+
+    kind: str
+    message: str = ""
+    capture_s: float = 0.0
+    operators: int = 0
+
+
+class Split:
+    """A case, captured at its micro-batch's size."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        loaded = plain.seeded(case)
+        self.batches = [loaded.batch(iteration) for iteration in range(STEPS)]
+        pieces = [piece for _, piece in plain.pieces_of(self.batches[0], case.microbatches)]
+        begin = time.perf_counter()
+        self.graph = _captured(loaded, pieces[0])
+        self.capture_s = time.perf_counter() - begin
+        uneven = plain.batch_size(pieces[-1]) != plain.batch_size(pieces[0])
+        self.tail = _captured(loaded, pieces[-1]) if uneven else None
+        self.values = initial_values(loaded.model, self.graph, loaded.loss)
+        self.names = _names(loaded, self.values)
+        self.loaded = loaded
+
+    @property
+    def random(self) -> bool:
+        """Whether any operator draws from torch's generator, unless the case says it."""
+        tag = torch.Tag.nondeterministic_seeded
+        drawing = any(tag in resolve(node.op).tags for node in self.graph)
+        return drawing if self.case.random is None else self.case.random
+
+    def schedules(self) -> list[Schedule]:
+        return [GPipe(self.case.microbatches), ZBH1(self.case.microbatches)]
+
+    def train(self, schedule: Schedule, drawing: random.Random, devices: int = DEVICES) -> Trained:
+        """From the values at capture, by a drawn placement, on all batches; the state is the graph's."""
+        cluster = cluster_of(devices)
+        device_of, priority = drawn(self.graph, [device.name for device in cluster.devices], drawing)
+        program: Program = compile_program(self.graph, device_of, priority, cluster, schedule)
+        if self.tail is not None:
+            program = with_tail(program, self.graph, self.tail)
+        torch.manual_seed(7)
+        values = {k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in self.values.items()}
+        runtime = LocalRuntime(program, cluster, values, SGD)
+        losses = [runtime.train_batch(_tensors(x), _tensors(t)) for x, t in self.batches]
+        return Trained(
+            losses, {k: t for name, t in runtime.state().items() for k in self.names.get(name, ())}
+        )
+
+
+def _captured(loaded: Loaded, piece: tuple[Any, Any]) -> Graph:
+    inputs, targets = (_tensors(part) for part in piece)
+
+    def loss(outputs: Any, *targets: Tensor) -> Tensor:
+        return plain.loss_of(outputs, None, targets)
+
+    return capture(loaded.model, loaded.loss or loss, (inputs, targets))
+
+
+def _tensors(part: Any) -> tuple[Tensor, ...]:
+    """All that can be handed to a capture today: tensors, one after another."""
+    found = () if part is None else part if type(part) is tuple else (part,)
+    odd = [type(each).__name__ for each in found if not isinstance(each, Tensor)]
+    if odd:
+        raise CaptureError(f"a batch is tensors, one after another, and this has a {odd[0]}: hand it so.")
+    return found
+
+
+def _names(loaded: Loaded, own: Tensors) -> dict[str, list[str]]:
+    """Initializer -> all names the model, or the loss, has for that very tensor."""
+    names: dict[int, list[str]] = {}
+    for prefix, module in (("", loaded.model), ("loss.", loaded.loss)):
+        if isinstance(module, torch.nn.Module):
+            for named in (module.named_parameters, module.named_buffers):
+                for k, t in named(remove_duplicate=False):
+                    names.setdefault(id(t), []).append(prefix + k)
+    return {k: names.get(id(t), []) for k, t in own.items()}
+
+
+def drawn(graph: Graph, devices: list[str], drawing: random.Random) -> tuple[dict[str, str], dict[str, int]]:
+    """Any topological order as priority, and any device for each of its nodes; colocated sets are kept.
+
+    Of a large graph, for each of `BLOCKS` stretches of that order: every segment costs the runtime a module.
+    """
+    waiting = {name: len(graph.predecessors[name]) for name in graph.nodes}
+    ready = [name for name, count in waiting.items() if count == 0]
+    priority: dict[str, int] = {}
+    while ready:
+        name = ready.pop(drawing.randrange(len(ready)))
+        priority[name] = len(priority)
+        for v in graph.successors[name]:
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                ready.append(v)
+    length = max(1, -(-len(priority) // BLOCKS))
+    device_of = {}
+    for name, place in priority.items():
+        if place % length == 0:
+            device = drawing.choice(devices)
+        device_of[name] = device
+    for group in graph.colocated:
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    return device_of, priority
+
+
+def judge(case: Case, seed: int = 0) -> Outcome:
+    """Train the case plainly and split, two steps each, in double precision; compare all there is to see.
+
+    Raises:
+        Whatever the plain loop raises: the case itself is broken then.
+    """
+    with plain.double(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted, before = plain.train_plainly(case)
+        _check_case(case, wanted, before)
+        try:
+            split = Split(case)
+        except Exception as error:
+            return _raised(error)
+        found = Outcome(EQUAL, "", split.capture_s, len(split.graph))
+        try:
+            return _compared(split, wanted, before, found, random.Random(f"{case.name} {seed}"))
+        except Exception as error:
+            raised = _raised(error)
+            return Outcome(raised.kind, raised.message, found.capture_s, found.operators)
+
+
+def _compared(
+    split: Split, wanted: Trained, before: Tensors, found: Outcome, drawing: random.Random
+) -> Outcome:
+    now = Trained([], plain.tensors_of(split.loaded.model, split.loaded.loss))
+    message = _difference(now, Trained([], before), before, 0.0)
+    if message:
+        return replace(found, kind=WRONG, message=f"capture changed the model: {message}")
+    among_themselves = split.random and plain.reference_context is None
+    if among_themselves:
+        wanted = split.train(split.schedules()[0], drawing, devices=1)
+    for schedule in split.schedules():
+        message = _difference(split.train(schedule, drawing), wanted, before, split.case.tolerance)
+        if message:
+            than = "another placement's: " if among_themselves else ""
+            return replace(found, kind=WRONG, message=f"{schedule.name}: {than}{message}")
+    return found
+
+
+def _check_case(case: Case, wanted: Trained, before: Tensors) -> None:
+    """The plain loop itself trains something: else equality would say nothing."""
+    assert all(torch.tensor(wanted.losses).isfinite()), f"{case.name}: losses {wanted.losses}"
+    changed = [k for k, t in before.items() if not torch.equal(t, wanted.state[k])]
+    assert changed, f"{case.name}: two steps of the plain loop change nothing"
+
+
+def _raised(error: Exception) -> Outcome:
+    if isinstance(error, NetSplitError):
+        return Outcome(REFUSED, str(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((frame for frame in reversed(frames) if "netsplit" in frame.filename), frames[-1])
+    first = next(iter(str(error).splitlines()), "")
+    return Outcome(FAILED, f"{type(error).__name__}: {first} ({last.name}, line {last.lineno})")
+
+
+def _difference(found: Trained, wanted: Trained, before: Tensors, tolerance: float) -> str:
+    """The first difference in words; empty where there is none. What is not found is as it was `before`."""
+    for step, (a, b) in enumerate(zip(found.losses, wanted.losses, strict=True)):
+        if not abs(a - b) <= tolerance * max(1.0, abs(b)):
+            return f"the loss of step {step} is {a:.10g}, not {b:.10g}"
+    for k, tensor in wanted.state.items():
+        other = found.state.get(k, before.get(k))
+        if other is None:
+            return f"'{k}' is missing"
+        if other.shape != tensor.shape or other.dtype != tensor.dtype:
+            return f"'{k}' is {other.dtype} {tuple(other.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
+        if not torch.allclose(other, tensor, rtol=tolerance, atol=tolerance, equal_nan=True):
+            far = (other.to(torch.complex128) - tensor.to(torch.complex128)).abs().max().item()
+            return f"'{k}' differs by {far:.2g}"
+    return ""
+
+
+def as_expected(case: Case, outcome: Outcome) -> str:
+    """Empty where the outcome is what the case asks for; else what is amiss."""
+    if outcome.kind in (WRONG, FAILED):
+        return f"{outcome.kind}: {outcome.message}"
+    if outcome.kind == EQUAL:
+        return "trained, although it was to be refused" if case.expect == "refused" else ""
+    if case.expect == "equal":
+        return f"refused: {outcome.message}"
+    said = re.sub(r"\S+\.py\b", "", outcome.message)  # a file's name is no reason
+    if re.search(case.reason, said, re.IGNORECASE) is None:
+        return f"refused, but not for '{case.reason}': {outcome.message}"
+    return ""

@@ -1,0 +1,23 @@
+"""A forward hook that logs statistics as Python numbers: it needs values, and changes nothing."""
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+LOG = []
+
+
+def statistics(module, inputs, output):
+    LOG.append((output.detach().mean().item(), output.detach().std().item()))
+
+
+def build():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+    model[0].register_forward_hook(statistics)
+    return model
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "either"
+REASON = "item|value|hook|state|statistics"

@@ -1,0 +1,18 @@
+"""Dropout switched off for good before training."""
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+def build():
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 5))
+    for module in model:
+        if isinstance(module, nn.Dropout):
+            module.eval()
+    return model
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"

@@ -1,0 +1,24 @@
+"""The forward writes its own input: the caller's batch is changed."""
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Rude(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x):
+        x -= x.mean(0)
+        return self.fc(x)
+
+
+def build():
+    return Rude()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"

@@ -1,0 +1,32 @@
+"""A list with None in it is what the model returns."""
+
+from torch import nn
+from torch.nn import functional as F
+
+from tests.models_of_people.data import vectors
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+        self.heads = nn.ModuleList(nn.Linear(6, 5) for _ in range(2))
+
+    def forward(self, x):
+        found = []
+        for i, layer in enumerate(self.layers):
+            x = layer(x).relu()
+            found.append(self.heads[i // 2](x) if i % 2 else None)
+        return found
+
+
+def build():
+    return Deep()
+
+
+def loss(outputs, targets):
+    return sum(F.cross_entropy(each, targets) for each in outputs if each is not None)
+
+
+batch = vectors(6)
+EXPECT = "equal"

@@ -1,0 +1,35 @@
+"""functools.cached_property and lru_cache for constants."""
+
+from functools import cache, cached_property
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+@cache
+def window(n):
+    return torch.hann_window(n)
+
+
+class Windowed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+
+    @cached_property
+    def bands(self):
+        return torch.linspace(0.5, 1.5, 6)
+
+    def forward(self, x):
+        return self.fc(x * window(6) * self.bands)
+
+
+def build():
+    return Windowed()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"

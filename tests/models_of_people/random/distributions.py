@@ -1,0 +1,33 @@
+"""torch.distributions: rsample and a Kullback-Leibler term."""
+
+import torch
+from torch import distributions as D
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Latent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.spread, self.out = nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(3, 5)
+
+    def forward(self, x):
+        q = D.Normal(self.mean(x), nn.functional.softplus(self.spread(x)) + 1e-3)
+        z = q.rsample()
+        kl = D.kl_divergence(q, D.Normal(torch.zeros(3), torch.ones(3))).sum(-1).mean()
+        return self.out(z), kl
+
+
+def build():
+    return Latent()
+
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs[0], targets) + 0.01 * outputs[1]
+
+
+batch = vectors(6)
+EXPECT = "either"
+REASON = "data-dependent|value|control flow"
+RANDOM = True

@@ -1,0 +1,23 @@
+"""Plain dropout in two places."""
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+def build():
+    return nn.Sequential(
+        nn.Linear(6, 16),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(16, 16),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(16, 5),
+    )
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"
+RANDOM = True

@@ -1,0 +1,28 @@
+"""Two parameters that overlap in one storage: a step of one is seen by the other."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Overlap(nn.Module):
+    def __init__(self):
+        super().__init__()
+        base = torch.randn(9, 6) * 0.3
+        self.low = nn.Parameter(base[:6])
+        self.high = nn.Parameter(base[3:])
+        self.out = nn.Linear(12, 5)
+
+    def forward(self, x):
+        return self.out(torch.cat([x @ self.low.T, x @ self.high.T], 1).tanh())
+
+
+def build():
+    return Overlap()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "storage|share|overlap"
