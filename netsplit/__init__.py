@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["NetSplitError", "ParallelModel", "Session", "cpu_cluster", "local_cluster", "parallelize"]
+__all__ = ["NetSplitError", "ParallelModel", "Session", "cpu_cluster", "from_onnx", "local_cluster", "parallelize"]
 
 __version__ = "0.1.0"
 
@@ -14,6 +14,7 @@ _HOME = {
     "ParallelModel": "netsplit.parallel",
     "Session": "netsplit.session",
     "cpu_cluster": "netsplit.api",
+    "from_onnx": "netsplit.graph.onnx",
     "local_cluster": "netsplit.cluster.local",
     "parallelize": "netsplit.api",
 }

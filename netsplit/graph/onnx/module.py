@@ -1,0 +1,332 @@
+"""An ONNX file as a trainable module, and the loss in it as another."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.onnx.call import Call, Value, as_tensor
+from netsplit.graph.onnx.constants import evaluate, fold, kinds_of
+from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, opsets_of, require_onnx
+from netsplit.graph.onnx.operators import DRAWING, HOST_ONLY, OPERATORS
+
+__all__ = ["OnnxModule", "from_onnx"]
+
+OLDEST = 9
+"""The oldest operator set whose operators mean here what they meant then."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Nodes between some values of a file and others, with what they read."""
+
+    nodes: tuple[OnnxNode, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: Mapping[str, tuple[int | None, ...] | None]  # of the file's own inputs; None: free
+    numbers: Mapping[str, np.ndarray[Any, Any]]
+    buffers: Mapping[str, np.ndarray[Any, Any]]
+    parameters: Mapping[str, np.ndarray[Any, Any]]
+    temporary: frozenset[str]  # buffers that are no initializers: not in the state_dict
+    frozen: frozenset[str]
+    opset: int
+
+
+class OnnxModule(nn.Module):
+    """What a file computes, node by node, by differentiable operators of torch.
+
+    Parameters and buffers keep the names of the file's initializers, so the `state_dict` of the model that
+    this package exported loads here, but for the batch counters of batch normalisation, which no file has.
+    Nodes of training (BatchNormalization, Dropout) follow the file in `train()`, and are as in inference in
+    `eval()`.
+    """
+
+    def __init__(self, part: _Part, loss: OnnxModule | NetSplitError | None = None) -> None:
+        super().__init__()
+        self._part = replace(part, parameters={}, buffers={})  # tensors are not kept twice
+        self._keys: dict[str, tuple[str, str]] = {}
+        # Not a submodule: its tensors are the loss's, not the model's.
+        object.__setattr__(self, "_loss", loss)
+        for name, array in part.parameters.items():
+            self._keep(name, nn.Parameter(as_tensor(array), name not in part.frozen))
+        for name, array in part.buffers.items():
+            self._keep(name, as_tensor(array))
+        self._dies = _last_readers(part)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The values that `forward` takes, in order."""
+        return self._part.inputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The values that `forward` returns: one as such, several as a tuple."""
+        return self._part.outputs
+
+    @property
+    def loss(self) -> OnnxModule:
+        """``(outputs, *targets) -> loss``: the file's nodes after the model's outputs.
+
+        Raises:
+            NetSplitError: the file has none, or one that reads more of the model than its outputs.
+        """
+        found = self.__dict__["_loss"]
+        if isinstance(found, NetSplitError):
+            raise found
+        if found is None:
+            raise NetSplitError(
+                "the ONNX file has no loss after its outputs: give a loss of your own, or name the model's "
+                "outputs (outputs=...) where the file's last value is the loss."
+            )
+        return found
+
+    def forward(self, *batch: Any) -> Any:
+        """Tensors for `input_names`; a tuple or list stands for its items."""
+        given = [t for each in batch for t in (each if isinstance(each, tuple | list) else (each,))]
+        part = self._part
+        if len(given) != len(part.inputs):
+            raise NetSplitError(f"{len(given)} tensors were given for the inputs {', '.join(part.inputs)}.")
+        for name, tensor in zip(part.inputs, given, strict=True):
+            _check_shape(name, tensor, part.shapes.get(name))
+        device = given[0].device if given else torch.device("cpu")
+        known: dict[str, Value | None] = {**part.numbers, **dict(zip(part.inputs, given, strict=True))}
+        for node, dies in zip(part.nodes, self._dies, strict=True):
+            values = [self._value(known, name) if name else None for name in node.inputs]
+            results = self._run(node, values, device)
+            known.update((name, value) for name, value in zip(node.outputs, results, strict=False) if name)
+            for name in dies:
+                known.pop(name, None)
+        found = tuple(self._value(known, name) for name in part.outputs)
+        found = tuple(v if isinstance(v, Tensor) else as_tensor(v, device) for v in found)
+        return found[0] if len(found) == 1 else found
+
+    def _run(self, node: OnnxNode, values: list[Value | None], device: torch.device) -> Sequence[Value]:
+        if node.op not in DRAWING and all(v is None or isinstance(v, np.ndarray) for v in values):
+            return evaluate(node, values, self._part.opset)  # type: ignore[arg-type]
+        call = Call(node, values, self._part.opset, self.training, device)
+        function = OPERATORS.get(node.op)
+        if function is None:
+            raise call.refuse("its inputs must not depend on the data: export the model with fixed sizes.")
+        try:
+            found = function(call)
+        except NetSplitError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+            raise call.refuse(f"{reason}.") from error
+        return found if isinstance(found, tuple | list) else (found,)
+
+    def _value(self, known: Mapping[str, Value | None], name: str) -> Any:
+        if name in known:
+            return known[name]
+        path, leaf = self._keys[name]
+        return getattr(self.get_submodule(path), leaf)
+
+    def _keep(self, name: str, tensor: Tensor) -> None:
+        """Under the name that the file has, in a tree of modules where it has dots."""
+        *path, leaf = [part or "_" for part in name.split(".")]
+        module: nn.Module = self
+        for i, part in enumerate(path):
+            part = part if part in module._modules else _free(module, part)
+            if part not in module._modules:
+                module.add_module(part, nn.Module())
+            path[i], module = part, module.get_submodule(part)
+        leaf = _free(module, leaf)
+        if isinstance(tensor, nn.Parameter):
+            module.register_parameter(leaf, tensor)
+        else:
+            module.register_buffer(leaf, tensor, persistent=name not in self._part.temporary)
+        self._keys[name] = (".".join(path), leaf)
+
+
+def from_onnx(
+    path: str, outputs: tuple[str, ...] | None = None, frozen: tuple[str, ...] | None = None
+) -> OnnxModule:
+    """A trainable module of an ONNX file: `netsplit.parallelize(netsplit.from_onnx(path), loss, batch)`.
+
+    Where the file has the loss in it (as `netsplit.graph.onnx.export_training` writes it), the module is the
+    model without it, and the module's `loss` the rest: ``(outputs, *targets) -> loss``.
+
+    Args:
+        path: of the file; external data beside it.
+        outputs: values of the file where the model ends; None: as this package has noted in the file, else
+            the file's outputs. A file of another tool whose one output is the loss is cut by this.
+        frozen: names of initializers that are not to be trained; ``*`` stands for anything.
+
+    Raises:
+        NetSplitError: there is no such file, it is damaged, or it has operators that are not known: the
+            message names the nodes.
+    """
+    model = load_model(path)
+    opsets, notes, nodes = opsets_of(model), metadata_of(model), nodes_of(model, path)
+    opset = opsets.get("", 0)
+    if opset < OLDEST:
+        raise NetSplitError(
+            f"'{path}' is written in operator set {opset}: export it with {OLDEST} or a later one."
+        )
+    ends = tuple(outputs or notes.get("outputs") or (each.name for each in model.graph.output))
+    file = _File(model, path, nodes, opset, kinds_of(model, nodes, notes), tuple(frozen or ()))
+    file.check_names(ends)
+    part = file.part(ends, stop=())
+    rest = [each.name for each in model.graph.output if each.name not in ends]
+    return OnnxModule(part, file.loss(ends, rest, part))
+
+
+class _File:
+    """A file's nodes and values, of which parts are made."""
+
+    def __init__(
+        self,
+        model: Any,
+        path: str,
+        nodes: tuple[OnnxNode, ...],
+        opset: int,
+        kinds: Mapping[str, str],
+        frozen: tuple[str, ...],
+    ) -> None:
+        to_array = require_onnx("reading weights").numpy_helper.to_array
+        self.path, self.opset, self.kinds = path, opset, kinds
+        self.arrays = {each.name: to_array(each) for each in model.graph.initializer}
+        self.inputs = {each.name: _dims(each) for each in model.graph.input if each.name not in self.arrays}
+        self.numbers = {name: self.arrays[name] for name, kind in kinds.items() if kind == "number"}
+        self.nodes, self.large = fold(nodes, self.numbers, opset)
+        self.maker = {name: node for node in self.nodes for name in node.outputs if name}
+        self.frozen = _matching(frozen, [name for name, kind in kinds.items() if kind == "parameter"])
+
+    def check_names(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.maker and name not in self.numbers and name not in self.large:
+                raise NetSplitError(
+                    f"'{self.path}' computes no value named '{name}': give names that it has."
+                )
+
+    def part(self, ends: tuple[str, ...], stop: tuple[str, ...]) -> _Part:
+        """The nodes that lead to `ends`, from the file's inputs or from `stop`, with what they read."""
+        wanted = set(ends)
+        reads: set[str] = set()
+        chosen: list[OnnxNode] = []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                chosen.append(node)
+                reads.update(node.inputs)
+                wanted.update(k for k in node.inputs if k not in stop)
+        self._check_operators(chosen)
+        made = {name for node in chosen for name in node.outputs}
+        unknown = [
+            k
+            for k in reads - made - {""}
+            if not any(k in each for each in (self.arrays, self.inputs, self.numbers, self.large, stop))
+        ]
+        if unknown:
+            raise NetSplitError(
+                f"'{self.path}': no node makes the value '{min(unknown)}', which others read."
+            )
+        needed = [k for k in reads if self.kinds.get(k) in ("parameter", "buffer")]
+        parameters = {k: v for k, v in self.arrays.items() if k in needed and self.kinds[k] == "parameter"}
+        buffers = {k: v for k, v in self.arrays.items() if k in needed and k not in parameters}
+        temporary = {k: v for k, v in self.large.items() if k in reads or k in ends}
+        numbers = {k: v for k, v in self.numbers.items() if k in reads or k in ends}
+        sources = (*stop, *self.inputs)
+        read = reads.union(ends)
+        return _Part(
+            nodes=tuple(_without_unread(node, read) for node in reversed(chosen)),
+            inputs=tuple(k for k in sources if k in reads),
+            outputs=ends,
+            shapes=self.inputs,
+            numbers=numbers,
+            buffers=buffers | temporary,
+            parameters=parameters,
+            temporary=frozenset(temporary),
+            frozen=self.frozen,
+            opset=self.opset,
+        )
+
+    def loss(self, ends: tuple[str, ...], rest: list[str], model: _Part) -> OnnxModule | NetSplitError | None:
+        """What is left of the file after the model; an error to raise when it is asked for."""
+        if len(rest) != 1:
+            return None
+        try:
+            part = self.part((rest[0],), stop=ends)
+        except NetSplitError as error:
+            return error
+        shared = [*set(part.parameters) & set(model.parameters), *set(part.inputs) & set(model.inputs)]
+        if shared:
+            return NetSplitError(
+                f"the loss in '{self.path}' reads '{min(shared)}', which is the model's: name more outputs, "
+                "or give a loss of your own."
+            )
+        missing = [k for k in ends if k not in part.inputs]
+        if missing:
+            return NetSplitError(
+                f"the loss in '{self.path}' does not read the output '{missing[0]}': name those it reads."
+            )
+        return OnnxModule(part)
+
+    def _check_operators(self, nodes: Iterable[OnnxNode]) -> None:
+        missing: dict[str, str] = {}
+        for node in nodes:
+            if node.domain or (node.op not in OPERATORS and node.op not in HOST_ONLY):
+                missing[node.label] = node.name
+        if missing:
+            named = ", ".join(f"{op} (node '{name}')" for op, name in sorted(missing.items()))
+            raise NetSplitError(f"'{self.path}' has operators that are not known: {named}.")
+
+
+def _dims(value: Any) -> tuple[int | None, ...] | None:
+    """Sizes that the file fixes; None where any will do, or for all where it does not say."""
+    kind = value.type.tensor_type
+    return tuple(each.dim_value or None for each in kind.shape.dim) if kind.HasField("shape") else None
+
+
+def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | None) -> None:
+    """Sizes that the file fixes may be in its constants too: another size could be computed wrongly."""
+    if declared is None:
+        return
+    shape = tuple(tensor.shape)
+    if len(shape) == len(declared) and all(b in (None, a) for a, b in zip(shape, declared, strict=True)):
+        return
+    wanted = ", ".join("any" if size is None else str(size) for size in declared)
+    raise NetSplitError(
+        f"the input '{name}' has the shape {shape}, but the ONNX file takes ({wanted}): give that shape, or "
+        "export the model with a free batch dimension."
+    )
+
+
+def _without_unread(node: OnnxNode, read: set[str]) -> OnnxNode:
+    """With "" for outputs that no one reads: exporters name all that a batch normalisation could give."""
+    return replace(node, outputs=tuple(name if name in read else "" for name in node.outputs))
+
+
+def _matching(patterns: Iterable[str], names: list[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        matched = fnmatch.filter(names, pattern)
+        if not matched:
+            raise NetSplitError(f"frozen: no parameter of the ONNX file is named '{pattern}'.")
+        found.update(matched)
+    return frozenset(found)
+
+
+def _last_readers(part: _Part) -> tuple[tuple[str, ...], ...]:
+    """Of every node the values that no later one reads."""
+    last: dict[str, int] = {}
+    for i, node in enumerate(part.nodes):
+        last |= dict.fromkeys((*node.inputs, *node.outputs), i)
+    dying: list[list[str]] = [[] for _ in part.nodes]
+    for name, i in last.items():
+        if name not in part.outputs:
+            dying[i].append(name)
+    return tuple(map(tuple, dying))
+
+
+def _free(module: nn.Module, name: str) -> str:
+    while hasattr(module, name):
+        name = f"{name}_"
+    return name

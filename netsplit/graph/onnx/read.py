@@ -1,0 +1,153 @@
+"""An ONNX file as a `Graph`, one node for each of its nodes (thesis, section 4.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.graph.onnx.call import DTYPES
+from netsplit.graph.onnx.constants import kinds_of
+from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, require_onnx
+
+__all__ = ["PREFIX", "read_onnx"]
+
+PREFIX = "onnx."
+"""Precedes the names of ONNX's own operators: ``onnx.Conv``. Another domain's is in its place."""
+
+
+def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph:
+    """The graph of a file, of which every operator is kept, known or not.
+
+    What the file calls a node, a value and an initializer are the graph's nodes, variables and initializers.
+    The graph is for planning and counting; to train a file, `from_onnx` makes a module of it.
+
+    Args:
+        path: of the file; external data is not read.
+        sizes: dimensions that the file leaves free, by the names that it gives them, e.g. ``{"batch": 8}``.
+
+    Raises:
+        NetSplitError: there is no such file, it is damaged, a node has a graph of its own, or a shape is not
+            known: the message names the value and the dimension.
+    """
+    onnx = require_onnx(f"reading '{path}'")
+    model = load_model(path, data=_has_its_data(path))
+    nodes, notes = nodes_of(model, path), metadata_of(model)
+    kinds = kinds_of(model, nodes, notes)
+    _fix(model, dict(sizes or {}))
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise NetSplitError(f"'{path}': the shapes of its values cannot be inferred: {reason}.") from error
+    types = {each.name: each.type for each in (*inferred.input, *inferred.value_info, *inferred.output)}
+    initializers = {each.name: _initializer(each, kinds[each.name]) for each in model.graph.initializer}
+    found = tuple(_node(node, initializers) for node in nodes)
+    inputs = tuple(each.name for each in model.graph.input if each.name not in initializers)
+    names = [*inputs, *(k for node in found for k in node.outputs if k)]
+    shapes = {k: _typed(k, types.get(k), path) for k in names}
+    used = {k for node in found for k in node.initializers}
+    return Graph(
+        nodes={node.name: node for node in found},
+        variables=_variables(found, shapes, initializers),
+        input_variables=inputs,
+        output_variables=tuple(each.name for each in model.graph.output if each.name in shapes),
+        initializers={k: init for k, init in initializers.items() if k in used},
+        batch_size=next((shapes[k][1][0] for k in inputs if shapes[k][1]), 1),
+    )
+
+
+def _has_its_data(path: str | Path) -> bool:
+    """Shapes may be among the data; a file with all its weights in others has them inside all the same."""
+    file = Path(path)
+    return not any(file.parent.glob(f"{file.name}*data"))
+
+
+def _fix(model: Any, sizes: dict[str, int]) -> None:
+    """Give the inputs the sizes asked for, and forget what the exporter said of other values."""
+    for each in (*model.graph.input, *model.graph.output):
+        for dim in each.type.tensor_type.shape.dim:
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    del model.graph.value_info[:]
+    for each in model.graph.output:
+        each.type.tensor_type.ClearField("shape")
+
+
+def _typed(name: str, kind: Any, path: str | Path) -> tuple[str, tuple[int, ...]]:
+    """Dtype and shape of a value."""
+    tensor = kind.tensor_type if kind is not None else None
+    if tensor is None or tensor.elem_type not in DTYPES or not tensor.HasField("shape"):
+        raise NetSplitError(
+            f"'{path}': the type or shape of the value '{name}' is not known: the operator that makes it is not "
+            "ONNX's own, or its size depends on the data."
+        )
+    for dim in tensor.shape.dim:
+        if not dim.HasField("dim_value"):
+            called = f" ('{dim.dim_param}')" if dim.dim_param else ""
+            raise NetSplitError(
+                f"'{path}': a dimension{called} of the value '{name}' is not known: give it in `sizes`, or "
+                "export the model with fixed sizes."
+            )
+    dtype = str(DTYPES[tensor.elem_type]).removeprefix("torch.")
+    return dtype, tuple(dim.dim_value for dim in tensor.shape.dim)
+
+
+def _initializer(proto: Any, kind: str) -> Initializer:
+    if proto.data_type not in DTYPES:
+        raise NetSplitError(f"the initializer '{proto.name}' has elements of a type that is not known.")
+    trained = kind == "parameter"
+    dtype = str(DTYPES[proto.data_type]).removeprefix("torch.")
+    return Initializer(proto.name, dtype, tuple(proto.dims), trained, trained)
+
+
+def _node(node: OnnxNode, initializers: Mapping[str, Initializer]) -> Node:
+    def template(name: str) -> dict[str, str] | None:
+        if not name:
+            return None
+        return {"init": name} if name in initializers else {"var": name}
+
+    read = [name for name in dict.fromkeys(node.inputs) if name]
+    return Node(
+        name=node.name,
+        op=f"{node.domain.replace('.', '_') or 'onnx'}.{node.op}",
+        inputs=tuple(k for k in read if k not in initializers),
+        outputs=node.outputs,
+        initializers=tuple(k for k in read if k in initializers),
+        args=tuple(template(name) for name in node.inputs),
+        kwargs={key: _plain(value) for key, value in node.attributes.items()},
+        module=node.name.strip("/").rpartition("/")[0].replace("/", "."),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as JSON has it; arrays as nested lists."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _variables(
+    nodes: Iterable[Node],
+    shapes: Mapping[str, tuple[str, tuple[int, ...]]],
+    initializers: Mapping[str, Initializer],
+) -> dict[str, Variable]:
+    producer: dict[str, str] = {}
+    consumers: dict[str, list[str]] = {name: [] for name in shapes}
+    trained: set[str] = set()
+    for node in nodes:
+        for name in node.inputs:
+            consumers[name].append(node.name)
+        carries = any(initializers[k].requires_grad for k in node.initializers)
+        carries = carries or any(k in trained for k in node.inputs)
+        for name in node.outputs:
+            if name:
+                producer[name] = node.name
+                if carries and "float" in shapes[name][0]:
+                    trained.add(name)
+    return {
+        name: Variable(name, dtype, shape, producer.get(name), tuple(consumers[name]), name in trained)
+        for name, (dtype, shape) in shapes.items()
+    }
