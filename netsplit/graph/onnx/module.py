@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,30 +13,14 @@ from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.onnx.call import Call, Value, as_tensor
-from netsplit.graph.onnx.constants import evaluate, fold, kinds_of
-from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, opsets_of, require_onnx
-from netsplit.graph.onnx.operators import DRAWING, HOST_ONLY, OPERATORS
+from netsplit.graph.onnx.constants import evaluate
+from netsplit.graph.onnx.files import OnnxNode, load_model
+from netsplit.graph.onnx.operators import DRAWING, OPERATORS
+from netsplit.graph.onnx.parts import OnnxFile, Part
 
-__all__ = ["OnnxModule", "from_onnx"]
+__all__ = ["OnnxModule", "from_onnx", "value_types"]
 
-OLDEST = 9
-"""The oldest operator set whose operators mean here what they meant then."""
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Nodes between some values of a file and others, with what they read."""
-
-    nodes: tuple[OnnxNode, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    shapes: Mapping[str, tuple[int | None, ...] | None]  # of the file's own inputs; None: free
-    numbers: Mapping[str, np.ndarray[Any, Any]]
-    buffers: Mapping[str, np.ndarray[Any, Any]]
-    parameters: Mapping[str, np.ndarray[Any, Any]]
-    temporary: frozenset[str]  # buffers that are no initializers: not in the state_dict
-    frozen: frozenset[str]
-    opset: int
+log = logging.getLogger(__name__)
 
 
 class OnnxModule(nn.Module):
@@ -48,7 +32,7 @@ class OnnxModule(nn.Module):
     `eval()`.
     """
 
-    def __init__(self, part: _Part, loss: OnnxModule | NetSplitError | None = None) -> None:
+    def __init__(self, part: Part, loss: OnnxModule | NetSplitError | None = None) -> None:
         super().__init__()
         self._part = replace(part, parameters={}, buffers={})  # tensors are not kept twice
         self._keys: dict[str, tuple[str, str]] = {}
@@ -89,6 +73,10 @@ class OnnxModule(nn.Module):
 
     def forward(self, *batch: Any) -> Any:
         """Tensors for `input_names`; a tuple or list stands for its items."""
+        return self._compute(batch, None)
+
+    def _compute(self, batch: tuple[Any, ...], seen: dict[str, tuple[str, tuple[int, ...]]] | None) -> Any:
+        """`seen` is filled with dtype and shape of every value, by name."""
         given = [t for each in batch for t in (each if isinstance(each, tuple | list) else (each,))]
         part = self._part
         if len(given) != len(part.inputs):
@@ -100,7 +88,10 @@ class OnnxModule(nn.Module):
         for node, dies in zip(part.nodes, self._dies, strict=True):
             values = [self._value(known, name) if name else None for name in node.inputs]
             results = self._run(node, values, device)
-            known.update((name, value) for name, value in zip(node.outputs, results, strict=False) if name)
+            made = [(name, value) for name, value in zip(node.outputs, results, strict=False) if name]
+            known.update(made)
+            if seen is not None:
+                seen.update((name, _type_of(value)) for name, value in made)
             for name in dies:
                 known.pop(name, None)
         found = tuple(self._value(known, name) for name in part.outputs)
@@ -164,125 +155,65 @@ def from_onnx(
         NetSplitError: there is no such file, it is damaged, or it has operators that are not known: the
             message names the nodes.
     """
-    model = load_model(path)
-    opsets, notes, nodes = opsets_of(model), metadata_of(model), nodes_of(model, path)
-    opset = opsets.get("", 0)
-    if opset < OLDEST:
-        raise NetSplitError(
-            f"'{path}' is written in operator set {opset}: export it with {OLDEST} or a later one."
-        )
-    ends = tuple(outputs or notes.get("outputs") or (each.name for each in model.graph.output))
-    file = _File(model, path, nodes, opset, kinds_of(model, nodes, notes), tuple(frozen or ()))
+    file = OnnxFile(load_model(path), path, tuple(frozen or ()))
+    ends = tuple(outputs or file.notes.get("outputs") or file.outputs)
     file.check_names(ends)
-    part = file.part(ends, stop=())
-    rest = [each.name for each in model.graph.output if each.name not in ends]
-    return OnnxModule(part, file.loss(ends, rest, part))
+    part = file.part(ends)
+    for node in part.nodes:
+        if node.op in DRAWING and node.op != "Dropout":
+            log.warning("node '%s' (%s) draws random numbers, in evaluation too", node.name, node.op)
+            break
+    return OnnxModule(part, _loss(file, ends, part))
 
 
-class _File:
-    """A file's nodes and values, of which parts are made."""
-
-    def __init__(
-        self,
-        model: Any,
-        path: str,
-        nodes: tuple[OnnxNode, ...],
-        opset: int,
-        kinds: Mapping[str, str],
-        frozen: tuple[str, ...],
-    ) -> None:
-        to_array = require_onnx("reading weights").numpy_helper.to_array
-        self.path, self.opset, self.kinds = path, opset, kinds
-        self.arrays = {each.name: to_array(each) for each in model.graph.initializer}
-        self.inputs = {each.name: _dims(each) for each in model.graph.input if each.name not in self.arrays}
-        self.numbers = {name: self.arrays[name] for name, kind in kinds.items() if kind == "number"}
-        self.nodes, self.large = fold(nodes, self.numbers, opset)
-        self.maker = {name: node for node in self.nodes for name in node.outputs if name}
-        self.frozen = _matching(frozen, [name for name, kind in kinds.items() if kind == "parameter"])
-
-    def check_names(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self.maker and name not in self.numbers and name not in self.large:
-                raise NetSplitError(
-                    f"'{self.path}' computes no value named '{name}': give names that it has."
-                )
-
-    def part(self, ends: tuple[str, ...], stop: tuple[str, ...]) -> _Part:
-        """The nodes that lead to `ends`, from the file's inputs or from `stop`, with what they read."""
-        wanted = set(ends)
-        reads: set[str] = set()
-        chosen: list[OnnxNode] = []
-        for node in reversed(self.nodes):
-            if wanted.intersection(node.outputs):
-                chosen.append(node)
-                reads.update(node.inputs)
-                wanted.update(k for k in node.inputs if k not in stop)
-        self._check_operators(chosen)
-        made = {name for node in chosen for name in node.outputs}
-        unknown = [
-            k
-            for k in reads - made - {""}
-            if not any(k in each for each in (self.arrays, self.inputs, self.numbers, self.large, stop))
-        ]
-        if unknown:
-            raise NetSplitError(
-                f"'{self.path}': no node makes the value '{min(unknown)}', which others read."
-            )
-        needed = [k for k in reads if self.kinds.get(k) in ("parameter", "buffer")]
-        parameters = {k: v for k, v in self.arrays.items() if k in needed and self.kinds[k] == "parameter"}
-        buffers = {k: v for k, v in self.arrays.items() if k in needed and k not in parameters}
-        temporary = {k: v for k, v in self.large.items() if k in reads or k in ends}
-        numbers = {k: v for k, v in self.numbers.items() if k in reads or k in ends}
-        sources = (*stop, *self.inputs)
-        read = reads.union(ends)
-        return _Part(
-            nodes=tuple(_without_unread(node, read) for node in reversed(chosen)),
-            inputs=tuple(k for k in sources if k in reads),
-            outputs=ends,
-            shapes=self.inputs,
-            numbers=numbers,
-            buffers=buffers | temporary,
-            parameters=parameters,
-            temporary=frozenset(temporary),
-            frozen=self.frozen,
-            opset=self.opset,
+def _loss(file: OnnxFile, ends: tuple[str, ...], model: Part) -> OnnxModule | NetSplitError | None:
+    """What is left of the file after the model; an error to raise when it is asked for."""
+    rest = [name for name in file.outputs if name not in ends]
+    if len(rest) != 1:
+        return None
+    try:
+        part = file.part((rest[0],), stop=ends)
+    except NetSplitError as error:
+        return error
+    shared = [*set(part.parameters) & set(model.parameters), *set(part.inputs) & set(model.inputs)]
+    if shared:
+        return NetSplitError(
+            f"the loss in '{file.path}' reads '{min(shared)}', which is the model's: name more outputs, "
+            "or give a loss of your own."
         )
-
-    def loss(self, ends: tuple[str, ...], rest: list[str], model: _Part) -> OnnxModule | NetSplitError | None:
-        """What is left of the file after the model; an error to raise when it is asked for."""
-        if len(rest) != 1:
-            return None
-        try:
-            part = self.part((rest[0],), stop=ends)
-        except NetSplitError as error:
-            return error
-        shared = [*set(part.parameters) & set(model.parameters), *set(part.inputs) & set(model.inputs)]
-        if shared:
-            return NetSplitError(
-                f"the loss in '{self.path}' reads '{min(shared)}', which is the model's: name more outputs, "
-                "or give a loss of your own."
-            )
-        missing = [k for k in ends if k not in part.inputs]
-        if missing:
-            return NetSplitError(
-                f"the loss in '{self.path}' does not read the output '{missing[0]}': name those it reads."
-            )
-        return OnnxModule(part)
-
-    def _check_operators(self, nodes: Iterable[OnnxNode]) -> None:
-        missing: dict[str, str] = {}
-        for node in nodes:
-            if node.domain or (node.op not in OPERATORS and node.op not in HOST_ONLY):
-                missing[node.label] = node.name
-        if missing:
-            named = ", ".join(f"{op} (node '{name}')" for op, name in sorted(missing.items()))
-            raise NetSplitError(f"'{self.path}' has operators that are not known: {named}.")
+    missing = [k for k in ends if k not in part.inputs]
+    if missing:
+        return NetSplitError(
+            f"the loss in '{file.path}' does not read the output '{missing[0]}': name those it reads."
+        )
+    return OnnxModule(part)
 
 
-def _dims(value: Any) -> tuple[int | None, ...] | None:
-    """Sizes that the file fixes; None where any will do, or for all where it does not say."""
-    kind = value.type.tensor_type
-    return tuple(each.dim_value or None for each in kind.shape.dim) if kind.HasField("shape") else None
+def value_types(
+    model: Any, path: str, inputs: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of the values that lead to a ModelProto's outputs, by running it without data.
+
+    Args:
+        model: of which all operators are known; with the data of its initializers.
+        path: of the file, for errors.
+        inputs: dtype and shape of the file's inputs.
+
+    Raises:
+        NetSplitError: an operator is not known, or a size depends on the data.
+    """
+    file = OnnxFile(model, path)
+    seen = {name: _type_of(value) for name, value in (file.numbers | file.large).items()}
+    with torch.device("meta"):
+        module = OnnxModule(file.part(file.outputs)).eval()
+        given = [torch.empty(inputs[k][1], dtype=getattr(torch, inputs[k][0])) for k in module.input_names]
+        with torch.no_grad():
+            module._compute(tuple(given), seen)
+    return seen
+
+
+def _type_of(value: Value) -> tuple[str, tuple[int, ...]]:
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape)
 
 
 def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | None) -> None:
@@ -299,22 +230,7 @@ def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | N
     )
 
 
-def _without_unread(node: OnnxNode, read: set[str]) -> OnnxNode:
-    """With "" for outputs that no one reads: exporters name all that a batch normalisation could give."""
-    return replace(node, outputs=tuple(name if name in read else "" for name in node.outputs))
-
-
-def _matching(patterns: Iterable[str], names: list[str]) -> frozenset[str]:
-    found: set[str] = set()
-    for pattern in patterns:
-        matched = fnmatch.filter(names, pattern)
-        if not matched:
-            raise NetSplitError(f"frozen: no parameter of the ONNX file is named '{pattern}'.")
-        found.update(matched)
-    return frozenset(found)
-
-
-def _last_readers(part: _Part) -> tuple[tuple[str, ...], ...]:
+def _last_readers(part: Part) -> tuple[tuple[str, ...], ...]:
     """Of every node the values that no later one reads."""
     last: dict[str, int] = {}
     for i, node in enumerate(part.nodes):

@@ -13,6 +13,7 @@ from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.graph.onnx.call import DTYPES
 from netsplit.graph.onnx.constants import kinds_of
 from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, require_onnx
+from netsplit.graph.onnx.module import value_types
 
 __all__ = ["PREFIX", "read_onnx"]
 
@@ -27,29 +28,22 @@ def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph
     The graph is for planning and counting; to train a file, `from_onnx` makes a module of it.
 
     Args:
-        path: of the file; external data is not read.
+        path: of the file; external data beside it.
         sizes: dimensions that the file leaves free, by the names that it gives them, e.g. ``{"batch": 8}``.
 
     Raises:
         NetSplitError: there is no such file, it is damaged, a node has a graph of its own, or a shape is not
             known: the message names the value and the dimension.
     """
-    onnx = require_onnx(f"reading '{path}'")
-    model = load_model(path, data=_has_its_data(path))
+    model = load_model(path)
     nodes, notes = nodes_of(model, path), metadata_of(model)
     kinds = kinds_of(model, nodes, notes)
-    _fix(model, dict(sizes or {}))
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise NetSplitError(f"'{path}': the shapes of its values cannot be inferred: {reason}.") from error
-    types = {each.name: each.type for each in (*inferred.input, *inferred.value_info, *inferred.output)}
     initializers = {each.name: _initializer(each, kinds[each.name]) for each in model.graph.initializer}
-    found = tuple(_node(node, initializers) for node in nodes)
+    read = {k for node in nodes for k in node.inputs} | {each.name for each in model.graph.output}
+    found = tuple(_node(node, initializers, read) for node in nodes)
     inputs = tuple(each.name for each in model.graph.input if each.name not in initializers)
     names = [*inputs, *(k for node in found for k in node.outputs if k)]
-    shapes = {k: _typed(k, types.get(k), path) for k in names}
+    shapes = _types(model, dict(sizes or {}), inputs, names, str(path))
     used = {k for node in found for k in node.initializers}
     return Graph(
         nodes={node.name: node for node in found},
@@ -61,15 +55,51 @@ def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph
     )
 
 
-def _has_its_data(path: str | Path) -> bool:
-    """Shapes may be among the data; a file with all its weights in others has them inside all the same."""
-    file = Path(path)
-    return not any(file.parent.glob(f"{file.name}*data"))
+def _types(
+    model: Any, sizes: dict[str, int], inputs: Iterable[str], names: Iterable[str], path: str
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of every value: as ONNX infers them; what it cannot, by a run without data."""
+    onnx = require_onnx(f"reading '{path}'")
+    _fix(model, sizes)
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(_light(bare), data_prop=True).graph
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise NetSplitError(f"'{path}': the shapes of its values cannot be inferred: {reason}.") from error
+    kinds = {each.name: each.type for each in (*inferred.input, *inferred.value_info, *inferred.output)}
+    found = {k: _typed(k, kinds.get(k), path) for k in inputs}
+    unknown: list[NetSplitError] = []
+    for name in names:
+        try:
+            found[name] = _typed(name, kinds.get(name), path)
+        except NetSplitError as error:
+            unknown.append(error)
+    if unknown:
+        try:
+            found = value_types(model, path, found) | found
+        except NetSplitError as error:
+            raise unknown[0] from error
+    for name in names:
+        if name not in found:
+            raise NetSplitError(
+                f"'{path}': the shape of the value '{name}', which no one reads, is not known."
+            )
+    return found
+
+
+def _light(model: Any) -> Any:
+    """Without the data of large weights, which has nothing to say of shapes and may be more than fits."""
+    for each in model.graph.initializer:
+        if len(each.raw_data) > 2**16:
+            each.ClearField("raw_data")
+    return model
 
 
 def _fix(model: Any, sizes: dict[str, int]) -> None:
     """Give the inputs the sizes asked for, and forget what the exporter said of other values."""
-    for each in (*model.graph.input, *model.graph.output):
+    for each in model.graph.input:
         for dim in each.type.tensor_type.shape.dim:
             if dim.dim_param in sizes:
                 dim.dim_value = sizes[dim.dim_param]
@@ -83,8 +113,8 @@ def _typed(name: str, kind: Any, path: str | Path) -> tuple[str, tuple[int, ...]
     tensor = kind.tensor_type if kind is not None else None
     if tensor is None or tensor.elem_type not in DTYPES or not tensor.HasField("shape"):
         raise NetSplitError(
-            f"'{path}': the type or shape of the value '{name}' is not known: the operator that makes it is not "
-            "ONNX's own, or its size depends on the data."
+            f"'{path}': the type or shape of the value '{name}' is not known: the operator that makes it is "
+            "not ONNX's own, or its size depends on the data."
         )
     for dim in tensor.shape.dim:
         if not dim.HasField("dim_value"):
@@ -105,7 +135,9 @@ def _initializer(proto: Any, kind: str) -> Initializer:
     return Initializer(proto.name, dtype, tuple(proto.dims), trained, trained)
 
 
-def _node(node: OnnxNode, initializers: Mapping[str, Initializer]) -> Node:
+def _node(node: OnnxNode, initializers: Mapping[str, Initializer], needed: set[str]) -> Node:
+    """Outputs after the first that no one reads (masks, running statistics) are left out."""
+
     def template(name: str) -> dict[str, str] | None:
         if not name:
             return None
@@ -116,12 +148,18 @@ def _node(node: OnnxNode, initializers: Mapping[str, Initializer]) -> Node:
         name=node.name,
         op=f"{node.domain.replace('.', '_') or 'onnx'}.{node.op}",
         inputs=tuple(k for k in read if k not in initializers),
-        outputs=node.outputs,
+        outputs=tuple(k if i == 0 or k in needed else "" for i, k in enumerate(node.outputs)),
         initializers=tuple(k for k in read if k in initializers),
         args=tuple(template(name) for name in node.inputs),
         kwargs={key: _plain(value) for key, value in node.attributes.items()},
-        module=node.name.strip("/").rpartition("/")[0].replace("/", "."),
+        module=_module(node.name),
     )
+
+
+def _module(name: str) -> str:
+    """The dotted path of the module, where the exporter of torch has made it part of a node's name."""
+    scopes = name.strip("/").split("/")[:-1]
+    return scopes[-1] if scopes else ""
 
 
 def _plain(value: Any) -> Any:
