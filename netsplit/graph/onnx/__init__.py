@@ -9,14 +9,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from netsplit.graph.onnx.export import export_inference, export_training
     from netsplit.graph.onnx.module import OnnxModule, from_onnx
+    from netsplit.graph.onnx.read import read_onnx
+    from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 
-__all__ = ["OnnxModule", "export_inference", "export_training", "from_onnx"]
+__all__ = [
+    "NodeNotes",
+    "OnnxModule",
+    "export_inference",
+    "export_training",
+    "from_onnx",
+    "read_onnx",
+    "write_node_data",
+    "write_onnx",
+]
 
 _HOME = {
+    "NodeNotes": "write",
     "OnnxModule": "module",
     "export_inference": "export",
     "export_training": "export",
     "from_onnx": "module",
+    "read_onnx": "read",
+    "write_node_data": "write",
+    "write_onnx": "write",
 }
 
 

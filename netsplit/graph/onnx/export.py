@@ -155,7 +155,8 @@ def _put_back(graph: Any, step: _Step) -> None:
 
 def _rename(graph: Any, own: dict[str, str]) -> None:
     taken = {name for node in graph.node for name in node.output} | {each.name for each in graph.input}
-    new = {old: name for old, name in own.items() if name not in taken}
+    held = {each.name for each in graph.initializer}
+    new = {old: name for old, name in own.items() if old in held and name not in taken}
     for each in graph.initializer:
         each.name = new.get(each.name, each.name)
     for node in graph.node:

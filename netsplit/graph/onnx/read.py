@@ -12,13 +12,14 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.graph.onnx.call import DTYPES
 from netsplit.graph.onnx.constants import kinds_of
-from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, require_onnx
+from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, opsets_of, require_onnx
 from netsplit.graph.onnx.module import value_types
 
 __all__ = ["PREFIX", "read_onnx"]
 
 PREFIX = "onnx."
-"""Precedes the names of ONNX's own operators: ``onnx.Conv``. Another domain's is in its place."""
+"""Precedes the names of ONNX's own operators, with the operator set after them: ``onnx.Conv.17``. Operators
+of another domain have that in its place."""
 
 
 def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph:
@@ -39,8 +40,9 @@ def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph
     nodes, notes = nodes_of(model, path), metadata_of(model)
     kinds = kinds_of(model, nodes, notes)
     initializers = {each.name: _initializer(each, kinds[each.name]) for each in model.graph.initializer}
+    opsets = opsets_of(model)
     read = {k for node in nodes for k in node.inputs} | {each.name for each in model.graph.output}
-    found = tuple(_node(node, initializers, read) for node in nodes)
+    found = tuple(_node(node, initializers, read, opsets) for node in nodes)
     inputs = tuple(each.name for each in model.graph.input if each.name not in initializers)
     names = [*inputs, *(k for node in found for k in node.outputs if k)]
     shapes = _types(model, dict(sizes or {}), inputs, names, str(path))
@@ -135,7 +137,9 @@ def _initializer(proto: Any, kind: str) -> Initializer:
     return Initializer(proto.name, dtype, tuple(proto.dims), trained, trained)
 
 
-def _node(node: OnnxNode, initializers: Mapping[str, Initializer], needed: set[str]) -> Node:
+def _node(
+    node: OnnxNode, initializers: Mapping[str, Initializer], needed: set[str], opsets: Mapping[str, int]
+) -> Node:
     """Outputs after the first that no one reads (masks, running statistics) are left out."""
 
     def template(name: str) -> dict[str, str] | None:
@@ -146,7 +150,7 @@ def _node(node: OnnxNode, initializers: Mapping[str, Initializer], needed: set[s
     read = [name for name in dict.fromkeys(node.inputs) if name]
     return Node(
         name=node.name,
-        op=f"{node.domain.replace('.', '_') or 'onnx'}.{node.op}",
+        op=f"{node.domain.replace('.', '_') or 'onnx'}.{node.op}.{opsets.get(node.domain, 1)}",
         inputs=tuple(k for k in read if k not in initializers),
         outputs=tuple(k if i == 0 or k in needed else "" for i, k in enumerate(node.outputs)),
         initializers=tuple(k for k in read if k in initializers),
@@ -163,8 +167,8 @@ def _module(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as JSON has it; arrays as nested lists."""
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    """An attribute as JSON has it; an array with its type, as no list says it."""
+    return {"tensor": [str(value.dtype), value.tolist()]} if isinstance(value, np.ndarray) else value
 
 
 def _variables(
