@@ -5,7 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["NetSplitError", "ParallelModel", "Session", "cpu_cluster", "from_onnx", "local_cluster", "parallelize"]
+__all__ = [
+    "NetSplitError",
+    "ParallelModel",
+    "Session",
+    "cpu_cluster",
+    "from_onnx",
+    "local_cluster",
+    "parallelize",
+]
 
 __version__ = "0.1.0"
 

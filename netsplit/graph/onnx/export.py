@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -22,7 +23,7 @@ from netsplit.graph.onnx.files import METADATA, require_onnx
 from netsplit.graph.onnx.symbolic import more_symbolics
 from netsplit.graph.step import as_tuple
 
-__all__ = ["export_inference", "export_training"]
+__all__ = ["export_inference", "export_training", "inference_model"]
 
 _LIMIT = 2**31 - 2**20
 """Bytes that one protobuf file may have; more weights go to a file beside it."""
@@ -68,7 +69,7 @@ def export_training(
     """
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
     step = _Step(model, loss, len(inputs))
-    _export(step, inputs, targets, Path(path), training=True, opset=opset, fixed_batch=fixed_batch)
+    _write(_exported(step, inputs, targets, opset, fixed_batch), Path(path))
 
 
 def export_inference(
@@ -83,45 +84,47 @@ def export_inference(
 
     Arguments and errors as of `export_training`.
     """
-    step, given = _Step(model, None, 10**6), as_tuple(inputs)
-    _export(step, given, (), Path(path), training=False, opset=opset, fixed_batch=fixed_batch)
+    _write(inference_model(model, inputs, opset=opset, fixed_batch=fixed_batch), Path(path))
 
 
-def _export(
-    step: _Step,
-    inputs: tuple[Tensor, ...],
-    targets: tuple[Tensor, ...],
-    path: Path,
-    *,
-    training: bool,
-    opset: int,
-    fixed_batch: bool,
-) -> None:
+def inference_model(
+    model: nn.Module, inputs: Tensor | Iterable[Tensor], *, opset: int = 17, fixed_batch: bool = False
+) -> Any:
+    """The ModelProto that `export_inference` writes; arguments and errors as it has them."""
+    return _exported(_Step(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
+
+
+def _exported(
+    step: _Step, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], opset: int, fixed_batch: bool
+) -> Any:
+    """In training mode with a loss, else in evaluation mode."""
     onnx = require_onnx("exporting to ONNX")
+    training = step.loss is not None
     names = _names("input", len(inputs)), _names("target", len(targets))
-    outputs = ["loss"] * training
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
+    size = sum(each.nbytes for each in (*step.parameters(), *step.buffers()))
     with tempfile.TemporaryDirectory() as folder, _unchanged(step.model), more_symbolics(opset):
         file = Path(folder, "model.onnx")
+        memory = io.BytesIO()
         try:
             with _silent():
                 torch.onnx.export(
                     step,
                     (*inputs, *targets),
-                    str(file),
+                    memory if size < _LIMIT else str(file),
                     dynamo=False,
                     training=mode,
                     do_constant_folding=not training,
                     opset_version=opset,
                     input_names=[*names[0], *names[1]],
-                    output_names=outputs,
+                    output_names=["loss"] * training,
                     dynamic_axes={} if fixed_batch else {k: {0: "batch"} for k in (*names[0], *names[1])},
                 )
         except Exception as error:  # of many kinds, torch's and the model's own
             raise NetSplitError(_why_not(step.model, error)) from error
-        exported = onnx.load(str(file))
-    _finish(exported, step, names, training)
-    _write(exported, path)
+        read = onnx.load_from_string(memory.getvalue()) if size < _LIMIT else onnx.load(str(file))
+    _finish(read, step, names, training)
+    return read
 
 
 def _finish(exported: Any, step: _Step, names: tuple[list[str], list[str]], training: bool) -> None:
@@ -177,8 +180,8 @@ def _write(exported: Any, path: Path) -> None:
             Path(folder, beside.name).replace(beside)
             Path(folder, path.name).replace(path)
         return
-    text = exported.SerializeToString()
-    write_atomically(path, lambda file: file.write_bytes(text))
+    whole = exported.SerializeToString()
+    write_atomically(path, lambda file: file.write_bytes(whole))
 
 
 def _names(what: str, count: int) -> list[str]:

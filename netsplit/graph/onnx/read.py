@@ -15,7 +15,7 @@ from netsplit.graph.onnx.constants import kinds_of
 from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, opsets_of, require_onnx
 from netsplit.graph.onnx.module import value_types
 
-__all__ = ["PREFIX", "read_onnx"]
+__all__ = ["PREFIX", "graph_of", "read_onnx"]
 
 PREFIX = "onnx."
 """Precedes the names of ONNX's own operators, with the operator set after them: ``onnx.Conv.17``. Operators
@@ -36,7 +36,11 @@ def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph
         NetSplitError: there is no such file, it is damaged, a node has a graph of its own, or a shape is not
             known: the message names the value and the dimension.
     """
-    model = load_model(path)
+    return graph_of(load_model(path), str(path), sizes)
+
+
+def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> Graph:
+    """As `read_onnx`, of a ModelProto, which is changed; `path` is what errors call it."""
     nodes, notes = nodes_of(model, path), metadata_of(model)
     kinds = kinds_of(model, nodes, notes)
     initializers = {each.name: _initializer(each, kinds[each.name]) for each in model.graph.initializer}
@@ -45,7 +49,7 @@ def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph
     found = tuple(_node(node, initializers, read, opsets) for node in nodes)
     inputs = tuple(each.name for each in model.graph.input if each.name not in initializers)
     names = [*inputs, *(k for node in found for k in node.outputs if k)]
-    shapes = _types(model, dict(sizes or {}), inputs, names, str(path))
+    shapes = _types(model, dict(sizes or {}), inputs, names, path)
     used = {k for node in found for k in node.initializers}
     return Graph(
         nodes={node.name: node for node in found},

@@ -52,8 +52,8 @@ def write_onnx(graph: Graph, path: str | Path, notes: NodeNotes | None = None) -
 
     Each node of the graph is one of the file. Operators of torch are written in a domain of their own
     (``aten``), with their other arguments as text; operators read from an ONNX file as they were. Weights are
-    inputs of the file, as it has no values for them. Metadata of a node: device, forward_s, backward_s (seconds),
-    output_bytes, parameter_bytes, module, source; of a value: bytes.
+    inputs of the file, as it has no values for them. Metadata of a node: device, forward_s, backward_s
+    (seconds), output_bytes, parameter_bytes, module, source; of a value: bytes.
 
     Args:
         graph: captured, or read by `read_onnx`.
@@ -89,7 +89,7 @@ def write_onnx(graph: Graph, path: str | Path, notes: NodeNotes | None = None) -
 
 
 def write_node_data(graph: Graph, path: str | Path, notes: NodeNotes, what: str = "device") -> None:
-    """Write one number or word for every node as JSON that Model Explorer overlays on the file of `write_onnx`.
+    """Write one number or word for every node as JSON, for Model Explorer to lay over a file of `write_onnx`.
 
     Nodes are found by the names of the values they make.
 
