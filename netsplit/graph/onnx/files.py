@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ __all__ = [
     "nodes_of",
     "opsets_of",
     "require_onnx",
+    "without_trailing_gaps",
 ]
 
 METADATA = "netsplit."
@@ -146,14 +147,15 @@ def _records(model: Any, where: str) -> Iterator[OnnxNode]:
             name=name,
             op=proto.op_type,
             domain="" if proto.domain in _STANDARD else proto.domain,
-            inputs=_without_trailing_gaps(proto.input),
-            outputs=_without_trailing_gaps(proto.output),
+            inputs=without_trailing_gaps(proto.input),
+            outputs=without_trailing_gaps(proto.output),
             attributes={each.name: _attribute(each, proto, name, where) for each in proto.attribute},
             proto=proto.SerializeToString(),
         )
 
 
-def _without_trailing_gaps(names: Any) -> tuple[str, ...]:
+def without_trailing_gaps(names: Iterable[str]) -> tuple[str, ...]:
+    """Names without the "" at their end, where the last inputs or outputs are left out."""
     found = list(names)
     while found and not found[-1]:
         found.pop()

@@ -243,6 +243,8 @@ def _last_readers(part: Part) -> tuple[tuple[str, ...], ...]:
 
 
 def _free(module: nn.Module, name: str) -> str:
-    while hasattr(module, name):
+    """A name that the module has no use for yet."""
+    held = (module.__dict__, module._parameters, module._buffers, module._modules)
+    while hasattr(type(module), name) or any(name in each for each in held):
         name = f"{name}_"
     return name

@@ -12,7 +12,15 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.graph.onnx.call import DTYPES
 from netsplit.graph.onnx.constants import kinds_of
-from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, opsets_of, require_onnx
+from netsplit.graph.onnx.files import (
+    OnnxNode,
+    load_model,
+    metadata_of,
+    nodes_of,
+    opsets_of,
+    require_onnx,
+    without_trailing_gaps,
+)
 from netsplit.graph.onnx.module import value_types
 
 __all__ = ["PREFIX", "graph_of", "read_onnx"]
@@ -104,12 +112,16 @@ def _light(model: Any) -> Any:
 
 
 def _fix(model: Any, sizes: dict[str, int]) -> None:
-    """Give the inputs the sizes asked for, and forget what the exporter said of other values."""
-    for each in model.graph.input:
+    """Give the inputs the sizes asked for, and forget what the file says of what can be inferred."""
+    foreign = {k for node in model.graph.node if node.domain not in ("", "ai.onnx") for k in node.output}
+    kept = [each for each in model.graph.value_info if each.name in foreign]
+    for each in (*model.graph.input, *kept):
         for dim in each.type.tensor_type.shape.dim:
             if dim.dim_param in sizes:
                 dim.dim_value = sizes[dim.dim_param]
+    kept = [type(each).FromString(each.SerializeToString()) for each in kept]
     del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
     for each in model.graph.output:
         each.type.tensor_type.ClearField("shape")
 
@@ -156,7 +168,7 @@ def _node(
         name=node.name,
         op=f"{node.domain.replace('.', '_') or 'onnx'}.{node.op}.{opsets.get(node.domain, 1)}",
         inputs=tuple(k for k in read if k not in initializers),
-        outputs=tuple(k if i == 0 or k in needed else "" for i, k in enumerate(node.outputs)),
+        outputs=without_trailing_gaps(k if i == 0 or k in needed else "" for i, k in enumerate(node.outputs)),
         initializers=tuple(k for k in read if k in initializers),
         args=tuple(template(name) for name in node.inputs),
         kwargs={key: _plain(value) for key, value in node.attributes.items()},

@@ -28,9 +28,7 @@ OPERATORS: dict[str, Callable[[Call], Any]] = {
 HOST_ONLY = frozenset({"Constant", "ConstantOfShape", "EyeLike", "NonZero", "Range"})
 """Operators that are computed where all their inputs are known without data, and refused where not."""
 
-DRAWING = frozenset(
-    {"Dropout", "RandomUniformLike", "RandomNormalLike", "RandomUniform", "RandomNormal", "Bernoulli"}
-)
+DRAWING = frozenset({"Dropout", "RandomUniformLike", "RandomNormalLike", "Bernoulli"})
 """Operators that draw random numbers: never computed beforehand."""
 
 STATISTICS = {

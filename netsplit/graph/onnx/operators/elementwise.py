@@ -112,23 +112,14 @@ def _swish(call: Call) -> Tensor:
     return x * torch.sigmoid(x if alpha == 1 else alpha * x)
 
 
-def _random_dtype(call: Call, like: Tensor | None) -> torch.dtype:
-    number = call.attr("dtype")
-    if number is None:
-        return like.dtype if like is not None and like.is_floating_point() else torch.float32
-    return dtype_of(number, f"node '{call.node.name}' ({call.node.op})")
-
-
 def _random(call: Call, normal: bool) -> Tensor:
     """Drawn by torch's own generator; the file's `seed` is not looked at."""
-    like = call.tensor(0) if call.node.op.endswith("Like") else None
-    shape = tuple(call.attr("shape", ())) if like is None else tuple(like.shape)
-    device = call.device if like is None else like.device
-    draw = torch.randn if normal else torch.rand
-    drawn = draw(shape, dtype=_random_dtype(call, like), device=device)
+    like, number = call.tensor(0), call.attr("dtype")
+    dtype = like.dtype if number is None else dtype_of(number, f"node '{call.node.name}' ({call.node.op})")
     if normal:
-        return drawn * call.attr("scale", 1.0) + call.attr("mean", 0.0)
+        return torch.randn_like(like, dtype=dtype) * call.attr("scale", 1.0) + call.attr("mean", 0.0)
     low, high = call.attr("low", 0.0), call.attr("high", 1.0)
+    drawn = torch.rand_like(like, dtype=dtype)
     return drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
 
 
@@ -185,7 +176,5 @@ ELEMENTWISE: dict[str, Function] = {
     "Swish": _swish,
     "RandomUniformLike": lambda call: _random(call, normal=False),
     "RandomNormalLike": lambda call: _random(call, normal=True),
-    "RandomUniform": lambda call: _random(call, normal=False),
-    "RandomNormal": lambda call: _random(call, normal=True),
     "Bernoulli": _bernoulli,
 }
