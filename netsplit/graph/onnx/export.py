@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
@@ -39,7 +39,11 @@ class _Step(nn.Module):
     def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
         outputs = self.model(*batch[: self.n_inputs])
         leaves = tuple(each for each in tree_leaves(outputs) if isinstance(each, Tensor))
-        return leaves if self.loss is None else (self.loss(outputs, *batch[self.n_inputs :]), *leaves)
+        if self.loss is None:
+            return leaves
+        # Of copies: what broadcasts a tensor to the shape it has would be taken for what made it.
+        copies = tree_map(lambda each: each.clone() if isinstance(each, Tensor) else each, outputs)
+        return (self.loss(copies, *batch[self.n_inputs :]), *leaves)
 
 
 def export_training(
@@ -106,12 +110,13 @@ def _exported(
     with tempfile.TemporaryDirectory() as folder, _unchanged(step.model), more_symbolics(opset):
         file = Path(folder, "model.onnx")
         memory = io.BytesIO()
+        target: Any = memory if size < _LIMIT else file
         try:
             with _silent():
                 torch.onnx.export(
                     step,
                     (*inputs, *targets),
-                    memory if size < _LIMIT else str(file),
+                    target,
                     dynamo=False,
                     training=mode,
                     do_constant_folding=not training,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,11 @@ def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> G
     initializers = {each.name: _initializer(each, kinds[each.name]) for each in model.graph.initializer}
     opsets = opsets_of(model)
     read = {k for node in nodes for k in node.inputs} | {each.name for each in model.graph.output}
-    found = tuple(_node(node, initializers, read, opsets) for node in nodes)
     inputs = tuple(each.name for each in model.graph.input if each.name not in initializers)
-    names = [*inputs, *(k for node in found for k in node.outputs if k)]
-    shapes = _types(model, dict(sizes or {}), inputs, names, path)
+    made = [k for node in nodes for i, k in enumerate(node.outputs) if k and (i == 0 or k in read)]
+    shapes = _types(model, dict(sizes or {}), inputs, made, path)
+    shapes = {k: shapes[k] for k in (*inputs, *(k for node in nodes for k in node.outputs)) if k in shapes}
+    found = tuple(_node(node, initializers, shapes, opsets) for node in nodes)
     used = {k for node in found for k in node.initializers}
     return Graph(
         nodes={node.name: node for node in found},
@@ -72,7 +74,10 @@ def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> G
 def _types(
     model: Any, sizes: dict[str, int], inputs: Iterable[str], names: Iterable[str], path: str
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Dtype and shape of every value: as ONNX infers them; what it cannot, by a run without data."""
+    """Dtype and shape of inputs, of `names` and of what else is known.
+
+    As ONNX infers them; what it cannot, by a run without data.
+    """
     onnx = require_onnx(f"reading '{path}'")
     _fix(model, sizes)
     bare = onnx.ModelProto()
@@ -100,6 +105,9 @@ def _types(
             raise NetSplitError(
                 f"'{path}': the shape of the value '{name}', which no one reads, is not known."
             )
+    for name, kind in kinds.items():
+        with suppress(NetSplitError):
+            found.setdefault(name, _typed(name, kind, path))
     return found
 
 
@@ -154,9 +162,9 @@ def _initializer(proto: Any, kind: str) -> Initializer:
 
 
 def _node(
-    node: OnnxNode, initializers: Mapping[str, Initializer], needed: set[str], opsets: Mapping[str, int]
+    node: OnnxNode, initializers: Mapping[str, Initializer], shapes: Container[str], opsets: Mapping[str, int]
 ) -> Node:
-    """Outputs after the first that no one reads (masks, running statistics) are left out."""
+    """Outputs that no one reads are left out where their shape is not known (the mask of a dropout)."""
 
     def template(name: str) -> dict[str, str] | None:
         if not name:
@@ -168,7 +176,7 @@ def _node(
         name=node.name,
         op=f"{node.domain.replace('.', '_') or 'onnx'}.{node.op}.{opsets.get(node.domain, 1)}",
         inputs=tuple(k for k in read if k not in initializers),
-        outputs=without_trailing_gaps(k if i == 0 or k in needed else "" for i, k in enumerate(node.outputs)),
+        outputs=without_trailing_gaps(k if k in shapes else "" for k in node.outputs),
         initializers=tuple(k for k in read if k in initializers),
         args=tuple(template(name) for name in node.inputs),
         kwargs={key: _plain(value) for key, value in node.attributes.items()},
