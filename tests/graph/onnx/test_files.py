@@ -53,7 +53,7 @@ def test_a_file_has_the_fields_of_table_4_1(tmp_path: Path) -> None:
     assert graph.batch_size == 6
 
 
-@pytest.mark.parametrize("name", ["amoebanet_d", "unet", "gpt", "decoder"])
+@pytest.mark.parametrize("name", ["wide_resnet152", "unet", "gpt", "decoder"])
 def test_every_shape_is_that_of_the_run(name: str, tmp_path: Path) -> None:
     graph = read(name, tmp_path / "m.onnx", 3)
     outputs = [graph.variables[k].shape for k in graph.output_variables]
@@ -118,7 +118,7 @@ def test_a_placed_graph_is_a_valid_file_with_devices_seconds_and_bytes(tmp_path:
     assert {each.key: each.value for each in found.metadata_props}["netsplit.devices"] == '["cpu:0", "cpu:1"]'
 
 
-@pytest.mark.parametrize("name", ["amoebanet_d", "gpt"])
+@pytest.mark.parametrize("name", ["wide_resnet152", "gpt"])
 def test_a_graph_read_from_a_file_is_written_with_the_operators_it_had(name: str, tmp_path: Path) -> None:
     graph = read(name, tmp_path / "m.onnx")
     write_onnx(graph, tmp_path / "again.onnx", NodeNotes(dict.fromkeys(graph.nodes, "cpu:0")))

@@ -52,7 +52,7 @@ def step(name: str, path: Path) -> tuple[Subject, nn.Module, OnnxModule]:
     return subject, model, netsplit.from_onnx(str(path))
 
 
-@pytest.mark.parametrize("name", ["wide_resnet152", "gpt", "unet", "encoder"])
+@pytest.mark.parametrize("name", ["wide_resnet152", "gpt", pytest.param("unet", marks=pytest.mark.slow)])
 def test_a_captured_and_rebuilt_file_trains_as_the_model_does(name: str, tmp_path: Path) -> None:
     subject, model, module = step(name, tmp_path / "model.onnx")
     graph = capture(module, module.loss, subject.batch(2))

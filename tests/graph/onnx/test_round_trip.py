@@ -60,7 +60,7 @@ def test_outputs_gradients_and_statistics_are_the_models(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["wide_resnet152", "unet_classic", "gpt", "encoder", "various"])
-@pytest.mark.parametrize("opset", [14, 16, 18, 20])
+@pytest.mark.parametrize("opset", [14, 20])
 def test_every_operator_set_says_the_same(name: str, opset: int, tmp_path: Path) -> None:
     model, module = exported(SUBJECTS[name], tmp_path / "model.onnx", torch.float64, opset)
     inputs, targets = SUBJECTS[name].batch(2, seed=2)
@@ -69,7 +69,7 @@ def test_every_operator_set_says_the_same(name: str, opset: int, tmp_path: Path)
     assert largest_difference(model, module) < TOLERANCE[torch.float64]
 
 
-@pytest.mark.parametrize("name", ["amoebanet_d", "gpt"])
+@pytest.mark.parametrize("name", ["wide_resnet152", "gpt"])
 def test_single_precision_stays_single_precision(name: str, tmp_path: Path) -> None:
     model, module = exported(SUBJECTS[name], tmp_path / "model.onnx", torch.float32)
     inputs, targets = SUBJECTS[name].batch(2, torch.float32, seed=2)
@@ -79,7 +79,7 @@ def test_single_precision_stays_single_precision(name: str, tmp_path: Path) -> N
     assert largest_difference(model, module) < TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("name", ["amoebanet_d", "deeplab_v3", "decoder", "mobilenet_v3_small"])
+@pytest.mark.parametrize("name", ["wide_resnet152", "decoder", "various"])
 def test_in_evaluation_both_compute_the_same(name: str, tmp_path: Path) -> None:
     model, module = exported(SUBJECTS[name], tmp_path / "model.onnx", torch.float64)
     inputs, _ = SUBJECTS[name].batch(2, seed=2)
