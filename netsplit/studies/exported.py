@@ -1,7 +1,7 @@
 """A model's graph as an exporter for inference leaves it, in so far as printed tables of memory count it.
 
 The exporter to ONNX folds a batch normalisation into the convolution before it, drops what does nothing in
-evaluation, and computes once what equal operators compute of the same values. Printed tables may count such a graph:
+evaluation, and computes once what equal operators compute of the same values. Printed tables may count it:
 every value twice, every parameter `alpha` times.
 """
 

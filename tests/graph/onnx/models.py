@@ -136,7 +136,7 @@ SLOW = {
     ),
     "googlenet": Subject(lambda: models.googlenet(num_classes=10)),
     "inception_v3": Subject(lambda: models.inception_v3(num_classes=10), side=75),
-    "vgg19": Subject(_torchvision("vgg11_bn"), side=224),
+    "vgg11_bn": Subject(_torchvision("vgg11_bn"), side=224),
     "alexnet": Subject(_torchvision("alexnet"), side=224),
     "shufflenet_v2": Subject(_torchvision("shufflenet_v2_x0_5")),
     "densenet121": Subject(_torchvision("densenet121")),
