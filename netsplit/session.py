@@ -30,6 +30,7 @@ from netsplit.graph.batch import Batch
 from netsplit.graph.calls import Loss
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
+from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.learning_rate import LearningRate
 from netsplit.optimizers import for_model
 from netsplit.parallel import ParallelModel
@@ -158,6 +159,24 @@ class Plan:
         """What is known of the first replica of each stage, of the others too."""
         replicas = self.placement.replicas
         return {each: value for home, value in found.items() for each in replicas.get(home, (home,))}
+
+    def write_onnx(self, path: str | Path, node_data: str | Path | None = None) -> None:
+        """Write the placed graph as an ONNX file for Netron, and devices as node data for Model Explorer.
+
+        Metadata of a node: its device (of a replicated stage the first), seconds there, and bytes. Errors as
+        of `netsplit.graph.onnx.write_onnx`.
+        """
+        cluster, seconds = self.study.cluster, self.study.costs.seconds
+        device = self.placement.device_of
+        known = {name: seconds[cluster.device(place).kind][name] for name, place in device.items()}
+        notes = NodeNotes(
+            device,
+            {name: each.forward_s for name, each in known.items()},
+            {name: each.backward_s for name, each in known.items()},
+        )
+        write_onnx(self.study.graph, path, notes)
+        if node_data is not None:
+            write_node_data(self.study.graph, node_data, notes)
 
     def summary(self) -> str:
         """The decision in words: per device operators, seconds and bytes; cut edges; what is predicted."""

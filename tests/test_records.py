@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -56,6 +58,21 @@ def test_without_replicas_every_node_counts_once(experiment: Experiment) -> None
     study = study_of(experiment, two())
     assert sum(study.plan(MTopo()).nodes.values()) == len(study.graph)
     assert study.plan(Single()).nodes == {"a": len(study.graph)}
+
+
+def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    study = study_of(experiment, two())
+    plan = study.plan(MTopo())
+    plan.write_onnx(tmp_path / "placed.onnx", tmp_path / "devices.json")
+    (seconds,) = study.costs.seconds.values()
+    for node in onnx.load(str(tmp_path / "placed.onnx")).graph.node:
+        said = {each.key: each.value for each in node.metadata_props}
+        assert said["device"] == plan.placement.device_of[node.name]
+        assert float(said["backward_s"]) == pytest.approx(seconds[node.name].backward_s)
+    data = json.loads((tmp_path / "devices.json").read_text())["netsplit"]["results"]
+    assert {each["value"] for each in data.values()} == set(plan.placement.device_of.values())
 
 
 def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(

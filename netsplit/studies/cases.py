@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
-from netsplit.graph.step import capture, capture_inference
+from netsplit.graph.onnx.export import inference_model
+from netsplit.graph.onnx.read import graph_of
+from netsplit.graph.step import capture
 
 __all__ = ["WORKERS", "ByName", "ModelCase", "check_references"]
 
@@ -66,9 +68,26 @@ class ModelCase:
         log.info("%d operators, %d variables", len(graph), len(graph.variables))
         return graph
 
-    def inference_graph(self) -> Graph:
-        """Of the model alone in evaluation mode; errors as of `training_graph`."""
-        return capture_inference(self._on_meta(), self.shapes()[0])
+    def exported_graph(self) -> Graph:
+        """Of an export to ONNX for inference, at this batch size; traced with one sample on the CPU.
+
+        The weights are drawn anew: the exporter merges those that are equal, as all biases of a new model
+        are, and those of a trained one are not.
+
+        Raises:
+            NetSplitError: the model cannot be exported.
+        """
+        model = self.model()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for tensor in (*model.parameters(), *model.buffers()):
+                if tensor.is_floating_point():
+                    tensor.uniform_(0.5, 1.5)
+        inputs = self.dataset.shapes(1)[0]
+        return graph_of(
+            inference_model(model, torch.zeros_like(inputs, device="cpu")),
+            f"export of {type(model).__name__}",
+            {"batch": self.batch_size},
+        )
 
     def _on_meta(self) -> nn.Module:
         with torch.device("meta"):

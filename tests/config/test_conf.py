@@ -45,7 +45,9 @@ def test_every_option_fits_its_target(option: str) -> None:
         question(composed(option, config="study").study, Path())
         return
     override = f"{group}=[{name}]" if group == "partitioner" else option
-    config = composed(override, *(["dataset.root=/nowhere"] if name in NEEDING_A_FOLDER else []))
+    more = ["dataset.root=/nowhere"] if name in NEEDING_A_FOLDER else []
+    more = ["model.path=/nowhere.onnx"] if name == "onnx" else more
+    config = composed(override, *more)
     for each in (config, *cases_of(config).values()):
         check(each)
 

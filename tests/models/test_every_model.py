@@ -25,7 +25,8 @@ SLOW = {  # several hundred operators, or dear ones
 
 
 def test_the_table_has_every_config() -> None:
-    assert sorted(SUBJECTS) == sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
+    configs = {path.stem for path in (CONF / "model").glob("*.yaml")}
+    assert set(SUBJECTS) == configs - {"onnx"}  # which is of any size
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -1,0 +1,128 @@
+"""What a file holds beside its nodes: weights to train, buffers, and numbers known before any data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.onnx.files import OnnxNode, require_onnx
+from netsplit.graph.onnx.operators import DRAWING, STATISTICS
+
+__all__ = ["Kind", "constant_of", "evaluate", "fold", "kinds_of"]
+
+Kind = Literal["parameter", "buffer", "number"]
+"""What an initializer becomes: a `Parameter`, a buffer, or a value that operators know beforehand."""
+
+_FLOATS = frozenset({1, 10, 11, 16})  # ONNX's float, float16, double, bfloat16
+_FEW = {True: 8, False: 64}  # is it a float: elements up to which an array is a number rather than a buffer
+
+
+def kinds_of(model: Any, nodes: Iterable[OnnxNode], notes: Mapping[str, list[str]]) -> dict[str, Kind]:
+    """The kind of every initializer.
+
+    A file of this package names its parameters. In any other, every float array is one, unless it has no
+    dimension or is read only where no operator is trained (statistics, bounds, class weights).
+    """
+    untrained: dict[str, bool] = {}
+    statistics: set[str] = set()
+    for node in nodes:
+        places = STATISTICS.get(node.op, ()) if not node.domain else ()
+        for i, name in enumerate(node.inputs):
+            untrained[name] = untrained.get(name, True) and i in places
+            if node.op == "BatchNormalization" and i in places:
+                statistics.add(name)
+    named = set(notes["parameters"]) if "parameters" in notes else None
+    found: dict[str, Kind] = {}
+    for each in model.graph.initializer:
+        is_float, size = each.data_type in _FLOATS, int(np.prod(each.dims))
+        trained = is_float and len(each.dims) > 0 and not untrained.get(each.name, True)
+        if (trained and named is None) or (named is not None and each.name in named):
+            found[each.name] = "parameter"
+        elif each.name in statistics or size > _FEW[is_float]:
+            found[each.name] = "buffer"
+        else:
+            found[each.name] = "number"
+    return found
+
+
+def constant_of(node: OnnxNode) -> np.ndarray[Any, Any]:
+    """The value of a Constant node.
+
+    Raises:
+        NetSplitError: it is text, or sparse.
+    """
+    for key, kind in (
+        ("value", None),
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+    ):
+        if key in node.attributes:
+            return np.asarray(node.attributes[key], dtype=kind)
+    raise NetSplitError(f"node '{node.name}' (Constant) holds text or a sparse tensor, which is not known.")
+
+
+def is_few(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array is a number rather than a buffer."""
+    return array.size <= _FEW[array.dtype.kind not in "biu"]
+
+
+def fold(
+    nodes: Iterable[OnnxNode], numbers: dict[str, np.ndarray[Any, Any]], opset: int
+) -> tuple[tuple[OnnxNode, ...], dict[str, np.ndarray[Any, Any]]]:
+    """Compute what depends on numbers alone.
+
+    Args:
+        nodes: in order.
+        numbers: values known; those found here are added.
+        opset: version of ONNX's own operators.
+
+    Returns:
+        The nodes that are left, and the values of Constant nodes that are too large for a number.
+    """
+    left: list[OnnxNode] = []
+    large: dict[str, np.ndarray[Any, Any]] = {}
+    for node in nodes:
+        if node.op == "Constant" and not node.domain:
+            value = constant_of(node)
+            (numbers if is_few(value) else large)[node.outputs[0]] = value
+        elif node.inputs and _computable(node) and all(not k or k in numbers for k in node.inputs):
+            found = evaluate(node, [numbers.get(k) for k in node.inputs], opset)
+            numbers |= dict(zip(node.outputs, found, strict=False))
+        else:
+            left.append(node)
+    return tuple(left), large
+
+
+def _computable(node: OnnxNode) -> bool:
+    return not node.domain and node.op not in DRAWING
+
+
+def evaluate(
+    node: OnnxNode, values: Collection[np.ndarray[Any, Any] | None], opset: int
+) -> list[np.ndarray[Any, Any]]:
+    """A node's outputs by the standard's own implementation.
+
+    Raises:
+        NetSplitError: it refuses.
+    """
+    try:
+        evaluator = _evaluator(node.proto, opset)
+        feeds = {k: v for k, v in zip(node.inputs, values, strict=True) if k}
+        return [np.asarray(each) for each in evaluator.run(None, feeds)]
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise NetSplitError(f"node '{node.name}' ({node.op}) cannot be computed: {reason}.") from error
+
+
+@cache
+def _evaluator(proto: bytes, opset: int) -> Any:
+    onnx = require_onnx("computing shapes")
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(onnx.NodeProto.FromString(proto), opsets={"": opset})

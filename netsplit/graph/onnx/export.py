@@ -1,0 +1,236 @@
+"""A model, alone or with its loss, as an ONNX file (thesis, section 4.1.1)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from netsplit.errors import NetSplitError
+from netsplit.files import write_atomically
+from netsplit.graph.onnx.files import METADATA, require_onnx
+from netsplit.graph.onnx.symbolic import more_symbolics
+from netsplit.graph.step import as_tuple
+
+__all__ = ["export_inference", "export_training", "inference_model"]
+
+_LIMIT = 2**31 - 2**20
+"""Bytes that one protobuf file may have; more weights go to a file beside it."""
+
+
+class _Step(nn.Module):
+    """``(inputs, targets) -> (loss, outputs...)``; without a loss the outputs alone."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, n_inputs: int) -> None:
+        super().__init__()
+        self.model, self.loss, self.n_inputs = model, loss, n_inputs
+
+    def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
+        outputs = self.model(*batch[: self.n_inputs])
+        leaves = tuple(each for each in tree_leaves(outputs) if isinstance(each, Tensor))
+        if self.loss is None:
+            return leaves
+        # Of copies: what broadcasts a tensor to the shape it has would be taken for what made it.
+        copies = tree_map(lambda each: each.clone() if isinstance(each, Tensor) else each, outputs)
+        return (self.loss(copies, *batch[self.n_inputs :]), *leaves)
+
+
+def export_training(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    batch: tuple[Tensor | Iterable[Tensor], Tensor | Iterable[Tensor]],
+    path: str | Path,
+    *,
+    opset: int = 17,
+    fixed_batch: bool = False,
+) -> None:
+    """Write the training step ``(inputs, targets) -> loss`` as an ONNX file in training mode.
+
+    Batch normalisation and dropout stay what they are in training, and weights keep the model's names. The
+    file's outputs are the loss and the model's outputs, so that `netsplit.from_onnx` finds both.
+
+    Args:
+        model: left as it was: buffers, training mode and the random generator too.
+        loss: called with the model's output and the targets.
+        batch: example ``(inputs, targets)``, each a tensor or several, of at least two samples.
+        path: of the file, written whole or not at all; weights of 2 GiB and more go to `path` + ".data".
+        opset: version of ONNX's operators, 13 to 20.
+        fixed_batch: every size is the example's; else the first dimension is free.
+
+    Raises:
+        NetSplitError: the model cannot be exported; says which of torch's operators stops it.
+    """
+    inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
+    step = _Step(model, loss, len(inputs))
+    _write(_exported(step, inputs, targets, opset, fixed_batch), Path(path))
+
+
+def export_inference(
+    model: nn.Module,
+    inputs: Tensor | Iterable[Tensor],
+    path: str | Path,
+    *,
+    opset: int = 17,
+    fixed_batch: bool = False,
+) -> None:
+    """Write the model in evaluation mode, as exporters do: constants folded, batch normalisation too.
+
+    Arguments and errors as of `export_training`.
+    """
+    _write(inference_model(model, inputs, opset=opset, fixed_batch=fixed_batch), Path(path))
+
+
+def inference_model(
+    model: nn.Module, inputs: Tensor | Iterable[Tensor], *, opset: int = 17, fixed_batch: bool = False
+) -> Any:
+    """The ModelProto that `export_inference` writes; arguments and errors as it has them."""
+    return _exported(_Step(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
+
+
+def _exported(
+    step: _Step, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], opset: int, fixed_batch: bool
+) -> Any:
+    """In training mode with a loss, else in evaluation mode."""
+    onnx = require_onnx("exporting to ONNX")
+    training = step.loss is not None
+    names = _names("input", len(inputs)), _names("target", len(targets))
+    mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
+    size = sum(each.nbytes for each in (*step.parameters(), *step.buffers()))
+    with tempfile.TemporaryDirectory() as folder, _unchanged(step.model), more_symbolics(opset):
+        file = Path(folder, "model.onnx")
+        memory = io.BytesIO()
+        target: Any = memory if size < _LIMIT else file
+        try:
+            with _silent():
+                torch.onnx.export(
+                    step,
+                    (*inputs, *targets),
+                    target,
+                    dynamo=False,
+                    training=mode,
+                    do_constant_folding=not training,
+                    opset_version=opset,
+                    input_names=[*names[0], *names[1]],
+                    output_names=["loss"] * training,
+                    dynamic_axes={} if fixed_batch else {k: {0: "batch"} for k in (*names[0], *names[1])},
+                )
+        except Exception as error:  # of many kinds, torch's and the model's own
+            raise NetSplitError(_why_not(step.model, error)) from error
+        read = onnx.load_from_string(memory.getvalue()) if size < _LIMIT else onnx.load(str(file))
+    _finish(read, step, names, training)
+    return read
+
+
+def _finish(exported: Any, step: _Step, names: tuple[list[str], list[str]], training: bool) -> None:
+    """The model's own names of weights, buffers as they were, and notes of what the file's values are."""
+    _put_back(exported.graph, step)
+    own = {f"model.{k}": k for k, _ in (*step.model.named_parameters(), *step.model.named_buffers())}
+    _rename(exported.graph, own)
+    trained = [k for k, p in step.model.named_parameters() if p.requires_grad]
+    held = {each.name for each in exported.graph.initializer}
+    made = [each.name for each in exported.graph.output]
+    notes = {
+        "inputs": [k for k in names[0] if k in {each.name for each in exported.graph.input}],
+        "targets": names[1],
+        "outputs": made[1:] if training else made,
+        "parameters": [k for k in trained if k in held] if training else None,
+    }
+    for key, value in notes.items():
+        if value is not None:
+            each = exported.metadata_props.add()
+            each.key, each.value = METADATA + key, json.dumps(value)
+
+
+def _put_back(graph: Any, step: _Step) -> None:
+    """Running statistics of before the exporter ran the model."""
+    to_proto = require_onnx("exporting to ONNX").numpy_helper.from_array
+    before = dict(step.named_buffers())
+    for each in graph.initializer:
+        if each.name in before and before[each.name].is_floating_point():
+            each.CopyFrom(to_proto(before[each.name].detach().cpu().numpy(), each.name))
+
+
+def _rename(graph: Any, own: dict[str, str]) -> None:
+    taken = {name for node in graph.node for name in node.output} | {each.name for each in graph.input}
+    held = {each.name for each in graph.initializer}
+    new = {old: name for old, name in own.items() if old in held and name not in taken}
+    for each in graph.initializer:
+        each.name = new.get(each.name, each.name)
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            if name in new:
+                node.input[i] = new[name]
+
+
+def _write(exported: Any, path: Path) -> None:
+    onnx = require_onnx("writing ONNX")
+    size = sum(len(each.raw_data) for each in exported.graph.initializer)
+    if size >= _LIMIT:
+        beside = path.with_name(path.name + ".data")
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            onnx.save(
+                exported, str(Path(folder, path.name)), save_as_external_data=True, location=beside.name
+            )
+            Path(folder, beside.name).replace(beside)
+            Path(folder, path.name).replace(path)
+        return
+    whole = exported.SerializeToString()
+    write_atomically(path, lambda file: file.write_bytes(whole))
+
+
+def _names(what: str, count: int) -> list[str]:
+    return [what] if count == 1 else [f"{what}_{i}" for i in range(count)]
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Exporting runs the model: its buffers and the random generator are put back."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(each, each.detach().clone()) for each in model.buffers()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        with torch.no_grad():
+            for each, before in buffers:
+                each.copy_(before)
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without what the exporter prints of a failure (from C++ too), and of its own future."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    try:
+        with warnings.catch_warnings(), open(os.devnull, "wb") as nowhere:
+            warnings.simplefilter("ignore")
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        for number, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+def _why_not(model: nn.Module, error: Exception) -> str:
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    reason = reason.partition(" Please feel free")[0].partition("  [Caused by")[0].rstrip(".")
+    return (
+        f"{type(model).__name__} cannot be exported to ONNX: {reason}; rewrite what stops it with other "
+        "operators, or give another opset."
+    )

@@ -1,0 +1,196 @@
+"""ONNX files: read whole or refused in one sentence; nodes as plain records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from netsplit.errors import NetSplitError
+
+__all__ = [
+    "METADATA",
+    "OnnxNode",
+    "load_model",
+    "metadata_of",
+    "nodes_of",
+    "opsets_of",
+    "require_onnx",
+    "without_trailing_gaps",
+]
+
+METADATA = "netsplit."
+"""Precedes the keys that this package keeps in a file's metadata: outputs, targets, parameters."""
+
+_STANDARD = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """One node of a file; `inputs`, `outputs` are value names in the operator's order, "" where left out."""
+
+    name: str  # unique; made up where the file has none
+    op: str
+    domain: str  # "" is ONNX's own
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]  # numbers, text, lists, numpy arrays
+    proto: bytes  # the serialised NodeProto
+
+    @property
+    def label(self) -> str:
+        """The operator's name with its domain, where it is not ONNX's own."""
+        return self.op if not self.domain else f"{self.domain}.{self.op}"
+
+
+def require_onnx(what: str) -> ModuleType:
+    """The package ``onnx`` with what it leaves to be imported by hand.
+
+    Raises:
+        NetSplitError: it is not installed; `what` says what needs it.
+    """
+    try:
+        import onnx
+        import onnx.checker
+        import onnx.inliner
+        import onnx.numpy_helper
+        import onnx.shape_inference
+    except ModuleNotFoundError as error:
+        raise NetSplitError(f"{what} needs the package 'onnx': pip install onnx.") from error
+    return onnx
+
+
+def load_model(path: str | Path, data: bool = True) -> Any:
+    """The ModelProto of a file, its functions put in place of their calls.
+
+    Args:
+        path: of the file.
+        data: with what is in files of external data beside it.
+
+    Raises:
+        NetSplitError: there is no such file, it is no ONNX model, its data is missing, or a node of it has a
+            graph of its own (If, Loop, Scan).
+    """
+    file = Path(path)
+    onnx = require_onnx(f"reading '{file}'")
+    if not file.is_file():
+        raise NetSplitError(f"ONNX file '{file}' is not there.")
+    try:
+        model = onnx.load(str(file), load_external_data=False)
+    except Exception as error:  # protobuf's own, of several kinds
+        raise NetSplitError(f"'{file}' is not an ONNX file, or only a part of one.") from error
+    if not model.graph.node and not model.graph.output:
+        raise NetSplitError(f"'{file}' is not an ONNX file, or it holds no graph.")
+    if data:
+        try:
+            onnx.external_data_helper.load_external_data_for_model(model, str(file.parent))
+        except Exception as error:
+            raise NetSplitError(
+                f"'{file}' keeps its weights in another file, which is not beside it or cannot be read: "
+                "copy the files together."
+            ) from error
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    if model.graph.sparse_initializer:
+        name = model.graph.sparse_initializer[0].values.name
+        raise NetSplitError(f"'{file}': the weight '{name}' is sparse: export it as a dense one.")
+    return model
+
+
+def opsets_of(model: Any) -> dict[str, int]:
+    """Domain -> version of its operators that the file is written in."""
+    return {"" if each.domain in _STANDARD else each.domain: each.version for each in model.opset_import}
+
+
+def metadata_of(model: Any) -> dict[str, list[str]]:
+    """What this package has noted in the file: lists of names by key, without the prefix.
+
+    Raises:
+        NetSplitError: a note cannot be read.
+    """
+    found = {}
+    for each in model.metadata_props:
+        if not each.key.startswith(METADATA):
+            continue
+        try:
+            names = json.loads(each.value)
+        except json.JSONDecodeError:
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise NetSplitError(f"the file's metadata '{each.key}' is not a list of names: export it again.")
+        found[each.key.removeprefix(METADATA)] = names
+    return found
+
+
+def nodes_of(model: Any, where: str | Path) -> tuple[OnnxNode, ...]:
+    """The nodes in the file's order.
+
+    Raises:
+        NetSplitError: a node has a graph of its own, or an attribute of a type that is not known; names it.
+    """
+    return tuple(_records(model, str(where)))
+
+
+def _records(model: Any, where: str) -> Iterator[OnnxNode]:
+    taken: set[str] = set()
+    for index, proto in enumerate(model.graph.node):
+        name = proto.name or f"{proto.op_type}_{index}"
+        while name in taken:
+            name = f"{name}_{index}"
+        taken.add(name)
+        yield OnnxNode(
+            name=name,
+            op=proto.op_type,
+            domain="" if proto.domain in _STANDARD else proto.domain,
+            inputs=without_trailing_gaps(proto.input),
+            outputs=without_trailing_gaps(proto.output),
+            attributes={each.name: _attribute(each, proto, name, where) for each in proto.attribute},
+            proto=proto.SerializeToString(),
+        )
+
+
+def without_trailing_gaps(names: Iterable[str]) -> tuple[str, ...]:
+    """Names without the "" at their end, where the last inputs or outputs are left out."""
+    found = list(names)
+    while found and not found[-1]:
+        found.pop()
+    return tuple(found)
+
+
+def _attribute(attribute: Any, proto: Any, node: str, where: str) -> Any:
+    onnx = require_onnx("reading attributes")
+    kinds = onnx.AttributeProto
+    if attribute.type in (kinds.GRAPH, kinds.GRAPHS):
+        raise NetSplitError(
+            f"{where}: node '{node}' ({proto.op_type}) runs a graph of its own, which has no fixed operators "
+            "to place: export the model without control flow."
+        )
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.type == kinds.FLOAT:
+        return _decimal(value)
+    if attribute.type == kinds.FLOATS:
+        return [_decimal(each) for each in value]
+    if attribute.type == kinds.STRING:
+        return value.decode()
+    if attribute.type == kinds.STRINGS:
+        return [each.decode() for each in value]
+    if attribute.type == kinds.TENSOR:
+        return onnx.numpy_helper.to_array(value)
+    if attribute.type == kinds.INT:
+        return int(value)
+    if attribute.type == kinds.INTS:
+        return [int(each) for each in value]
+    raise NetSplitError(
+        f"{where}: node '{node}' ({proto.op_type}) has the attribute '{attribute.name}' of a type that "
+        "cannot be read: export the model without it."
+    )
+
+
+def _decimal(value: float) -> float:
+    """The shortest number of that single precision: 1e-05 for 9.99999974e-06, as the model had it."""
+    return float(str(np.float32(value)))

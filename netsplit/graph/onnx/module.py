@@ -1,0 +1,250 @@
+"""An ONNX file as a trainable module, and the loss in it as another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.onnx.call import Call, Value, as_tensor
+from netsplit.graph.onnx.constants import evaluate
+from netsplit.graph.onnx.files import OnnxNode, load_model
+from netsplit.graph.onnx.operators import DRAWING, OPERATORS
+from netsplit.graph.onnx.parts import OnnxFile, Part
+
+__all__ = ["OnnxModule", "from_onnx", "value_types"]
+
+log = logging.getLogger(__name__)
+
+
+class OnnxModule(nn.Module):
+    """What a file computes, node by node, by differentiable operators of torch.
+
+    Parameters and buffers keep the names of the file's initializers, so the `state_dict` of the model that
+    this package exported loads here, but for the batch counters of batch normalisation, which no file has.
+    Nodes of training (BatchNormalization, Dropout) follow the file in `train()`, and are as in inference in
+    `eval()`.
+    """
+
+    def __init__(self, part: Part, loss: OnnxModule | NetSplitError | None = None) -> None:
+        super().__init__()
+        self._part = replace(part, parameters={}, buffers={})  # tensors are not kept twice
+        self._keys: dict[str, tuple[str, str]] = {}
+        # Not a submodule: its tensors are the loss's, not the model's.
+        object.__setattr__(self, "_loss", loss)
+        for name, array in part.parameters.items():
+            self._keep(name, nn.Parameter(as_tensor(array), name not in part.frozen))
+        for name, array in part.buffers.items():
+            self._keep(name, as_tensor(array))
+        self._dies = _last_readers(part)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The values that `forward` takes, in order."""
+        return self._part.inputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The values that `forward` returns: one as such, several as a tuple."""
+        return self._part.outputs
+
+    @property
+    def loss(self) -> OnnxModule:
+        """``(outputs, *targets) -> loss``: the file's nodes after the model's outputs.
+
+        Raises:
+            NetSplitError: the file has none, or one that reads more of the model than its outputs.
+        """
+        found = self.__dict__["_loss"]
+        if isinstance(found, NetSplitError):
+            raise found
+        if found is None:
+            raise NetSplitError(
+                "the ONNX file has no loss after its outputs: give a loss of your own, or name the model's "
+                "outputs (outputs=...) where the file's last value is the loss."
+            )
+        return found
+
+    def forward(self, *batch: Any) -> Any:
+        """Tensors for `input_names`; a tuple or list stands for its items."""
+        return self._compute(batch, None)
+
+    def _compute(self, batch: tuple[Any, ...], seen: dict[str, tuple[str, tuple[int, ...]]] | None) -> Any:
+        """`seen` is filled with dtype and shape of every value, by name."""
+        given = [t for each in batch for t in (each if isinstance(each, tuple | list) else (each,))]
+        part = self._part
+        if len(given) != len(part.inputs):
+            raise NetSplitError(f"{len(given)} tensors were given for the inputs {', '.join(part.inputs)}.")
+        for name, tensor in zip(part.inputs, given, strict=True):
+            _check_shape(name, tensor, part.shapes.get(name))
+        device = given[0].device if given else torch.device("cpu")
+        known: dict[str, Value | None] = {**part.numbers, **dict(zip(part.inputs, given, strict=True))}
+        for node, dies in zip(part.nodes, self._dies, strict=True):
+            values = [self._value(known, name) if name else None for name in node.inputs]
+            results = self._run(node, values, device)
+            made = [(name, value) for name, value in zip(node.outputs, results, strict=False) if name]
+            known.update(made)
+            if seen is not None:
+                seen.update((name, _type_of(value)) for name, value in made)
+            for name in dies:
+                known.pop(name, None)
+        found = tuple(self._value(known, name) for name in part.outputs)
+        found = tuple(v if isinstance(v, Tensor) else as_tensor(v, device) for v in found)
+        return found[0] if len(found) == 1 else found
+
+    def _run(self, node: OnnxNode, values: list[Value | None], device: torch.device) -> Sequence[Value]:
+        if node.op not in DRAWING and all(v is None or isinstance(v, np.ndarray) for v in values):
+            return evaluate(node, values, self._part.opset)  # type: ignore[arg-type]
+        call = Call(node, values, self._part.opset, self.training, device)
+        function = OPERATORS.get(node.op)
+        if function is None:
+            raise call.refuse("its inputs must not depend on the data: export the model with fixed sizes.")
+        try:
+            found = function(call)
+        except NetSplitError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+            raise call.refuse(f"{reason}.") from error
+        return found if isinstance(found, tuple | list) else (found,)
+
+    def _value(self, known: Mapping[str, Value | None], name: str) -> Any:
+        if name in known:
+            return known[name]
+        path, leaf = self._keys[name]
+        return getattr(self.get_submodule(path), leaf)
+
+    def _keep(self, name: str, tensor: Tensor) -> None:
+        """Under the name that the file has, in a tree of modules where it has dots."""
+        *path, leaf = [part or "_" for part in name.split(".")]
+        module: nn.Module = self
+        for i, part in enumerate(path):
+            part = part if part in module._modules else _free(module, part)
+            if part not in module._modules:
+                module.add_module(part, nn.Module())
+            path[i], module = part, module.get_submodule(part)
+        leaf = _free(module, leaf)
+        if isinstance(tensor, nn.Parameter):
+            module.register_parameter(leaf, tensor)
+        else:
+            module.register_buffer(leaf, tensor, persistent=name not in self._part.temporary)
+        self._keys[name] = (".".join(path), leaf)
+
+
+def from_onnx(
+    path: str, outputs: tuple[str, ...] | None = None, frozen: tuple[str, ...] | None = None
+) -> OnnxModule:
+    """A trainable module of an ONNX file: `netsplit.parallelize(netsplit.from_onnx(path), loss, batch)`.
+
+    Where the file has the loss in it (as `netsplit.graph.onnx.export_training` writes it), the module is the
+    model without it, and the module's `loss` the rest: ``(outputs, *targets) -> loss``.
+
+    Args:
+        path: of the file; external data beside it.
+        outputs: values of the file where the model ends; None: as this package has noted in the file, else
+            the file's outputs. A file of another tool whose one output is the loss is cut by this.
+        frozen: names of initializers that are not to be trained; ``*`` stands for anything.
+
+    Raises:
+        NetSplitError: there is no such file, it is damaged, or it has operators that are not known: the
+            message names the nodes.
+    """
+    file = OnnxFile(load_model(path), path, tuple(frozen or ()))
+    ends = tuple(outputs or file.notes.get("outputs") or file.outputs)
+    file.check_names(ends)
+    part = file.part(ends)
+    for node in part.nodes:
+        if node.op in DRAWING and node.op != "Dropout":
+            log.warning("node '%s' (%s) draws random numbers, in evaluation too", node.name, node.op)
+            break
+    return OnnxModule(part, _loss(file, ends, part))
+
+
+def _loss(file: OnnxFile, ends: tuple[str, ...], model: Part) -> OnnxModule | NetSplitError | None:
+    """What is left of the file after the model; an error to raise when it is asked for."""
+    rest = [name for name in file.outputs if name not in ends]
+    if len(rest) != 1:
+        return None
+    try:
+        part = file.part((rest[0],), stop=ends)
+    except NetSplitError as error:
+        return error
+    shared = [*set(part.parameters) & set(model.parameters), *set(part.inputs) & set(model.inputs)]
+    if shared:
+        return NetSplitError(
+            f"the loss in '{file.path}' reads '{min(shared)}', which is the model's: name more outputs, "
+            "or give a loss of your own."
+        )
+    missing = [k for k in ends if k not in part.inputs]
+    if missing:
+        return NetSplitError(
+            f"the loss in '{file.path}' does not read the output '{missing[0]}': name those it reads."
+        )
+    return OnnxModule(part)
+
+
+def value_types(
+    model: Any, path: str, inputs: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of the values that lead to a ModelProto's outputs, by running it without data.
+
+    Args:
+        model: of which all operators are known; with the data of its initializers.
+        path: of the file, for errors.
+        inputs: dtype and shape of the file's inputs.
+
+    Raises:
+        NetSplitError: an operator is not known, or a size depends on the data.
+    """
+    file = OnnxFile(model, path)
+    seen = {name: _type_of(value) for name, value in (file.numbers | file.large).items()}
+    with torch.device("meta"):
+        module = OnnxModule(file.part(file.outputs)).eval()
+        given = [torch.empty(inputs[k][1], dtype=getattr(torch, inputs[k][0])) for k in module.input_names]
+        with torch.no_grad():
+            module._compute(tuple(given), seen)
+    return seen
+
+
+def _type_of(value: Value) -> tuple[str, tuple[int, ...]]:
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape)
+
+
+def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | None) -> None:
+    """Sizes that the file fixes may be in its constants too: another size could be computed wrongly."""
+    if declared is None:
+        return
+    shape = tuple(tensor.shape)
+    if len(shape) == len(declared) and all(b in (None, a) for a, b in zip(shape, declared, strict=True)):
+        return
+    wanted = ", ".join("any" if size is None else str(size) for size in declared)
+    raise NetSplitError(
+        f"the input '{name}' has the shape {shape}, but the ONNX file takes ({wanted}): give that shape, or "
+        "export the model with a free batch dimension."
+    )
+
+
+def _last_readers(part: Part) -> tuple[tuple[str, ...], ...]:
+    """Of every node the values that no later one reads."""
+    last: dict[str, int] = {}
+    for i, node in enumerate(part.nodes):
+        last |= dict.fromkeys((*node.inputs, *node.outputs), i)
+    dying: list[list[str]] = [[] for _ in part.nodes]
+    for name, i in last.items():
+        if name not in part.outputs:
+            dying[i].append(name)
+    return tuple(map(tuple, dying))
+
+
+def _free(module: nn.Module, name: str) -> str:
+    """A name that the module has no use for yet."""
+    held = (module.__dict__, module._parameters, module._buffers, module._modules)
+    while hasattr(type(module), name) or any(name in each for each in held):
+        name = f"{name}_"
+    return name

@@ -1,0 +1,45 @@
+"""ONNX's operators as differentiable functions of torch, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from netsplit.graph.onnx.call import Call
+from netsplit.graph.onnx.operators.elementwise import ELEMENTWISE
+from netsplit.graph.onnx.operators.layers import LAYERS
+from netsplit.graph.onnx.operators.pooling import POOLING
+from netsplit.graph.onnx.operators.reduce import REDUCTIONS
+from netsplit.graph.onnx.operators.resize import RESIZING
+from netsplit.graph.onnx.operators.shapes import SHAPES
+
+__all__ = ["DRAWING", "HOST_ONLY", "OPERATORS", "STATISTICS"]
+
+OPERATORS: dict[str, Callable[[Call], Any]] = {
+    **ELEMENTWISE,
+    **LAYERS,
+    **POOLING,
+    **REDUCTIONS,
+    **RESIZING,
+    **SHAPES,
+}
+"""Operator -> its function: of a `Call` to one output or a tuple of them (tensors; sizes as numpy arrays)."""
+
+HOST_ONLY = frozenset({"Constant", "ConstantOfShape", "EyeLike", "NonZero", "Range"})
+"""Operators that are computed where all their inputs are known without data, and refused where not."""
+
+DRAWING = frozenset({"Dropout", "RandomUniformLike", "RandomNormalLike", "Bernoulli"})
+"""Operators that draw random numbers: never computed beforehand."""
+
+STATISTICS = {
+    "BatchNormalization": (3, 4),
+    "SoftmaxCrossEntropyLoss": (2,),
+    "NegativeLogLikelihoodLoss": (2,),
+    "Clip": (1, 2),
+    "Dropout": (1,),
+    "OneHot": (2,),
+    "Pad": (2,),
+    "Resize": (1, 2),
+    "Upsample": (1,),
+}
+"""Inputs through which no operator is trained: statistics, class weights, bounds."""

@@ -1,0 +1,180 @@
+"""Operators on every element: arithmetic, comparison, activation, types, random numbers."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from functools import reduce
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from netsplit.graph.onnx.call import Call, dtype_of
+
+__all__ = ["ELEMENTWISE"]
+
+Function = Callable[[Call], Tensor]
+
+
+def _operand(call: Call, i: int) -> Tensor | float:
+    """An input of arithmetic; a single known number as such, so that no constant tensor is made of it."""
+    value = call.values[i]
+    other = call.values[1 - i]
+    known = isinstance(value, np.ndarray) and value.size == 1 and isinstance(other, Tensor)
+    if known and value.ndim <= other.ndim:  # type: ignore[union-attr]
+        return value.item()  # type: ignore[union-attr]
+    return call.tensor(i)
+
+
+def _binary(function: Callable[..., Tensor]) -> Function:
+    return lambda call: function(_operand(call, 0), _operand(call, 1))
+
+
+def _tensors(function: Callable[..., Tensor]) -> Function:
+    return lambda call: function(call.tensor(0), call.tensor(1))
+
+
+def _variadic(function: Callable[[Tensor, Tensor], Tensor]) -> Function:
+    return lambda call: reduce(function, call.tensors())
+
+
+def _unary(function: Callable[[Tensor], Tensor]) -> Function:
+    return lambda call: function(call.tensor(0))
+
+
+def _div(call: Call) -> Tensor:
+    """Of whole numbers towards zero."""
+    a, b = _operand(call, 0), _operand(call, 1)
+    first = a if isinstance(a, Tensor) else call.tensor(1)
+    if first.is_floating_point():
+        return operator.truediv(a, b)
+    return torch.div(call.tensor(0), call.tensor(1), rounding_mode="trunc")
+
+
+def _mod(call: Call) -> Tensor:
+    """With the sign of the divisor, or of the dividend where `fmod` is set."""
+    return (torch.fmod if call.attr("fmod", 0) else torch.remainder)(call.tensor(0), call.tensor(1))
+
+
+def _pow(call: Call) -> Tensor:
+    base, exponent = call.tensor(0), _operand(call, 1)
+    return torch.pow(base, exponent).to(base.dtype)
+
+
+def _mean(call: Call) -> Tensor:
+    return reduce(torch.add, call.tensors()) / len(call)
+
+
+def _prelu(call: Call) -> Tensor:
+    x, slope = call.tensor(0), call.tensor(1)
+    if slope.numel() == 1 or (x.ndim > 1 and slope.shape == (x.shape[1],) + (1,) * (x.ndim - 2)):
+        return F.prelu(x, slope.reshape(-1))
+    return torch.where(x < 0, x * slope, x)
+
+
+def _hard_sigmoid(call: Call) -> Tensor:
+    alpha, beta = call.attr("alpha", 0.2), call.attr("beta", 0.5)
+    if abs(alpha - 1 / 6) < 1e-7 and beta == 0.5:  # a sixth has no exact form in the file
+        return F.hardsigmoid(call.tensor(0))
+    return (call.tensor(0) * alpha + beta).clamp(0, 1)
+
+
+def _clip(call: Call) -> Tensor:
+    if "min" in call.node.attributes or "max" in call.node.attributes:
+        return call.tensor(0).clamp(call.attr("min"), call.attr("max"))
+    bounds = [call.values[i] if call.has(i) else None for i in (1, 2)]
+    numbers = [b.item() if isinstance(b, np.ndarray) else b for b in bounds]
+    return torch.clamp(call.tensor(0), *numbers) if any(b is not None for b in bounds) else call.tensor(0)
+
+
+def _is_inf(call: Call) -> Tensor:
+    x = call.tensor(0)
+    found = torch.zeros_like(x, dtype=torch.bool)
+    found = found | (x == math.inf) if call.attr("detect_positive", 1) else found
+    return found | (x == -math.inf) if call.attr("detect_negative", 1) else found
+
+
+def _cast(call: Call) -> Tensor:
+    return call.tensor(0).to(dtype_of(call.attr("to"), f"node '{call.node.name}' (Cast)"))
+
+
+def _selu(call: Call) -> Tensor:
+    x = call.tensor(0)
+    alpha = call.attr("alpha", 1.67326319217681884765625)
+    return call.attr("gamma", 1.05070102214813232421875) * torch.where(x > 0, x, alpha * torch.expm1(x))
+
+
+def _swish(call: Call) -> Tensor:
+    x, alpha = call.tensor(0), call.attr("alpha", 1.0)
+    return x * torch.sigmoid(x if alpha == 1 else alpha * x)
+
+
+def _random(call: Call, normal: bool) -> Tensor:
+    """Drawn by torch's own generator; the file's `seed` is not looked at."""
+    like, number = call.tensor(0), call.attr("dtype")
+    dtype = like.dtype if number is None else dtype_of(number, f"node '{call.node.name}' ({call.node.op})")
+    if normal:
+        return torch.randn_like(like, dtype=dtype) * call.attr("scale", 1.0) + call.attr("mean", 0.0)
+    low, high = call.attr("low", 0.0), call.attr("high", 1.0)
+    drawn = torch.rand_like(like, dtype=dtype)
+    return drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
+
+
+def _bernoulli(call: Call) -> Tensor:
+    like = call.tensor(0)
+    number = call.attr("dtype")
+    dtype = like.dtype if number is None else dtype_of(number, f"node '{call.node.name}' (Bernoulli)")
+    return torch.bernoulli(like).to(dtype)
+
+
+_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh,
+    "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil, "Cos": torch.cos, "Cosh": torch.cosh,
+    "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "HardSwish": F.hardswish,
+    "Identity": lambda x: x, "IsNaN": torch.isnan, "Log": torch.log, "Mish": F.mish, "Neg": torch.neg,
+    "Not": torch.logical_not, "Reciprocal": torch.reciprocal, "Relu": F.relu, "Round": torch.round,
+    "Sigmoid": torch.sigmoid, "Sign": torch.sign, "Sin": torch.sin, "Sinh": torch.sinh,
+    "Softplus": F.softplus, "Softsign": F.softsign, "Sqrt": torch.sqrt, "Tan": torch.tan, "Tanh": torch.tanh,
+}  # fmt: skip
+
+ELEMENTWISE: dict[str, Function] = {
+    **{op: _unary(function) for op, function in _UNARY.items()},
+    "Add": _binary(operator.add),
+    "Sub": _binary(operator.sub),
+    "Mul": _binary(operator.mul),
+    "Div": _div,
+    "Mod": _mod,
+    "Pow": _pow,
+    "And": _tensors(torch.logical_and),
+    "Or": _tensors(torch.logical_or),
+    "Xor": _tensors(torch.logical_xor),
+    "Equal": _tensors(torch.eq),
+    "Less": _tensors(torch.lt),
+    "LessOrEqual": _tensors(torch.le),
+    "Greater": _tensors(torch.gt),
+    "GreaterOrEqual": _tensors(torch.ge),
+    "Max": _variadic(torch.maximum),
+    "Min": _variadic(torch.minimum),
+    "Sum": _variadic(torch.add),
+    "Mean": _mean,
+    "Where": lambda call: torch.where(call.tensor(0), call.tensor(1), call.tensor(2)),
+    "Cast": _cast,
+    "CastLike": lambda call: call.tensor(0).to(call.tensor(1).dtype),
+    "Clip": _clip,
+    "IsInf": _is_inf,
+    "LeakyRelu": lambda call: F.leaky_relu(call.tensor(0), call.attr("alpha", 0.01)),
+    "Elu": lambda call: F.elu(call.tensor(0), call.attr("alpha", 1.0)),
+    "Celu": lambda call: F.celu(call.tensor(0), call.attr("alpha", 1.0)),
+    "Selu": _selu,
+    "PRelu": _prelu,
+    "ThresholdedRelu": lambda call: F.threshold(call.tensor(0), call.attr("alpha", 1.0), 0.0),
+    "HardSigmoid": _hard_sigmoid,
+    "Gelu": lambda call: F.gelu(call.tensor(0), approximate=call.attr("approximate", "none")),
+    "Swish": _swish,
+    "RandomUniformLike": lambda call: _random(call, normal=False),
+    "RandomNormalLike": lambda call: _random(call, normal=True),
+    "Bernoulli": _bernoulli,
+}

@@ -1,0 +1,216 @@
+"""Convolutions, matrix products, normalisations, dropout and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from netsplit.graph.onnx.call import Call
+
+__all__ = ["LAYERS", "same_pads"]
+
+Function = Callable[[Call], Any]
+
+
+def same_pads(
+    call: Call, sizes: list[int], kernel: list[int], strides: list[int], dilations: list[int]
+) -> list[int]:
+    """Elements to add before every dimension, then after every one, as `auto_pad` or `pads` has them."""
+    mode = call.attr("auto_pad", "NOTSET")
+    if mode == "VALID":
+        return [0] * (2 * len(sizes))
+    if mode == "NOTSET":
+        return list(call.attr("pads") or [0] * (2 * len(sizes)))
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise call.refuse(f"its auto_pad '{mode}' is not known.")
+    before, after = [], []
+    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        total = max((-(-size // stride) - 1) * stride + (k - 1) * dilation + 1 - size, 0)
+        less, more = total // 2, total - total // 2
+        before.append(less if mode == "SAME_UPPER" else more)
+        after.append(more if mode == "SAME_UPPER" else less)
+    return before + after
+
+
+def _spatial(call: Call, x: Tensor) -> int:
+    if not 3 <= x.ndim <= 5:
+        raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are known.")
+    return x.ndim - 2
+
+
+def _conv(call: Call) -> Tensor:
+    x, weight = call.tensor(0), call.tensor(1)
+    n = _spatial(call, x)
+    strides, dilations = call.attr("strides", [1] * n), call.attr("dilations", [1] * n)
+    pads = same_pads(call, list(x.shape[2:]), list(weight.shape[2:]), strides, dilations)
+    before, after = pads[:n], pads[n:]
+    if before != after:
+        x = F.pad(x, [p for i in reversed(range(n)) for p in (before[i], after[i])])
+        before = [0] * n
+    function = getattr(F, f"conv{n}d")
+    return function(x, weight, call.optional(2), strides, before, dilations, call.attr("group", 1))
+
+
+def _conv_transpose(call: Call) -> Tensor:
+    x, weight = call.tensor(0), call.tensor(1)
+    n = _spatial(call, x)
+    strides, dilations = call.attr("strides", [1] * n), call.attr("dilations", [1] * n)
+    extra, groups = call.attr("output_padding", [0] * n), call.attr("group", 1)
+    function = getattr(F, f"conv_transpose{n}d")
+    before, after = _transposed_pads(call, x, weight, strides, dilations, extra)
+    if before == after:
+        return function(x, weight, call.optional(2), strides, before, extra, groups, dilations)
+    whole = function(x, weight, call.optional(2), strides, 0, extra, groups, dilations)
+    for i in range(n):
+        whole = whole.narrow(2 + i, before[i], whole.shape[2 + i] - before[i] - after[i])
+    return whole
+
+
+def _transposed_pads(
+    call: Call, x: Tensor, weight: Tensor, strides: list[int], dilations: list[int], extra: list[int]
+) -> tuple[list[int], list[int]]:
+    n, mode = x.ndim - 2, call.attr("auto_pad", "NOTSET")
+    wanted = call.attr("output_shape")
+    if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [size * stride for size, stride in zip(x.shape[2:], strides, strict=True)]
+    if wanted is None:
+        pads = [0] * (2 * n) if mode == "VALID" else list(call.attr("pads") or [0] * (2 * n))
+        return pads[:n], pads[n:]
+    before, after = [], []
+    for i, size in enumerate(wanted[-n:]):
+        whole = strides[i] * (x.shape[2 + i] - 1) + (weight.shape[2 + i] - 1) * dilations[i] + 1 + extra[i]
+        if size > whole:
+            raise call.refuse(f"its output_shape {wanted} is larger than what it computes.")
+        less, more = (whole - size) // 2, (whole - size) - (whole - size) // 2
+        before.append(less if mode == "SAME_UPPER" else more)
+        after.append(more if mode == "SAME_UPPER" else less)
+    return before, after
+
+
+def _gemm(call: Call) -> Tensor:
+    a, b, c = call.tensor(0), call.tensor(1), call.optional(2)
+    alpha, beta = call.attr("alpha", 1.0), call.attr("beta", 1.0)
+    a = a.T if call.attr("transA", 0) else a
+    if call.attr("transB", 0) and alpha == beta == 1 and (c is None or c.shape == (b.shape[0],)):
+        return F.linear(a, b, c)
+    product = a @ (b.T if call.attr("transB", 0) else b)
+    product = product if alpha == 1 else alpha * product
+    if c is None:
+        return product
+    return product + (c if beta == 1 else beta * c)
+
+
+def _batch_norm(call: Call) -> Any:
+    """Running statistics, where they are buffers, follow as torch's do: with the unbiased variance."""
+    x, scale, bias, mean, var = (call.tensor(i) for i in range(5))
+    momentum, eps = call.attr("momentum", 0.9), call.attr("epsilon", 1e-5)
+    by_file = call.attr("training_mode", 0) if call.opset >= 14 else len(call.node.outputs) > 1
+    training = bool(by_file) and call.training
+    if not (training and any(call.wants(i) for i in (1, 2))):
+        return F.batch_norm(x, mean, var, scale, bias, training, 1 - momentum, eps)
+    dims = [d for d in range(x.ndim) if d != 1]
+    now = (x.detach().mean(dims), x.detach().var(dims, correction=0))
+    after = tuple(old * momentum + new * (1 - momentum) for old, new in zip((mean, var), now, strict=True))
+    return (F.batch_norm(x, mean, var, scale, bias, True, 1 - momentum, eps), *after)
+
+
+def _layer_norm(call: Call) -> Tensor:
+    x, scale, bias = call.tensor(0), call.tensor(1), call.optional(2)
+    if call.wants(1) or call.wants(2):
+        raise call.refuse("its mean or deviation is read by other nodes: only its first output is known.")
+    shape, eps = list(x.shape[call.attr("axis", -1) :]), call.attr("epsilon", 1e-5)
+    if list(scale.shape) == shape and (bias is None or list(bias.shape) == shape):
+        return F.layer_norm(x, shape, scale, bias, eps)
+    found = F.layer_norm(x, shape, None, None, eps) * scale
+    return found if bias is None else found + bias
+
+
+def _group_norm(call: Call) -> Tensor:
+    x, scale, bias, groups = call.tensor(0), call.tensor(1), call.tensor(2), call.attr("num_groups")
+    if scale.shape[0] != x.shape[1]:  # one of every group, as operator set 18 has it
+        scale, bias = (each.repeat_interleave(x.shape[1] // groups) for each in (scale, bias))
+    return F.group_norm(x, groups, scale, bias, call.attr("epsilon", 1e-5))
+
+
+def _rms_norm(call: Call) -> Tensor:
+    x = call.tensor(0)
+    shape = list(x.shape[call.attr("axis", -1) :])
+    return F.rms_norm(x, shape, None, call.attr("epsilon", 1e-5)) * call.tensor(1)
+
+
+def _local_response(call: Call) -> Tensor:
+    size = call.attr("size")
+    if size % 2 == 0:
+        raise call.refuse(f"its size is {size}: only windows of an odd size are known.")
+    alpha, beta, bias = call.attr("alpha", 1e-4), call.attr("beta", 0.75), call.attr("bias", 1.0)
+    return F.local_response_norm(call.tensor(0), size, alpha, beta, bias)
+
+
+def _dropout(call: Call) -> Any:
+    """Draws in training alone, and only where the file says that the node is one of training."""
+    x = call.tensor(0)
+    ratio = call.number(1, 0.5) if call.opset >= 12 else call.attr("ratio", 0.5)
+    by_file = bool(call.number(2, False)) if call.opset >= 12 else True
+    if not (by_file and call.training) or ratio == 0:
+        return (x, torch.ones_like(x, dtype=torch.bool)) if call.wants(1) else x
+    if not call.wants(1):
+        return F.dropout(x, ratio, True)
+    kept = torch.rand_like(x) >= ratio
+    return x * kept / (1 - ratio), kept
+
+
+def _softmax(call: Call, function: Callable[..., Tensor]) -> Tensor:
+    """Before operator set 13 over all dimensions from `axis` on together."""
+    x = call.tensor(0)
+    if call.opset >= 13:
+        return function(x, dim=call.attr("axis", -1))
+    axis = call.attr("axis", 1) % max(x.ndim, 1)
+    return function(x.flatten(axis), dim=-1).reshape(x.shape)
+
+
+def _cross_entropy(call: Call) -> Any:
+    scores, labels, weight = call.tensor(0), call.tensor(1), call.optional(2)
+    ignored, reduction = call.attr("ignore_index", -100), call.attr("reduction", "mean")
+    loss = F.cross_entropy(scores, labels, weight, ignore_index=ignored, reduction=reduction)
+    return (loss, F.log_softmax(scores, dim=1)) if call.wants(1) else loss
+
+
+def _nll(call: Call) -> Tensor:
+    ignored, reduction = call.attr("ignore_index", -100), call.attr("reduction", "mean")
+    scores, labels, weight = call.tensor(0), call.tensor(1), call.optional(2)
+    return F.nll_loss(scores, labels, weight, ignore_index=ignored, reduction=reduction)
+
+
+def _instance_norm(call: Call) -> Tensor:
+    x, scale, bias = call.tensor(0), call.tensor(1), call.tensor(2)
+    return F.instance_norm(x, weight=scale, bias=bias, eps=call.attr("epsilon", 1e-5))
+
+
+def _l2_normalised(call: Call) -> Tensor:
+    x, p, axis = call.tensor(0), call.attr("p", 2), call.attr("axis", -1)
+    return x / torch.linalg.vector_norm(x, ord=p, dim=axis, keepdim=True)
+
+
+LAYERS: dict[str, Function] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Gemm": _gemm,
+    "MatMul": lambda call: torch.matmul(call.tensor(0), call.tensor(1)),
+    "Einsum": lambda call: torch.einsum(call.attr("equation"), *call.tensors()),
+    "BatchNormalization": _batch_norm,
+    "InstanceNormalization": _instance_norm,
+    "LayerNormalization": _layer_norm,
+    "GroupNormalization": _group_norm,
+    "RMSNormalization": _rms_norm,
+    "LpNormalization": _l2_normalised,
+    "LRN": _local_response,
+    "Dropout": _dropout,
+    "Softmax": lambda call: _softmax(call, F.softmax),
+    "LogSoftmax": lambda call: _softmax(call, F.log_softmax),
+    "SoftmaxCrossEntropyLoss": _cross_entropy,
+    "NegativeLogLikelihoodLoss": _nll,
+}

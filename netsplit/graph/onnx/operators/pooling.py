@@ -1,0 +1,112 @@
+"""Pooling: by torch's own operators where they say the same, else with explicit margins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from netsplit.graph.onnx.call import Call
+from netsplit.graph.onnx.operators.layers import same_pads
+
+__all__ = ["POOLING"]
+
+
+@dataclass(frozen=True)
+class _Window:
+    kernel: list[int]
+    strides: list[int]
+    dilations: list[int]
+    before: list[int]
+    after: list[int]
+    ceil: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether torch's operators take it as it is: margins alike at both ends, at most half a window."""
+        return self.before == self.after and all(
+            2 * p <= k for p, k in zip(self.before, self.kernel, strict=True)
+        )
+
+    def beyond(self, sizes: list[int]) -> list[int]:
+        """What to add after the margins so that whole windows reach as far as rounding up has it."""
+        found = []
+        for i, size in enumerate(sizes):
+            reach = (self.kernel[i] - 1) * self.dilations[i] + 1
+            padded = size + self.before[i] + self.after[i]
+            count = (padded - reach) // self.strides[i] + 1
+            start = count * self.strides[i]  # of the window that rounding up adds
+            if self.ceil and (padded - reach) % self.strides[i] and start < size + self.before[i]:
+                found.append(start + reach - padded)
+            else:
+                found.append(0)
+        return found
+
+
+def _window(call: Call, x: Tensor) -> _Window:
+    n = x.ndim - 2
+    if not 1 <= n <= 3:
+        raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are known.")
+    kernel = list(call.attr("kernel_shape"))
+    strides, dilations = list(call.attr("strides", [1] * n)), list(call.attr("dilations", [1] * n))
+    pads = same_pads(call, list(x.shape[2:]), kernel, strides, dilations)
+    return _Window(kernel, strides, dilations, pads[:n], pads[n:], bool(call.attr("ceil_mode", 0)))
+
+
+def _margins(before: list[int], after: list[int]) -> list[int]:
+    """As ``F.pad`` has them: the last dimension first."""
+    return [p for i in reversed(range(len(before))) for p in (before[i], after[i])]
+
+
+def _max_pool(call: Call) -> Tensor:
+    x = call.tensor(0)
+    if call.wants(1):
+        raise call.refuse("its indices are read by other nodes: only its first output is known.")
+    window = _window(call, x)
+    pool = getattr(F, f"max_pool{x.ndim - 2}d")
+    if window.plain:
+        return pool(x, window.kernel, window.strides, window.before, window.dilations, window.ceil)
+    beyond = window.beyond(list(x.shape[2:]))
+    after = [a + b for a, b in zip(window.after, beyond, strict=True)]
+    least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    padded = F.pad(x, _margins(window.before, after), value=least)
+    return pool(padded, window.kernel, window.strides, 0, window.dilations)
+
+
+def _average_pool(call: Call) -> Tensor:
+    x = call.tensor(0)
+    window = _window(call, x)
+    if any(d != 1 for d in window.dilations):
+        raise call.refuse(f"its dilations are {window.dilations}: only averages over neighbours are known.")
+    margins_count = bool(call.attr("count_include_pad", 0))
+    pool = getattr(F, f"avg_pool{x.ndim - 2}d")
+    if window.plain:
+        return pool(x, window.kernel, window.strides, window.before, window.ceil, margins_count)
+    beyond = window.beyond(list(x.shape[2:]))
+    after = [a + b for a, b in zip(window.after, beyond, strict=True)]
+    sums = pool(F.pad(x, _margins(window.before, after)), window.kernel, window.strides)
+    ones = torch.ones(1, 1, *x.shape[2:], dtype=x.dtype, device=x.device)
+    inner = F.pad(ones, _margins(window.before, window.after), value=1.0 if margins_count else 0.0)
+    counts = pool(F.pad(inner, _margins([0] * len(beyond), beyond)), window.kernel, window.strides)
+    return sums / counts
+
+
+def _global(function: Callable[..., Tensor]) -> Callable[[Call], Any]:
+    def pooled(call: Call) -> Tensor:
+        x = call.tensor(0)
+        return function(x, list(range(2, x.ndim)), keepdim=True)
+
+    return pooled
+
+
+POOLING: dict[str, Callable[[Call], Any]] = {
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global(torch.mean),
+    "GlobalMaxPool": _global(torch.amax),
+}

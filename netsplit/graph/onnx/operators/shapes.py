@@ -1,0 +1,250 @@
+"""Operators that arrange, choose and fill: their sizes and axes are known before the data is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from netsplit.graph.onnx.call import Call, as_tensor
+
+__all__ = ["SHAPES"]
+
+Function = Callable[[Call], Any]
+
+
+def _shape(call: Call) -> np.ndarray[Any, Any]:
+    sizes = tuple(call.tensor(0).shape)
+    return np.array(sizes[call.attr("start", 0) : call.attr("end")], dtype=np.int64)
+
+
+def _reshape(call: Call) -> Tensor:
+    x = call.tensor(0)
+    wanted = call.ints(1) if call.has(1) else list(call.attr("shape"))
+    if not call.attr("allowzero", 0):
+        wanted = [x.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
+    return x.reshape(wanted)
+
+
+def _flatten(call: Call) -> Tensor:
+    x, axis = call.tensor(0), call.attr("axis", 1)
+    axis = axis + x.ndim if axis < 0 else axis
+    if axis == 1 and x.ndim > 1:
+        return x.flatten(1)
+    return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
+
+
+def _transpose(call: Call) -> Tensor:
+    x = call.tensor(0)
+    return x.permute(call.attr("perm") or list(reversed(range(x.ndim))))
+
+
+def _squeeze(call: Call) -> Tensor:
+    x, axes = call.tensor(0), call.axes(1)
+    axes = [d for d, size in enumerate(x.shape) if size == 1] if axes is None else axes
+    for axis in axes:
+        if x.shape[axis] != 1:
+            raise call.refuse(f"it drops dimension {axis}, which has {x.shape[axis]} elements, not one.")
+    return torch.squeeze(x, tuple(axes)) if axes else x
+
+
+def _unsqueeze(call: Call) -> Tensor:
+    x, axes = call.tensor(0), call.axes(1) or []
+    rank = x.ndim + len(axes)
+    for axis in sorted(a % rank for a in axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _concat(call: Call) -> Tensor:
+    return torch.cat(call.tensors(), dim=call.attr("axis"))
+
+
+def _split(call: Call) -> tuple[Tensor, ...]:
+    x, axis = call.tensor(0), call.attr("axis", 0)
+    sizes = call.attr("split") or (call.ints(1) if call.has(1) else None)
+    if sizes is None:
+        parts = call.attr("num_outputs", len(call.node.outputs))
+        each = -(-x.shape[axis] // parts)
+        sizes = [each] * (parts - 1) + [x.shape[axis] - each * (parts - 1)]
+    return torch.split(x, list(sizes), dim=axis)
+
+
+def _slice(call: Call) -> Tensor:
+    x = call.tensor(0)
+    if "starts" in call.node.attributes:
+        starts, ends = call.attr("starts"), call.attr("ends")
+        axes, steps = call.attr("axes") or list(range(len(starts))), [1] * len(starts)
+    else:
+        starts, ends = call.ints(1), call.ints(2)
+        axes = call.ints(3) if call.has(3) else list(range(len(starts)))
+        steps = call.ints(4) if call.has(4) else [1] * len(starts)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        chosen = range(x.shape[axis])[start:end:step]
+        if not chosen:
+            x = x.narrow(axis, 0, 0)
+        elif step > 0:
+            whole = (slice(None),) * (axis % x.ndim)
+            x = x[(*whole, slice(chosen[0], chosen[-1] + 1, step))]
+        else:
+            x = x.narrow(axis, chosen[-1], chosen[0] - chosen[-1] + 1).flip(axis)
+            x = x[(*(slice(None),) * (axis % x.ndim), slice(None, None, -step))]
+    return x
+
+
+def _indices(call: Call, i: int, size: int) -> Tensor:
+    """Indices of an axis with negative ones counted from its end."""
+    value = call.values[i]
+    if isinstance(value, np.ndarray):
+        return as_tensor(np.where(value < 0, value + size, value), call.device)
+    found = call.tensor(i)
+    return torch.where(found < 0, found + size, found)
+
+
+def _gather(call: Call) -> Tensor:
+    """Whole rows of a matrix by an embedding's own operator, which takes no negative indices."""
+    x, axis, where = call.tensor(0), call.attr("axis", 0), call.values[1]
+    axis = axis % x.ndim
+    if isinstance(where, np.ndarray) and where.ndim == 0:
+        return x.select(axis, int(where))
+    if x.ndim == 2 and axis == 0 and isinstance(where, Tensor) and x.is_floating_point():
+        return F.embedding(where, x)
+    indices = _indices(call, 1, x.shape[axis])
+    found = x.index_select(axis, indices.reshape(-1))
+    return found.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+
+def _gather_elements(call: Call) -> Tensor:
+    x, axis = call.tensor(0), call.attr("axis", 0)
+    return torch.gather(x, axis, _indices(call, 1, x.shape[axis]))
+
+
+def _gather_nd(call: Call) -> Tensor:
+    x, indices, batch = call.tensor(0), call.tensor(1), call.attr("batch_dims", 0)
+    places = list(indices.unbind(-1))
+    for dim in reversed(range(batch)):
+        rows = torch.arange(x.shape[dim], device=x.device)
+        places.insert(0, rows.reshape([-1 if d == dim else 1 for d in range(indices.ndim - 1)]))
+    return x[tuple(places)]
+
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def _scatter_elements(call: Call) -> Tensor:
+    x, axis, how = call.tensor(0), call.attr("axis", 0), call.attr("reduction", "none")
+    indices, updates = _indices(call, 1, x.shape[axis]), call.tensor(2)
+    if how == "none":
+        return torch.scatter(x, axis, indices, updates)
+    return torch.scatter_reduce(x, axis, indices, updates, _REDUCTIONS[how])
+
+
+def _scatter_nd(call: Call) -> Tensor:
+    """Where an index comes twice without a reduction, ONNX leaves open which of the two stays."""
+    x, indices, updates, how = call.tensor(0), call.tensor(1), call.tensor(2), call.attr("reduction", "none")
+    if how not in ("none", "add"):
+        raise call.refuse(f"its reduction '{how}' is not known: only 'none' and 'add' are.")
+    return torch.index_put(x, tuple(indices.unbind(-1)), updates, accumulate=how == "add")
+
+
+def _expand(call: Call) -> Tensor:
+    x = call.tensor(0)
+    return x.expand(torch.broadcast_shapes(tuple(x.shape), tuple(call.ints(1))))
+
+
+def _pad(call: Call) -> Tensor:
+    x, mode = call.tensor(0), call.attr("mode", "constant")
+    pads = call.ints(1) if call.has(1) else list(call.attr("pads"))
+    axes = call.ints(3) if call.has(3) else list(range(x.ndim))
+    n = len(axes)
+    around = {axis % x.ndim: (pads[i], pads[i + n]) for i, axis in enumerate(axes)}
+    if mode == "constant":
+        value = call.number(2, 0.0) if call.has(2) else call.attr("value", 0.0)
+        margins = [p for d in reversed(range(x.ndim)) for p in around.get(d, (0, 0))]
+        while len(margins) > 2 and margins[-2:] == [0, 0]:
+            margins = margins[:-2]
+        return F.pad(x, margins, value=value)
+    for axis, (before, after) in around.items():
+        if before or after:
+            places = np.arange(x.shape[axis])[max(-before, 0) : x.shape[axis] - max(-after, 0)]
+            style: Any = mode
+            places = np.pad(places, (max(before, 0), max(after, 0)), mode=style)
+            x = x.index_select(axis, as_tensor(places, call.device))
+    return x
+
+
+def _trilu(call: Call) -> Tensor:
+    k = int(call.number(1, 0))
+    return (torch.triu if call.attr("upper", 1) else torch.tril)(call.tensor(0), k)
+
+
+def _cum_sum(call: Call) -> Tensor:
+    x, axis = call.tensor(0), int(call.number(1, 0))
+    x = x.flip(axis) if call.attr("reverse", 0) else x
+    found = torch.cumsum(x, axis, dtype=x.dtype)
+    found = found - x if call.attr("exclusive", 0) else found
+    return found.flip(axis) if call.attr("reverse", 0) else found
+
+
+def _one_hot(call: Call) -> Tensor:
+    depth, axis = int(call.number(1, 0)), call.attr("axis", -1)
+    off, on = call.tensor(2)[0], call.tensor(2)[1]
+    indices = _indices(call, 0, depth).long()
+    axis = axis % (indices.ndim + 1)
+    places = torch.arange(depth, device=indices.device).reshape([-1] + [1] * (indices.ndim - axis))
+    return torch.where(indices.unsqueeze(axis) == places, on, off)
+
+
+def _top_k(call: Call) -> tuple[Tensor, Tensor]:
+    x, k, axis = call.tensor(0), int(call.number(1, 0)), call.attr("axis", -1)
+    found = torch.topk(x, k, axis, bool(call.attr("largest", 1)), bool(call.attr("sorted", 1)))
+    return found.values, found.indices
+
+
+def _depth_to_space(call: Call) -> Tensor:
+    x, block = call.tensor(0), call.attr("blocksize")
+    n, c, h, w = x.shape
+    if call.attr("mode", "DCR") == "CRD":
+        return F.pixel_shuffle(x, block)
+    parts = x.reshape(n, block, block, c // block**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    return parts.reshape(n, c // block**2, h * block, w * block)
+
+
+def _space_to_depth(call: Call) -> Tensor:
+    x, block = call.tensor(0), call.attr("blocksize")
+    n, c, h, w = x.shape
+    parts = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
+    return parts.reshape(n, c * block**2, h // block, w // block)
+
+
+SHAPES: dict[str, Function] = {
+    "Shape": _shape,
+    "Size": lambda call: np.array(prod(call.tensor(0).shape), dtype=np.int64),
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Transpose": _transpose,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Concat": _concat,
+    "Split": _split,
+    "Slice": _slice,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "Expand": _expand,
+    "Tile": lambda call: call.tensor(0).repeat(call.ints(1)),
+    "Pad": _pad,
+    "Trilu": _trilu,
+    "CumSum": _cum_sum,
+    "OneHot": _one_hot,
+    "TopK": _top_k,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+}

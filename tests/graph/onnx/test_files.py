@@ -1,0 +1,169 @@
+"""Files as graphs, and placed graphs as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+from netsplit.errors import NetSplitError
+from netsplit.graph import Graph, capture, dumps, loads
+from netsplit.graph.onnx import (
+    NodeNotes,
+    export_inference,
+    export_training,
+    read_onnx,
+    write_node_data,
+    write_onnx,
+)
+from tests.graph.onnx.models import QUICK
+from tests.nets import CASES
+
+LOSS = nn.CrossEntropyLoss()
+
+
+def read(name: str, path: Path, size: int = 4) -> Graph:
+    export_training(QUICK[name].fresh(), LOSS, QUICK[name].batch(2), path)
+    return read_onnx(path, {"batch": size})
+
+
+def test_a_file_has_the_fields_of_table_4_1(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(20, 10))
+    export_training(model, LOSS, (torch.randn(2, 3, 4, 4), torch.tensor([1, 2])), tmp_path / "m.onnx")
+    graph = read_onnx(tmp_path / "m.onnx", {"batch": 6})
+    kinds = ["Conv", "BatchNormalization", "Relu", "Flatten", "Gemm", "SoftmaxCrossEntropyLoss"]
+    assert [node.kind for node in graph] == kinds
+    assert graph.entry_nodes == (next(iter(graph)).name,)
+    assert graph.input_variables == ("input", "target")
+    assert graph.output_variables[0] == "loss"
+    assert {k: init.shape for k, init in graph.initializers.items() if init.is_parameter} == {
+        k: tuple(p.shape) for k, p in model.named_parameters()
+    }
+    assert {"1.running_mean", "1.running_var"} < set(graph.initializers)
+    first = next(iter(graph))
+    assert first.kwargs["kernel_shape"] == [3, 3]
+    assert graph.variables[first.outputs[0]].shape == (6, 5, 2, 2)
+    assert graph.variables["loss"].requires_grad
+    assert not graph.variables["target"].requires_grad
+    assert graph.batch_size == 6
+
+
+@pytest.mark.parametrize("name", ["wide_resnet152", "unet", "gpt", "decoder"])
+def test_every_shape_is_that_of_the_run(name: str, tmp_path: Path) -> None:
+    graph = read(name, tmp_path / "m.onnx", 3)
+    outputs = [graph.variables[k].shape for k in graph.output_variables]
+    expected = QUICK[name].fresh()(QUICK[name].batch(3)[0])
+    assert outputs == [(), tuple(expected.shape)]
+    assert loads(dumps(graph)) == graph
+
+
+def test_a_free_dimension_must_be_given(tmp_path: Path) -> None:
+    export_training(nn.Linear(3, 2), LOSS, (torch.randn(2, 3), torch.tensor([0, 1])), tmp_path / "m.onnx")
+    with pytest.raises(NetSplitError, match=r"dimension \('batch'\) of the value 'input' is not known"):
+        read_onnx(tmp_path / "m.onnx")
+
+
+def test_an_unknown_operator_is_kept_unless_its_shape_is_needed(tmp_path: Path) -> None:
+    def file(shape: list[int] | None) -> Path:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
+        nodes = [
+            helper.make_node("Fused", ["x"], ["a"], domain="own.domain", strength=2),
+            helper.make_node("Relu", ["a"], ["y"]),
+        ]
+        middle = [helper.make_tensor_value_info("a", TensorProto.FLOAT, shape)]
+        graph = helper.make_graph(nodes, "g", [x], [y], value_info=middle)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own.domain", 1)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(tmp_path / "m.onnx"))
+        return tmp_path / "m.onnx"
+
+    graph = read_onnx(file([2, 3]))
+    assert [node.op for node in graph] == ["own_domain.Fused.1", "onnx.Relu.17"]
+    with pytest.raises(NetSplitError, match="type or shape of the value 'a' is not known"):
+        read_onnx(file(None))
+
+
+def placed() -> tuple[Graph, NodeNotes]:
+    case = CASES["u_shape"]
+    graph = capture(case.fresh(), case.loss, (case.inputs, case.targets))
+    names = list(graph.nodes)
+    device = {name: f"cpu:{i % 2}" for i, name in enumerate(names)}
+    return graph, NodeNotes(device, {name: 1e-3 * i for i, name in enumerate(names)}, {names[0]: 0.25})
+
+
+def test_a_placed_graph_is_a_valid_file_with_devices_seconds_and_bytes(tmp_path: Path) -> None:
+    graph, notes = placed()
+    write_onnx(graph, tmp_path / "placed.onnx", notes)
+    onnx.checker.check_model(str(tmp_path / "placed.onnx"))
+    found = onnx.load(str(tmp_path / "placed.onnx"))
+    assert [node.name for node in found.graph.node] == list(graph.nodes)
+    for made, node in zip(found.graph.node, graph, strict=True):
+        said = {each.key: each.value for each in made.metadata_props}
+        assert said["device"] == notes.device[node.name]
+        assert float(said["forward_s"]) == pytest.approx(notes.forward_s[node.name])
+        assert ("backward_s" in said) == (node.name in notes.backward_s)
+        assert int(said["output_bytes"]) == sum(graph.variables[k].nbytes for k in node.outputs if k)
+        assert int(said["parameter_bytes"]) == sum(graph.initializers[k].nbytes for k in node.initializers)
+        assert {*node.inputs, *node.initializers} == set(made.input)
+    values = {each.name: each for each in (*found.graph.value_info, *found.graph.output, *found.graph.input)}
+    for name, variable in graph.variables.items():
+        dims = values[name].type.tensor_type.shape.dim
+        assert tuple(dim.dim_value for dim in dims) == variable.shape
+        assert values[name].metadata_props[0].value == str(variable.nbytes)
+    assert {each.key: each.value for each in found.metadata_props}["netsplit.devices"] == '["cpu:0", "cpu:1"]'
+
+
+@pytest.mark.parametrize("name", ["wide_resnet152", "gpt"])
+def test_a_graph_read_from_a_file_is_written_with_the_operators_it_had(name: str, tmp_path: Path) -> None:
+    graph = read(name, tmp_path / "m.onnx")
+    write_onnx(graph, tmp_path / "again.onnx", NodeNotes(dict.fromkeys(graph.nodes, "cpu:0")))
+    onnx.checker.check_model(str(tmp_path / "again.onnx"), full_check=True)
+    again = read_onnx(tmp_path / "again.onnx")
+    assert [(node.op, node.kwargs, node.outputs) for node in again] == [
+        (node.op, node.kwargs, node.outputs) for node in graph
+    ]
+    assert {k: again.variables[k].shape for k in graph.variables} == {
+        k: variable.shape for k, variable in graph.variables.items()
+    }
+
+
+@pytest.mark.parametrize("what", ["device", "forward_s", "output_bytes"])
+def test_node_data_finds_nodes_by_what_they_make(what: str, tmp_path: Path) -> None:
+    graph, notes = placed()
+    write_node_data(graph, tmp_path / "data.json", notes, what)
+    data = json.loads((tmp_path / "data.json").read_text())["netsplit"]
+    assert set(data["results"]) == {k for node in graph for k in node.outputs if k}
+    if what == "device":
+        colours = {result["value"]: result["bgColor"] for result in data["results"].values()}
+        assert set(colours) == {"cpu:0", "cpu:1"}
+        assert len(set(colours.values())) == 2
+    else:
+        assert [each["stop"] for each in data["gradient"]] == [0, 1]
+        last = list(graph.nodes.values())[-1]
+        expected = {"forward_s": notes.forward_s[last.name], "output_bytes": 8}[what]
+        assert data["results"][last.outputs[0]]["value"] == pytest.approx(expected)
+
+
+def test_notes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    graph, notes = placed()
+    with pytest.raises(NetSplitError, match="speak of the node 'ghost', which the graph has not"):
+        write_onnx(graph, tmp_path / "m.onnx", NodeNotes({"ghost": "cpu:0"}))
+    with pytest.raises(NetSplitError, match="node data of 'joules' is not known"):
+        write_node_data(graph, tmp_path / "data.json", notes, "joules")
+    with pytest.raises(NetSplitError, match="no node has a forward_s"):
+        write_node_data(graph, tmp_path / "data.json", NodeNotes(), "forward_s")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_for_inference_has_no_normalisation_left(tmp_path: Path) -> None:
+    export_inference(
+        QUICK["wide_resnet152"].fresh(), QUICK["wide_resnet152"].batch(1)[0], tmp_path / "m.onnx"
+    )
+    kinds = {node.kind for node in read_onnx(tmp_path / "m.onnx", {"batch": 2})}
+    assert "BatchNormalization" not in kinds
+    assert {"Conv", "Relu", "Gemm"} < kinds
