@@ -264,6 +264,34 @@ def test_a_scheduler_steps_where_the_loss_scale_skips_as_after_torchs_scaler() -
     assert {share.learning_rates[0] for share in runtime.shares.values()} == {1e-3 / 16}
 
 
+def test_float16_with_a_scheduler_is_torchs_loop_with_its_scaler_bit_for_bit() -> None:
+    """The first steps overflow at torch's first scale and are skipped; the scheduler steps with each."""
+    model = STAGES.fresh().float()
+    batches = [((x.float() * 100,), targets) for (x,), targets in batches_of(STAGES, 8)]
+    example = tuple(t[:2] for t in batches[0][0]), batches[0][1][:2]
+    graph = capture(model, STAGES.loss, example, autocast="float16")
+    device_of = dict.fromkeys(graph.nodes, "cpu:0")
+    program = compiled(graph, device_of, 2, ORDER, shared_norm=True)
+    scheduler, optimizer = partial(lr.StepLR, step_size=2, gamma=0.5), partial(optim.SGD, lr=1e-3)
+    rule = UpdateRule(loss_scaling=True, learning_rate=LearningRate(scheduler))
+    values = initial_values(STAGES.fresh().float(), graph)
+    runtime = LocalRuntime(program, cluster_of(2), values, for_model(optimizer, model), rule)
+    losses = [runtime.train_batch(*batch) for batch in batches]
+    wanted = plain_loop(
+        STAGES.fresh().float(),
+        STAGES.loss,
+        batches,
+        2,
+        optimizer,
+        autocast=torch.float16,
+        scheduler=scheduler,
+    )
+    assert losses == wanted.losses
+    assert all(torch.equal(t, wanted.state[k]) for k, t in runtime.state().items())
+    assert runtime.shares["cpu:0"].loss_factor < 65536.0
+    assert not all(torch.equal(t, values[k]) for k, t in runtime.state().items())
+
+
 # --- averages -----------------------------------------------------------------------------------------
 
 
