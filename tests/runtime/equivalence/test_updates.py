@@ -18,7 +18,7 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.learning_rate import LearningRate, warmup_cosine
 from netsplit.optimizers import ForModel, OptimizerFactory, ParameterGroups, for_model
 from netsplit.program import GPipe, Program
-from netsplit.program.schedules import OneFOneB
+from netsplit.program.schedules import OneFOneB, PipeDream
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
@@ -236,6 +236,20 @@ def test_gradients_that_are_only_added_up_step_no_scheduler() -> None:
     losses = [runtime.train_batch(*b, share=0.5, step=i % 2 == 1) for i, b in enumerate(batches)]
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD, group=2, scheduler=scheduler)
     assert_same(Trained(losses, runtime.state()), wanted)
+
+
+@pytest.mark.parametrize("weights", ["stashed", "double"])
+def test_where_devices_step_within_the_batch_the_scheduler_steps_once_a_batch(weights: str) -> None:
+    order = PipeDream(4, weights=weights)  # type: ignore[arg-type]
+    graph = graph_of(STAGES, order)
+    program = compiled(graph, cut(graph, [0.3, 0.6]), 3, order)
+    rule = UpdateRule(learning_rate=LearningRate(partial(lr.ExponentialLR, gamma=0.5)), ema_decay=0.7)
+    values = initial_values(STAGES.fresh(), graph)
+    runtime = LocalRuntime(program, cluster_of(3), values, bound(SGD, STAGES), rule)
+    for batch in batches_of(STAGES, 3):
+        runtime.train_batch(*batch)
+    assert [share.learning_rates for share in runtime.shares.values()] == [[0.05 / 8]] * 3
+    assert [share.averages.count for share in runtime.shares.values() if share.averages] == [3] * 3
 
 
 def test_a_scheduler_steps_where_the_loss_scale_skips_as_after_torchs_scaler() -> None:
