@@ -93,7 +93,7 @@ def parallelize(
         seed: of methods that draw at random, and of random operators.
         max_programs: of how many kinds batches may be in training, and as many in prediction: every other
             shape, type or value that is no tensor is captured and compiled when first seen.
-        check: first run the model and what was captured of it beside each other, and refuse where they differ.
+        check: run the model and what was captured of it beside each other first; refuse what differs.
         folder: for the workers' logs; a temporary one by default.
 
     Raises:

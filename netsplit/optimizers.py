@@ -196,9 +196,9 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
     foreign = sum(key not in names for key in found)
     if foreign:
         raise ConfigError(
-            f"optimizer {kind} has parameters that it was not given ({foreign} of them), such as those of "
-            "the model before it was split, which nothing trains: make it of the parameters that it is "
-            "called with, as in lambda parameters: torch.optim.SGD(parameters, lr=0.1)."
+            f"optimizer {kind} has parameters that it was not given ({foreign} of them), as those of the "
+            "model before it was split, which nothing trains: make it of those that it is called with, as in "
+            "lambda parameters: torch.optim.SGD(parameters, lr=0.1)."
         )
     left_out = [name for key, name in names.items() if key not in found]
     if left_out:

@@ -163,12 +163,12 @@ def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:
     [
         (
             lambda s: without(s, "norm.running_mean"),
-            r"the state has no 'norm.running_mean' \(1 keys differ\)",
+            r"has no 'norm.running_mean' \(1 keys differ\)",
         ),
         (lambda s: s | {"head": torch.ones(1)}, "the state has 'head', which the model does not"),
         (
             lambda s: s | {"last.bias": torch.ones(4)},
-            r"the state's 'last.bias' is \(4,\), and \(3,\) in this",
+            r"state's 'last.bias' is \(4,\), and \(3,\) in this",
         ),
         (lambda s: s | {"last.bias": 3}, "the state's 'last.bias' is int, and"),
     ],
@@ -193,9 +193,7 @@ def test_learning_rates_are_set_on_every_device(parallel: ParallelModel) -> None
     after = parallel.state_dict()
     assert all(torch.equal(after[k], before[k]) for k, _ in fresh().named_parameters())
     for bad in (-1.0, [0.1], [0.1, float("inf")]):
-        with pytest.raises(
-            NetSplitError, match=r"learning_rate is .*: give a number of at least 0, or 2 of them"
-        ):
+        with pytest.raises(NetSplitError, match=r"learning_rate is .*: give a number .* 0, or 2 of"):
             parallel.learning_rate = bad
 
 
@@ -211,7 +209,7 @@ def test_a_scheduler_of_steps_is_not_stepped_by_hand(parallel: ParallelModel) ->
             {"optimizer": lambda _: optim.SGD(fresh().parameters(), lr=0.1)},
             "parameters that it was not given",
         ),
-        ({"optimizer": lambda ps: [optim.SGD([p], lr=0.1) for p in ps]}, "makes 8 optimisers"),
+        ({"optimizer": lambda ps: [optim.SGD([p], lr=0.1) for p in ps]}, "makes 9 optimisers"),
         ({"optimizer": netsplit.ParameterGroups(optim.SGD, groups=[{"match": "x*", "lr": 1}])}, "'x*'"),
         ({"scheduler": "cosine"}, "scheduler"),
         ({"scheduler": lr.ReduceLROnPlateau}, "ReduceLROnPlateau goes by the loss of an epoch"),
@@ -252,11 +250,11 @@ def rates_of(history: History) -> list[float]:
 def test_an_epochs_loss_lowers_the_rate_and_a_resumed_training_goes_on_so(
     session: Session, tmp_path: Path
 ) -> None:
-    rate = LearningRate(lr.ReduceLROnPlateau, every="epoch", factor=0.5, patience=0, threshold=0.2)
+    rate = LearningRate(lr.ReduceLROnPlateau, every="epoch", factor=0.5, patience=0, threshold=0.9)
     whole = fit(session.deploy(plan_with(rate)), samples_of(CHAIN), epochs=4)
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = SGD([parameter])
-    plateau = lr.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.2)
+    plateau = lr.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.9)
     expected = []
     for epoch in whole.epochs:
         expected += [optimizer.param_groups[0]["lr"]] * 3  # two whole batches and a smaller one

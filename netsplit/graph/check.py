@@ -103,8 +103,8 @@ class _Check:
         if changed:
             raise CaptureError(
                 f"{self.name} keeps state in Python: {changed[0]} is another after every step, which a "
-                "captured step cannot follow: keep it in a buffer (register_buffer) and compute with tensors, or "
-                f"take it out of the forward; {_SWITCH}."
+                "captured step cannot follow: keep it in a buffer (register_buffer) and compute with tensors, "
+                f"or take it out of the forward; {_SWITCH}."
             )
 
     def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:

@@ -77,8 +77,10 @@ def check_optimizer(factory: OptimizerFactory) -> None:
             or steps on parameters in a way that depends on others, which may lie on other devices.
     """
     bound = factory if isinstance(factory, ForModel) else _dummy_model(factory, 2)
+    if not bound.parameters:
+        bound = _dummy_model(bound.factory, 2)
     try:
-        if isinstance(bound.factory, ParameterGroups):
+        if isinstance(bound.factory, ParameterGroups) and bound is factory:
             bound.factory.check_names(bound.parameters)
         optimizer_alpha(bound)
         _check_alone(bound)

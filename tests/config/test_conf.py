@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build, check
 from netsplit.data import Data
 from netsplit.errors import ConfigError
+from netsplit.optimizers import for_model
 from runners._cases import cases_of
 from runners.study import question
 
@@ -67,6 +69,50 @@ def test_the_image_folder_must_be_given() -> None:
 
 def test_an_optimizer_is_built_without_its_parameters() -> None:
     assert build(composed("optimizer=momentum").optimizer).keywords["momentum"] == 0.9
+
+
+def test_groups_of_parameters_are_given_by_name_on_the_command_line() -> None:
+    groups = '[{match: ["*.bias", "*norm*"], weight_decay: 0.0}]'
+    factory = build(composed("optimizer=adamw", "optimizer.lr=0.5", f"optimizer.groups={groups}").optimizer)
+    weight, bias = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    made = factory([("a.weight", weight), ("a.bias", bias)])
+    assert [(group["lr"], group["weight_decay"]) for group in made.param_groups] == [(0.5, 0.01), (0.5, 0.0)]
+    assert made.param_groups[1]["params"] == [bias]
+
+
+def test_no_scheduler_is_none_and_the_others_are_made_of_an_optimizer() -> None:
+    assert build(composed().scheduler) is None
+    for path in sorted((CONF / "scheduler").glob("*.yaml")):
+        rate = build(composed(f"scheduler={path.stem}").scheduler)
+        if rate is not None:
+            optimizer = for_model(build(composed("optimizer=momentum").optimizer), torch.nn.Linear(2, 2))
+            rate.over(epochs=3, steps_per_epoch=20).check(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ("optimizer=adamw", "+optimizer.beta=0.9"),
+            "optimizer.beta is not a parameter of AdamW",
+        ),
+        (
+            ("scheduler=step", "+scheduler.gama=0.9"),
+            "scheduler.gama is not a parameter of StepLR",
+        ),
+        (("scheduler=step", "scheduler.every=batch"), "scheduler.every is 'batch'"),
+    ],
+)
+def test_a_wrong_key_of_an_optimizer_or_a_scheduler_is_named(overrides: tuple[str, ...], words: str) -> None:
+    config = composed(*overrides)
+    with pytest.raises(ConfigError, match=words):
+        build(config[words.partition(".")[0]])
+
+
+@pytest.mark.parametrize("value", [0, 1, 2.0])
+def test_a_decay_is_between_0_and_1(value: float) -> None:
+    with pytest.raises(ConfigError, match="ema_decay is"):
+        check(composed(f"ema_decay={value}"))
 
 
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.stem)

@@ -125,7 +125,7 @@ def facts_of(found: ComparisonResult) -> list[tuple[str, str]]:
         ("Schedule", _with_params(tags.get("schedule", ""), params, "schedule")),
         (
             "Optimiser",
-            _with_params(params.get("optimizer._target_", "").rpartition(".")[2], params, "optimizer"),
+            _with_params(_optimizer(params).rpartition(".")[2], params, "optimizer"),
         ),
         ("Batch, epochs, seed", _several(params, "batch_size", "epochs", "seed")),
         ("System", tags.get("host.os", "")),
@@ -134,6 +134,11 @@ def facts_of(found: ComparisonResult) -> list[tuple[str, str]]:
         ("MLflow experiment", found.experiment),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _optimizer(params: Mapping[str, str]) -> str:
+    """The dotted name of the class; of groups of parameters that of their optimiser."""
+    return params.get("optimizer.optimizer") or params.get("optimizer._target_", "")
 
 
 def links_of(found: ComparisonResult) -> list[tuple[str, str]]:

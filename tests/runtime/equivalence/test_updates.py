@@ -18,7 +18,7 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.learning_rate import LearningRate, warmup_cosine
 from netsplit.optimizers import ForModel, OptimizerFactory, ParameterGroups, for_model
 from netsplit.program import GPipe, Program
-from netsplit.program.schedules import OneFOneB
+from netsplit.program.schedules import OneFOneB, PipeDream
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
@@ -238,6 +238,20 @@ def test_gradients_that_are_only_added_up_step_no_scheduler() -> None:
     assert_same(Trained(losses, runtime.state()), wanted)
 
 
+@pytest.mark.parametrize("weights", ["stashed", "double"])
+def test_where_devices_step_within_the_batch_the_scheduler_steps_once_a_batch(weights: str) -> None:
+    order = PipeDream(4, weights=weights)  # type: ignore[arg-type]
+    graph = graph_of(STAGES, order)
+    program = compiled(graph, cut(graph, [0.3, 0.6]), 3, order)
+    rule = UpdateRule(learning_rate=LearningRate(partial(lr.ExponentialLR, gamma=0.5)), ema_decay=0.7)
+    values = initial_values(STAGES.fresh(), graph)
+    runtime = LocalRuntime(program, cluster_of(3), values, bound(SGD, STAGES), rule)
+    for batch in batches_of(STAGES, 3):
+        runtime.train_batch(*batch)
+    assert [share.learning_rates for share in runtime.shares.values()] == [[0.05 / 8]] * 3
+    assert [share.averages.count for share in runtime.shares.values() if share.averages] == [3] * 3
+
+
 def test_a_scheduler_steps_where_the_loss_scale_skips_as_after_torchs_scaler() -> None:
     """The first scale overflows in float16: torch's loop goes on with its scheduler all the same."""
     case = STAGES
@@ -262,6 +276,34 @@ def test_a_scheduler_steps_where_the_loss_scale_skips_as_after_torchs_scaler() -
     state = runtime.state()
     assert all(torch.equal(state[k], t) for k, t in case.fresh().float().named_parameters())
     assert {share.learning_rates[0] for share in runtime.shares.values()} == {1e-3 / 16}
+
+
+def test_float16_with_a_scheduler_is_torchs_loop_with_its_scaler_bit_for_bit() -> None:
+    """The first steps overflow at torch's first scale and are skipped; the scheduler steps with each."""
+    model = STAGES.fresh().float()
+    batches = [((x.float() * 100,), targets) for (x,), targets in batches_of(STAGES, 8)]
+    example = tuple(t[:2] for t in batches[0][0]), batches[0][1][:2]
+    graph = capture(model, STAGES.loss, example, autocast="float16")
+    device_of = dict.fromkeys(graph.nodes, "cpu:0")
+    program = compiled(graph, device_of, 2, ORDER, shared_norm=True)
+    scheduler, optimizer = partial(lr.StepLR, step_size=2, gamma=0.5), partial(optim.SGD, lr=1e-3)
+    rule = UpdateRule(loss_scaling=True, learning_rate=LearningRate(scheduler))
+    values = initial_values(STAGES.fresh().float(), graph)
+    runtime = LocalRuntime(program, cluster_of(2), values, for_model(optimizer, model), rule)
+    losses = [runtime.train_batch(*batch) for batch in batches]
+    wanted = plain_loop(
+        STAGES.fresh().float(),
+        STAGES.loss,
+        batches,
+        2,
+        optimizer,
+        autocast=torch.float16,
+        scheduler=scheduler,
+    )
+    assert losses == wanted.losses
+    assert all(torch.equal(t, wanted.state[k]) for k, t in runtime.state().items())
+    assert runtime.shares["cpu:0"].loss_factor < 65536.0
+    assert not all(torch.equal(t, values[k]) for k, t in runtime.state().items())
 
 
 # --- averages -----------------------------------------------------------------------------------------
