@@ -46,9 +46,14 @@ def analyse(graph: Graph, facts: Facts) -> Graph:
     for k, variable in graph.variables.items():
         first = owner.setdefault(storage_id(facts.tensors[k]), k)
         alias = None if first == k else first
-        variables[k] = replace(variable, requires_grad=facts.tensors[k].requires_grad, alias_of=alias)
+        variables[k] = replace(variable, requires_grad=_carries(facts.tensors[k]), alias_of=alias)
     units = _in_place_units(graph, facts)
     return replace(graph, variables=variables, units=units, colocated=_colocated(graph, facts, units))
+
+
+def _carries(tensor: torch.Tensor) -> bool:
+    """A leaf that is no initializer takes a gradient, and hands none on."""
+    return tensor.requires_grad and not tensor.is_leaf
 
 
 def storage_id(tensor: torch.Tensor) -> int:

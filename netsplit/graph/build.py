@@ -18,6 +18,7 @@ __all__ = ["built"]
 
 def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], autocast: str | None) -> Graph:
     """The graph of a finished recording; what has no effect is left out."""
+    _refuse_writes(recorder)
     _add_hooks(recorder)
     calls = list(_used(recorder, recorder.calls, outputs))
     initializers = {
@@ -83,6 +84,7 @@ def _node(recorder: Recorder, call: Call) -> Node:
         no_grad=call.no_grad,
         autocast=call.autocast,
         checkpoint=call.checkpoint,
+        blocked=call.blocked,
     )
 
 
@@ -117,6 +119,26 @@ def _variables(recorder: Recorder, nodes: Mapping[str, Node], names: Sequence[st
         )
         for k in names
     }
+
+
+def _refuse_writes(recorder: Recorder) -> None:
+    """Of what the order of micro-batches, or a recomputation, would make something else."""
+    trained = {storage_id(t): k for k, t in recorder.stand_ins.fake.items() if t.requires_grad}
+    held = {storage_id(t): k for k, t in recorder.stand_ins.fake.items()}
+    for call in recorder.calls:
+        where = f" at {call.source}" if call.source else ""
+        for reference in call.writes:
+            key = storage_id(recorder.tensor(*reference))
+            if key in trained and not call.op.startswith(CALL):
+                raise CaptureError(
+                    f"the parameter '{trained[key]}' is written in the forward{where}, between forwards and "
+                    "backwards of other micro-batches: change it after the optimiser's step, or make it a buffer."
+                )
+            if key in held and call.checkpoint:
+                raise CaptureError(
+                    f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, once more in every "
+                    "backward: leave that module (a BatchNorm, say) out of the checkpoint, or freeze it."
+                )
 
 
 def _add_hooks(recorder: Recorder) -> None:

@@ -105,6 +105,7 @@ class Node:
         None  # the dtype of the model's own autocast around it, or "off"; None: the graph's
     )
     checkpoint: str = ""  # the activation checkpoint of the model's own that it is part of
+    blocked: tuple[str, ...] = ()  # inputs that carry gradients, and get none through this node
 
     @property
     def kind(self) -> str:
@@ -207,6 +208,6 @@ class Graph:
             for node in reversed(list(self)):
                 unit = unit_of.get(node.name, (node.name,))
                 if any(k in found for name in unit for k in self.nodes[name].outputs):
-                    own = (k for k in (*node.inputs, *node.outputs) if k)
+                    own = (k for k in (*node.inputs, *node.outputs) if k and k not in node.blocked)
                     found.update(k for k in own if self.variables[k].requires_grad)
         return frozenset(found)

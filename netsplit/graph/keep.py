@@ -6,6 +6,8 @@ that it has state which no tensor holds.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from netsplit.graph.words import is_users
 
 __all__ = ["changed_state", "kept", "state_of"]
 
@@ -32,14 +37,14 @@ def kept(*modules: Any) -> Iterator[None]:
     """Modules, and what they hold, as they were, whatever runs inside; random numbers too."""
     found = [each for root in modules if isinstance(root, nn.Module) for each in root.modules()]
     flags = [(module, module.training) for module in found]
-    stores: list[dict[str, Any]] = [
-        store for module in found for store in (module._parameters, module._buffers, module._modules)
-    ]
-    shallow: list[tuple[Any, Any]] = [(store, dict(store)) for store in stores]
-    tensors = {t._cdata: t for module in found for t in _held(module)}
+    stores = [store for module in found for store in (module._parameters, module._buffers, module._modules)]
+    shallow: list[tuple[Any, Any]] = [(store, dict(store)) for store in stores if isinstance(store, dict)]
+    functions = list(_functions(found, modules))
+    names = [(each, dict(each)) for each in {id(f.__globals__): f.__globals__ for f in functions}.values()]
+    tensors = {t._cdata: t for module in found for t in _held(module) if not is_lazy(t)}
     values = {k: t.detach().clone() for k, t in tensors.items() if not t.is_meta}
     grads = [(t, t.grad) for t in tensors.values() if t.is_leaf]
-    containers = list(_containers(vars(module) for module in found))
+    containers = list(_containers([*(vars(module) for module in found), *_reach(functions, found)]))
     randoms = (torch.get_rng_state(), random.getstate(), np.random.get_state())
     for tensor, _ in grads:
         tensor.grad = None
@@ -55,9 +60,56 @@ def kept(*modules: Any) -> Iterator[None]:
                 tensors[k].data.copy_(value)
         for tensor, grad in grads:
             tensor.grad = grad
+        for globals_, before in names:
+            _rebind(globals_, before)
         torch.set_rng_state(randoms[0])
         random.setstate(randoms[1])
         np.random.set_state(randoms[2])
+
+
+def _functions(found: Iterable[nn.Module], roots: Iterable[Any]) -> Iterator[FunctionType]:
+    """The user's functions: forwards and other methods of the modules, losses, and what stands beside them."""
+    seen: set[int] = set()
+    queue: list[Any] = [value for module in found for value in vars(type(module)).values()]
+    queue += [root for root in roots if root is not None and not isinstance(root, nn.Module)]
+    while queue:
+        value = inspect.unwrap(queue.pop()) if callable(queue[-1]) else queue.pop()
+        value = getattr(value, "__func__", getattr(value, "func", value))
+        if not isinstance(value, FunctionType) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if is_users(value.__code__.co_filename):
+            yield value
+            queue += [value.__globals__.get(name) for name in value.__code__.co_names]
+            queue += [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _reach(functions: Iterable[FunctionType], found: Iterable[nn.Module]) -> Iterator[Any]:
+    """What functions and classes hold that may change: globals, closures, defaults, class attributes."""
+    for function in functions:
+        yield [function.__globals__.get(name) for name in function.__code__.co_names]
+        yield [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+        yield [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for kind in {type(module) for module in found}:
+        yield [value for key, value in vars(kind).items() if not key.startswith("__")]
+
+
+def _rebind(globals_: dict[str, Any], before: Mapping[str, Any]) -> None:
+    """Globals that were bound to something else; caches of functions, which may hold what has no values."""
+    for key, value in before.items():
+        if globals_.get(key) is not value:
+            globals_[key] = value
+    for value in list(globals_.values()):
+        if isinstance(value, functools._lru_cache_wrapper):
+            value.cache_clear()
 
 
 def _held(module: nn.Module) -> Iterator[Tensor]:

@@ -147,7 +147,7 @@ class _Writer:
 
     def begin(self, inputs: Sequence[tuple[str, str]]) -> None:
         for key in inputs:
-            self.known[key] = self.fx.placeholder(re.sub(r"\W", "_", key[1]))
+            self.known[key] = self.fx.placeholder(re.sub(r"\W|^(?=\d)", "_", key[1]))
         if self.graph.autocast is not None:
             read = [k for tag, k in inputs if tag == "var" and _readers(self.graph, k, self.chosen) > 1]
             _keep_from_the_cache(self.graph, self.fx, self.known, read)

@@ -124,7 +124,10 @@ class PlainDraws:
         """Around what computes these nodes a second time."""
         before, self.again = self.again, list(reversed(nodes))
         try:
-            with enable_python_dispatcher(), _Seen(self):
+            with ExitStack() as stack:
+                if not torch._ops._len_torch_dispatch_stack_pre_dispatch():  # a backward outside of draws(…)
+                    stack.enter_context(enable_python_dispatcher())
+                    stack.enter_context(_Seen(self))
                 yield
         finally:
             self.again = before

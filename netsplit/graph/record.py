@@ -11,7 +11,7 @@ keeps. Nothing of the model is traced as a program, and so nothing is decided by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import resolve, written_by_schema
 from netsplit.graph.random import operator_draws
@@ -74,6 +74,7 @@ class Call:
     saved: list[Tensor] = field(default_factory=list)
     random: bool = False
     writes: tuple[tuple[str, str], ...] = ()
+    blocked: tuple[str, ...] = ()
 
 
 class Recorder(SchemaCheckMode):
@@ -124,8 +125,6 @@ class Recorder(SchemaCheckMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if torch._C._functorch.maybe_current_level() is not None:
-            raise self.failure("a functorch transform (vmap, grad, jacrev) is at work")
         given, named = self._ours(args), {key: self._ours(value) for key, value in kwargs.items()}
         if func in _CHECKS:
             return None
@@ -151,14 +150,26 @@ class Recorder(SchemaCheckMode):
         self._note(func, given, named, result, saved)
         return result
 
-    def call(self, payload: Any, tensors: list[Tensor], results: list[Tensor], saved: list[Tensor]) -> None:
-        """Note a piece of Python as one call from `tensors` to `results`."""
+    def call(
+        self,
+        payload: Any,
+        tensors: list[Tensor],
+        results: list[Tensor],
+        saved: list[Tensor],
+        reached: Callable[[Tensor], bool] = lambda _: True,
+    ) -> None:
+        """Note a piece of Python as one call from `tensors` to `results`.
+
+        `reached`: whether a tensor that carries a gradient gets one through it.
+        """
         name = self._fresh(payload.__name__)
         op = f"{CALL}.{name}"
         self.payloads[op] = payload
         templates = tuple(self._template(t) for t in tensors)
         writes = tuple(next(iter(templates[i].items())) for i in payload.writes)
         self._append(name, op, templates, {}, results, saved, payload.random, writes)
+        missed = [t for t in tensors if t.requires_grad and not reached(t)]
+        self.calls[-1].blocked = tuple(self._template(t)["var"] for t in missed if "var" in self._known(t))
 
     def real_to_ours(self, values: Any) -> Any:
         """A structure of arguments with stand-ins for real tensors."""
@@ -193,11 +204,18 @@ class Recorder(SchemaCheckMode):
             if type(value) is FakeTensor and value.fake_mode is self.mode:
                 return value
             if type(value) not in (Tensor, nn.Parameter, nn.Buffer, FakeTensor) and not _plain(value):
-                raise self.failure(f"it computes with a {type(value).__name__}")
+                raise self.failure(f"it computes with a {type(value).__name__}, a tensor of its own kind")
+            if value.layout is not torch.strided:
+                raise self.failure("it computes with a sparse tensor")
             return self._stand_in(value)
         if isinstance(value, list | tuple):
             made = [self._ours(item) for item in value]
             return made if isinstance(value, list) else tuple(made)
+        if isinstance(value, torch.Generator):
+            raise CaptureError(
+                f"a torch.Generator of the model's own draws{self.at()}, and its state would be on one device: "
+                "draw from torch's own generator, which seed= is for."
+            )
         return self.device if isinstance(value, torch.device) else value
 
     def _stand_in(self, tensor: Tensor) -> Tensor:

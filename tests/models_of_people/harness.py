@@ -11,15 +11,18 @@ import re
 import time
 import traceback
 import warnings
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from netsplit.errors import CaptureError, NetSplitError
-from netsplit.graph import Graph, capture, initial_values
-from netsplit.graph.operators import resolve
+from netsplit.captures import checked_capture
+from netsplit.errors import NetSplitError
+from netsplit.graph import Graph, capture, draws, initial_values
+from netsplit.graph.batch import Batch
+from netsplit.graph.check import check_capture
+from netsplit.graph.random import node_draws
 from netsplit.program import GPipe, Program, Schedule, compile_program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1
@@ -58,22 +61,30 @@ class Split:
         self.case = case
         loaded = plain.seeded(case)
         self.batches = [loaded.batch(iteration) for iteration in range(STEPS)]
-        pieces = [piece for _, piece in plain.pieces_of(self.batches[0], case.microbatches)]
+        whole = Batch.of(*loaded.batch(0))
+        size = -(-whole.samples // case.microbatches)
+        example, rest = (
+            whole.rows(0, size).own(),
+            whole.rows(whole.samples - whole.samples % size, whole.samples),
+        )
         begin = time.perf_counter()
-        self.graph = _captured(loaded, pieces[0])
+        self.graph = capture(loaded.model, loaded.loss, example)
         self.capture_s = time.perf_counter() - begin
-        uneven = plain.batch_size(pieces[-1]) != plain.batch_size(pieces[0])
-        self.tail = _captured(loaded, pieces[-1]) if uneven else None
+        check_capture(loaded.model, loaded.loss, self.graph, example)
+        self.tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
         self.values = initial_values(loaded.model, self.graph, loaded.loss)
         self.names = _names(loaded, self.values)
         self.loaded = loaded
 
     @property
     def random(self) -> bool:
-        """Whether any operator draws from torch's generator, unless the case says it."""
-        tag = torch.Tag.nondeterministic_seeded
-        drawing = any(tag in resolve(node.op).tags for node in self.graph)
-        return drawing if self.case.random is None else self.case.random
+        """Whether any operator may draw from torch's generator."""
+        return any(node_draws(node) for node in self.graph)
+
+    def drawing(self, iteration: int, i: int) -> AbstractContextManager[Any]:
+        """For the plain loop: micro-batch i draws as the split model's does."""
+        last = i == self.case.microbatches - 1
+        return draws(self.tail if last and self.tail else self.graph, 0, iteration, i)
 
     def schedules(self) -> list[Schedule]:
         return [GPipe(self.case.microbatches), ZBH1(self.case.microbatches)]
@@ -88,28 +99,10 @@ class Split:
         torch.manual_seed(7)
         values = {k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in self.values.items()}
         runtime = LocalRuntime(program, cluster, values, SGD)
-        losses = [runtime.train_batch(_tensors(x), _tensors(t)) for x, t in self.batches]
+        losses = [runtime.train_batch(x, t) for x, t in self.batches]
         return Trained(
             losses, {k: t for name, t in runtime.state().items() for k in self.names.get(name, ())}
         )
-
-
-def _captured(loaded: Loaded, piece: tuple[Any, Any]) -> Graph:
-    inputs, targets = (_tensors(part) for part in piece)
-
-    def loss(outputs: Any, *targets: Tensor) -> Tensor:
-        return plain.loss_of(outputs, None, targets)
-
-    return capture(loaded.model, loaded.loss or loss, (inputs, targets))
-
-
-def _tensors(part: Any) -> tuple[Tensor, ...]:
-    """All that can be handed to a capture today: tensors, one after another."""
-    found = () if part is None else part if type(part) is tuple else (part,)
-    odd = [type(each).__name__ for each in found if not isinstance(each, Tensor)]
-    if odd:
-        raise CaptureError(f"a batch is tensors, one after another, and this has a {odd[0]}: hand it so.")
-    return found
 
 
 def _names(loaded: Loaded, own: Tensors) -> dict[str, list[str]]:
@@ -178,14 +171,12 @@ def _compared(
     message = _difference(now, Trained([], before), before, 0.0)
     if message:
         return replace(found, kind=WRONG, message=f"capture changed the model: {message}")
-    among_themselves = split.random and plain.reference_context is None
-    if among_themselves:
-        wanted = split.train(split.schedules()[0], drawing, devices=1)
+    if split.random:
+        wanted, _ = plain.train_plainly(split.case, split.drawing)
     for schedule in split.schedules():
         message = _difference(split.train(schedule, drawing), wanted, before, split.case.tolerance)
         if message:
-            than = "another placement's: " if among_themselves else ""
-            return replace(found, kind=WRONG, message=f"{schedule.name}: {than}{message}")
+            return replace(found, kind=WRONG, message=f"{schedule.name}: {message}")
     return found
 
 

@@ -28,7 +28,6 @@ __all__ = [
     "double",
     "loss_of",
     "pieces_of",
-    "reference_context",
     "seeded",
     "tensors_of",
     "train_plainly",
@@ -42,13 +41,6 @@ Tensors = dict[str, Tensor]
 class Trained:
     losses: list[float]
     state: Tensors  # every name of every parameter and buffer
-
-
-reference_context: Callable[[int, int], AbstractContextManager[Any]] | None = None
-"""(iteration, micro-batch) -> a context in which random operators draw as a split model's would.
-
-None: there is no such rule, and splits of a model with random operators are compared with one another.
-"""
 
 
 @contextmanager
@@ -70,8 +62,14 @@ def seeded(case: Case) -> Loaded:
     return case.load()
 
 
-def train_plainly(case: Case) -> tuple[Trained, Tensors]:
-    """The trained model's losses and tensors, and its tensors as they were before."""
+def train_plainly(
+    case: Case, drawing: Callable[[int, int], AbstractContextManager[Any]] = lambda *_: nullcontext()
+) -> tuple[Trained, Tensors]:
+    """The trained model's losses and tensors, and its tensors as they were before.
+
+    Args:
+        drawing: (iteration, micro-batch) -> a context in which random operators draw as a split model's do.
+    """
     loaded = seeded(case)
     model, loss = loaded.model, loaded.loss
     step = SGD(trainable(model, loss))
@@ -81,7 +79,7 @@ def train_plainly(case: Case) -> tuple[Trained, Tensors]:
         batch = loaded.batch(iteration)
         parts = []
         for i, (share, piece) in enumerate(pieces_of(batch, case.microbatches)):
-            with (reference_context or (lambda *_: nullcontext()))(iteration, i):
+            with drawing(iteration, i):
                 value = loss_of(called(model, piece[0]), loss, piece[1])
                 (share * value).backward()
             parts.append(share * value.item())
