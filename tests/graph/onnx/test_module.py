@@ -151,6 +151,30 @@ def test_a_loss_that_reads_a_weight_of_the_model_is_not_taken_apart(tmp_path: Pa
         _ = module.loss
 
 
+def test_where_a_tool_has_renamed_weights_they_are_trained_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(4, 3)
+    export_training(model, LOSS, (torch.randn(4, 4), torch.arange(4) % 3), tmp_path / "m.onnx")
+    changed = onnx.load(str(tmp_path / "m.onnx"))
+    for each in changed.graph.initializer:
+        each.name = f"new_{each.name}"
+    (gemm,) = (node for node in changed.graph.node if node.op_type == "Gemm")
+    gemm.input[1:] = ["new_weight", "new_bias"]
+    onnx.save(changed, str(tmp_path / "m.onnx"))
+    assert [name for name, _ in from_onnx(str(tmp_path / "m.onnx")).named_parameters()] == [
+        "new_weight",
+        "new_bias",
+    ]
+    assert "another tool has renamed weights" in caplog.text
+
+
+def test_what_draws_in_evaluation_too_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = written(tmp_path / "m.onnx", [helper.make_node("RandomUniformLike", ["x"], ["y"], name="noise")])
+    from_onnx(path)
+    assert "node 'noise' (RandomUniformLike) draws random numbers, in evaluation too" in caplog.text
+
+
 def test_frozen_weights_get_no_gradient(tmp_path: Path) -> None:
     subject, _, _ = step("wide_resnet152", tmp_path / "model.onnx")
     module = from_onnx(str(tmp_path / "model.onnx"), frozen=("layer1.*", "conv1.weight"))
