@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.graph import capture, capture_inference, initial_values, rebuild
-from netsplit.graph.onnx import OnnxModule, export_training, from_onnx
+from netsplit.graph.onnx import OnnxModule, export_training, from_onnx, read_onnx
 from tests.graph.onnx.models import QUICK, Subject
 
 LOSS = nn.CrossEntropyLoss()
@@ -264,6 +264,17 @@ def test_weights_in_a_file_beside_it_are_read_and_missed(tmp_path: Path) -> None
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(NetSplitError, match="keeps its weights in another file"):
         from_onnx(str(tmp_path / "apart.onnx"))
+
+
+def test_weights_that_are_too_many_for_one_file_are_written_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netsplit.graph.onnx.export._LIMIT", 1000)
+    subject, model, module = step("encoder", tmp_path / "large.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.onnx", "large.onnx.data"]
+    inputs, _ = subject.batch(2)
+    assert torch.allclose(module(inputs), model(inputs), atol=1e-12)
+    assert len(read_onnx(tmp_path / "large.onnx", {"batch": 2})) > 0
 
 
 def test_an_old_operator_set_is_refused(tmp_path: Path) -> None:
