@@ -92,7 +92,11 @@ class Call:
         return [int(each) for each in self.host(i).reshape(-1)]
 
     def number(self, i: int, default: float) -> float:
-        return self.host(i).reshape(-1)[0].item() if self.has(i) else default
+        """One number; of single precision the shortest that is it, as the model had it (0.1)."""
+        if not self.has(i):
+            return default
+        value = self.host(i).reshape(-1)[0]
+        return float(str(value)) if value.dtype == np.float32 else value.item()
 
     def attr(self, name: str, default: Any = None) -> Any:
         return self.node.attributes.get(name, default)

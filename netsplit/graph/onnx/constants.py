@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from netsplit.graph.onnx.operators import DRAWING, STATISTICS
 
 __all__ = ["Kind", "constant_of", "evaluate", "fold", "kinds_of"]
 
+log = logging.getLogger(__name__)
+
 Kind = Literal["parameter", "buffer", "number"]
 """What an initializer becomes: a `Parameter`, a buffer, or a value that operators know beforehand."""
 
@@ -24,8 +27,9 @@ _FEW = {True: 8, False: 64}  # is it a float: elements up to which an array is a
 def kinds_of(model: Any, nodes: Iterable[OnnxNode], notes: Mapping[str, list[str]]) -> dict[str, Kind]:
     """The kind of every initializer.
 
-    A file of this package names its parameters. In any other, every float array is one, unless it has no
-    dimension or is read only where no operator is trained (statistics, bounds, class weights).
+    A file of this package names its parameters. In any other, and where a tool has renamed some since, every
+    float array is one, unless it has no dimension or is read only where no operator is trained (statistics,
+    bounds, class weights).
     """
     untrained: dict[str, bool] = {}
     statistics: set[str] = set()
@@ -36,6 +40,9 @@ def kinds_of(model: Any, nodes: Iterable[OnnxNode], notes: Mapping[str, list[str
             if node.op == "BatchNormalization" and i in places:
                 statistics.add(name)
     named = set(notes["parameters"]) if "parameters" in notes else None
+    if named is not None and not named <= {each.name for each in model.graph.initializer}:
+        log.warning("another tool has renamed weights of the ONNX file: every float array of it is trained")
+        named = None
     found: dict[str, Kind] = {}
     for each in model.graph.initializer:
         is_float, size = each.data_type in _FLOATS, int(np.prod(each.dims))

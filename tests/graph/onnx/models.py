@@ -136,11 +136,11 @@ SLOW = {
     ),
     "googlenet": Subject(lambda: models.googlenet(num_classes=10)),
     "inception_v3": Subject(lambda: models.inception_v3(num_classes=10), side=75),
-    "vgg11_bn": Subject(_torchvision("vgg11_bn"), side=224),
     "alexnet": Subject(_torchvision("alexnet"), side=224),
     "shufflenet_v2": Subject(_torchvision("shufflenet_v2_x0_5")),
     "densenet121": Subject(_torchvision("densenet121")),
-    "efficientnet_b0": Subject(_torchvision("efficientnet_b0")),
+    # Larger: its norms over two values each would make a unit in the last place a difference that counts.
+    "efficientnet_b0": Subject(_torchvision("efficientnet_b0"), side=96),
     "convnext_tiny": Subject(_torchvision("convnext_tiny")),
     "mnasnet0_5": Subject(_torchvision("mnasnet0_5")),
     "mobilenet_v2": Subject(_torchvision("mobilenet_v2")),

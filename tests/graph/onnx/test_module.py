@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.graph import capture, capture_inference, initial_values, rebuild
-from netsplit.graph.onnx import OnnxModule, export_training, from_onnx
+from netsplit.graph.onnx import OnnxModule, export_training, from_onnx, read_onnx
 from tests.graph.onnx.models import QUICK, Subject
 
 LOSS = nn.CrossEntropyLoss()
@@ -151,6 +151,30 @@ def test_a_loss_that_reads_a_weight_of_the_model_is_not_taken_apart(tmp_path: Pa
         _ = module.loss
 
 
+def test_where_a_tool_has_renamed_weights_they_are_trained_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(4, 3)
+    export_training(model, LOSS, (torch.randn(4, 4), torch.arange(4) % 3), tmp_path / "m.onnx")
+    changed = onnx.load(str(tmp_path / "m.onnx"))
+    for each in changed.graph.initializer:
+        each.name = f"new_{each.name}"
+    (gemm,) = (node for node in changed.graph.node if node.op_type == "Gemm")
+    gemm.input[1:] = ["new_weight", "new_bias"]
+    onnx.save(changed, str(tmp_path / "m.onnx"))
+    assert [name for name, _ in from_onnx(str(tmp_path / "m.onnx")).named_parameters()] == [
+        "new_weight",
+        "new_bias",
+    ]
+    assert "another tool has renamed weights" in caplog.text
+
+
+def test_what_draws_in_evaluation_too_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = written(tmp_path / "m.onnx", [helper.make_node("RandomUniformLike", ["x"], ["y"], name="noise")])
+    from_onnx(path)
+    assert "node 'noise' (RandomUniformLike) draws random numbers, in evaluation too" in caplog.text
+
+
 def test_frozen_weights_get_no_gradient(tmp_path: Path) -> None:
     subject, _, _ = step("wide_resnet152", tmp_path / "model.onnx")
     module = from_onnx(str(tmp_path / "model.onnx"), frozen=("layer1.*", "conv1.weight"))
@@ -240,6 +264,17 @@ def test_weights_in_a_file_beside_it_are_read_and_missed(tmp_path: Path) -> None
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(NetSplitError, match="keeps its weights in another file"):
         from_onnx(str(tmp_path / "apart.onnx"))
+
+
+def test_weights_that_are_too_many_for_one_file_are_written_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netsplit.graph.onnx.export._LIMIT", 1000)
+    subject, model, module = step("encoder", tmp_path / "large.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.onnx", "large.onnx.data"]
+    inputs, _ = subject.batch(2)
+    assert torch.allclose(module(inputs), model(inputs), atol=1e-12)
+    assert len(read_onnx(tmp_path / "large.onnx", {"batch": 2})) > 0
 
 
 def test_an_old_operator_set_is_refused(tmp_path: Path) -> None:
