@@ -10,6 +10,7 @@ from netsplit.errors import CaptureError
 from netsplit.graph.analyse import Facts, analyse, storage_id
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.record import Call, Recorder
+from netsplit.graph.stand_ins import refuse_sharing
 from netsplit.graph.template import references
 from netsplit.graph.whole import GradientHook
 
@@ -18,6 +19,7 @@ __all__ = ["built"]
 
 def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], autocast: str | None) -> Graph:
     """The graph of a finished recording; what has no effect is left out."""
+    refuse_sharing(recorder.stand_ins.real)
     _refuse_writes(recorder)
     _add_hooks(recorder)
     calls = list(_used(recorder, recorder.calls, outputs))
@@ -131,13 +133,13 @@ def _refuse_writes(recorder: Recorder) -> None:
             key = storage_id(recorder.tensor(*reference))
             if key in trained and not call.op.startswith(CALL):
                 raise CaptureError(
-                    f"the parameter '{trained[key]}' is written in the forward{where}, between forwards and "
-                    "backwards of other micro-batches: change it after the optimiser's step, or make it a buffer."
+                    f"the parameter '{trained[key]}' is written in the forward{where}, between forwards "
+                    "and backwards of other micro-batches: change it after the step, or make it a buffer."
                 )
             if key in held and call.checkpoint:
                 raise CaptureError(
-                    f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, once more in every "
-                    "backward: leave that module (a BatchNorm, say) out of the checkpoint, or freeze it."
+                    f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, and again "
+                    "in every backward: leave that module (a BatchNorm, say) out of the checkpoint, or freeze it."
                 )
 
 

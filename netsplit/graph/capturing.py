@@ -10,8 +10,9 @@ values too, the one around that. In the end that is the whole step, which then r
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
@@ -28,6 +30,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.keep import kept
 from netsplit.graph.observe import Observation, Observed, observe
 from netsplit.graph.record import Recorder, Unrecordable
+from netsplit.graph.stand_ins import named_tensors, refuse_sharing
 from netsplit.graph.traps import trapped
 from netsplit.graph.whole import ModuleCall, skeleton_of, tensors_of
 from netsplit.graph.words import line_of, quoted, where_of
@@ -88,11 +91,12 @@ def graph_of_step(
     kind = device_type if autocast is not None else "cpu"
     if kind != "cpu" and not getattr(torch, kind).is_available():
         raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
+    _refuse_tensors(model, loss)
     job = _Job(step, model, loss, batch, autocast, kind, constants)
     first: Unrecordable | None = None
     for _ in range(_ATTEMPTS):
         try:
-            with kept(model, loss):
+            with kept(model, loss), _quiet():
                 graph = _recorded(job)
         except Unrecordable as stop:
             first = first or stop
@@ -102,6 +106,34 @@ def graph_of_step(
             return graph
     assert first is not None
     raise _refusal(job, first, "no part of it around that line could be kept whole")
+
+
+def _refuse_tensors(model: nn.Module, loss: Any) -> None:
+    tensors = named_tensors(model, loss)
+    for name, tensor in tensors.items():
+        if is_lazy(tensor):
+            raise CaptureError(
+                f"'{name}' of {type(model).__name__} has no shape yet (a lazy module): call the model once "
+                "on a batch before."
+            )
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise CaptureError(
+                f"'{name}' of {type(model).__name__} is a sparse tensor ({tensor.layout}): make it dense."
+            )
+    refuse_sharing(tensors)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch logs about failures that the model's code, or we, deal with."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _recorded(job: _Job) -> Graph:
@@ -225,7 +257,11 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
     Raises:
         CaptureError: there is none, or the model does not run.
     """
-    candidates = [module for module in stop.modules if id(module) not in job.whole]
+    candidates = [
+        module
+        for module in stop.modules
+        if id(module) not in job.whole and not isinstance(module, torch.jit.ScriptModule)
+    ]
     if not candidates:
         raise _refusal(job, first, "and not even the whole step can run as one operator")
     target = job.step if stop.differentiates else candidates[-1]

@@ -13,7 +13,7 @@ import copy
 import logging
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -27,13 +27,15 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batch import Batch
 from netsplit.graph.calls import Loss
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.keep import changed_state, kept, state_of
 from netsplit.graph.module import initial_values, rebuild
-from netsplit.graph.observe import other_values
+from netsplit.graph.observe import valid_other_values
+from netsplit.graph.operators import written_references
 from netsplit.graph.plain_draws import draws
 from netsplit.graph.random import DrawKey, run_microbatch
 from netsplit.graph.step import TrainingStep
+from netsplit.graph.storage import storage_of
 from netsplit.graph.whole import ModuleCall
 from netsplit.graph.words import is_users, line_of, where_of
 
@@ -91,7 +93,8 @@ class _Check:
 
     def run(self) -> None:
         states = []
-        for call, tensors in enumerate((self.batch.tensors, other_values(self.batch.tensors))):
+        batches = (self.batch.tensors, valid_other_values(self.step, self.batch.tensors))
+        for call, tensors in enumerate(batches):
             if call:
                 self._move_weights()
             with _no_other_draws(self.name):
@@ -103,9 +106,11 @@ class _Check:
         if changed:
             raise CaptureError(
                 f"{self.name} keeps state in Python: {changed[0]} is another after every step, which a "
-                "captured step cannot follow: keep it in a buffer (register_buffer) and compute with tensors, "
-                f"or take it out of the forward; {_SWITCH}."
+                "captured step cannot follow: keep it in a buffer (register_buffer), and compute with "
+                f"tensors, or take it out of the forward; {_SWITCH}."
             )
+        if self._order_may_matter():
+            self._check_order(batches)
 
     def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         try:
@@ -137,7 +142,7 @@ class _Check:
         except Exception as error:
             raise CaptureError(
                 f"the captured step of {self.name} does not run as the model does{where_of(error)}: "
-                f"{line_of(error)}; {_cause()}."
+                f"{line_of(error)}; {self._cause()}."
             ) from error
         return [t.detach() for t in outputs]
 
@@ -148,7 +153,7 @@ class _Check:
             if difference is not None:
                 raise CaptureError(
                     f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
-                    f"({difference}); {_cause()}; {_SWITCH}."
+                    f"({difference}); {self._cause()}; {_SWITCH}."
                 )
 
     def _pairs(
@@ -158,7 +163,7 @@ class _Check:
         for i, (a, b) in enumerate(zip(plain[1:], ours[1:], strict=True)):
             yield f"metric {i}", a, b
         for k, tensor in self.real.items():
-            if self.graph.initializers[k].requires_grad:
+            if tensor.requires_grad or self.graph.initializers[k].requires_grad:
                 yield f"the gradient of '{k}'", tensor.grad, self.ours[k].grad
             elif k not in self.graph.constants:
                 yield f"buffer '{k}'", tensor, self.ours[k]
@@ -166,6 +171,51 @@ class _Check:
         for k, p in self.model.named_parameters():
             if k not in known:
                 yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
+
+    def _order_may_matter(self) -> bool:
+        """Whether something is written that all micro-batches see."""
+        return bool(self.graph.calls) or any(
+            tag == "init" or storage_of(self.graph, k).startswith(INITIALIZER)
+            for node in self.graph
+            for tag, k in written_references(self.graph, node)
+        )
+
+    def _check_order(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
+        """Pipelines compute forwards of later micro-batches before backwards of earlier ones."""
+        one_by_one = self._two_in_flight(batches, together=False)
+        together = self._two_in_flight(batches, together=True)
+        for k, (a, b) in enumerate(zip(one_by_one, together, strict=True)):
+            name = list(self.ours)[k // 2]
+            what = f"the gradient of '{name}'" if k % 2 else f"'{name}'"
+            difference = _difference(a, b)
+            if difference is not None:
+                raise CaptureError(
+                    f"{self.name} depends on the order of micro-batches' forwards and backwards, which a "
+                    f"pipeline changes: {what} differs ({difference}); usually a buffer is written whose "
+                    f"old value its backward needs; {_SWITCH}."
+                )
+
+    def _two_in_flight(self, batches: Sequence[tuple[Tensor, ...]], together: bool) -> list[Tensor | None]:
+        ours = {k: _own(t, self.graph.initializers[k].requires_grad) for k, t in self.real.items()}
+        graph = replace(self.graph, calls=copy.deepcopy(dict(self.graph.calls)))
+        module = rebuild(graph, ours)
+        waiting = []
+        try:
+            with torch.enable_grad():
+                for i, tensors in enumerate(batches):
+                    found = run_microbatch(module, graph, _copies(tensors), DrawKey(microbatch=i))
+                    waiting.append(found if isinstance(found, Tensor) else found[0])
+                    if not together:
+                        waiting.pop().backward()
+                for loss in waiting:
+                    loss.backward()
+        except Exception as error:
+            raise CaptureError(
+                f"{self.name} cannot be computed with two micro-batches in flight, as a pipeline has them"
+                f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "
+                f"the forward; {_SWITCH}."
+            ) from error
+        return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]
 
     def _move_weights(self) -> None:
         """As an optimiser would, alike in both."""
@@ -177,6 +227,14 @@ class _Check:
                 moved = tensor.detach() + noise.to(tensor.dtype).to(tensor.device)
                 tensor.data.copy_(moved)
                 self.ours[k].data.copy_(moved)
+
+    def _cause(self) -> str:
+        whole = sorted({call.__name__ for call in self.graph.calls.values()} - {"gradient_hook"})
+        kept = f"a custom autograd function or module kept whole ({', '.join(whole)}), " if whole else ""
+        return (
+            f"usual causes are {kept}state in Python (counters, caches, attributes that change), values "
+            "taken out of tensors, .data or detached copies of weights, and hooks"
+        )
 
     def _code(self) -> Mapping[Any, Mapping[str, Any]]:
         """The functions of the user's modules and of the loss, with their globals."""
@@ -237,10 +295,3 @@ def _difference(plain: Tensor | None, ours: Tensor | None) -> str | None:
     largest, apart = float(torch.maximum(a.abs(), b.abs()).max()), float((a - b).abs().max())
     allowed = min(_ROUNDING * torch.finfo(plain.dtype).eps, _COARSE) * largest
     return None if apart <= allowed else f"by {apart:.3g}, where the largest element is {largest:.3g}"
-
-
-def _cause() -> str:
-    return (
-        "usual causes are state in Python (counters, caches, attributes that change), values taken out of "
-        "tensors, .data or detached copies of weights, and hooks"
-    )

@@ -26,6 +26,7 @@ __all__ = ["changed_state", "kept", "state_of"]
 _DEPTH, _MOST = 4, 20_000
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _OPAQUE = (Tensor, type, ModuleType, FunctionType, MethodType, CodeType)
+_METHODS = (MethodType, staticmethod, classmethod)
 _INTERNAL = frozenset({"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"})
 
 State = dict[str, Any]
@@ -68,20 +69,31 @@ def kept(*modules: Any) -> Iterator[None]:
 
 
 def _functions(found: Iterable[nn.Module], roots: Iterable[Any]) -> Iterator[FunctionType]:
-    """The user's functions: forwards and other methods of the modules, losses, and what stands beside them."""
+    """The user's functions: methods of the modules, losses, and what they call by name."""
     seen: set[int] = set()
     queue: list[Any] = [value for module in found for value in vars(type(module)).values()]
     queue += [root for root in roots if root is not None and not isinstance(root, nn.Module)]
     while queue:
-        value = inspect.unwrap(queue.pop()) if callable(queue[-1]) else queue.pop()
-        value = getattr(value, "__func__", getattr(value, "func", value))
-        if not isinstance(value, FunctionType) or id(value) in seen:
+        value = _function(queue.pop())
+        if value is None or id(value) in seen:
             continue
         seen.add(id(value))
         if is_users(value.__code__.co_filename):
             yield value
             queue += [value.__globals__.get(name) for name in value.__code__.co_names]
             queue += [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+
+
+def _function(value: Any) -> FunctionType | None:
+    """What a method, a partial, a property or a decorated function calls."""
+    if isinstance(value, property | functools.cached_property):
+        value = value.fget if isinstance(value, property) else value.func
+    elif isinstance(value, functools.partial):
+        value = value.func
+    value = getattr(value, "__func__", value) if isinstance(value, _METHODS) else value
+    if isinstance(value, FunctionType | functools._lru_cache_wrapper):
+        value = inspect.unwrap(value)
+    return value if isinstance(value, FunctionType) else None
 
 
 def _filled(cell: Any) -> bool:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from netsplit.errors import CaptureError
 from netsplit.graph.keep import kept
 
-__all__ = ["Observation", "Observed", "observe", "other_values"]
+__all__ = ["Observation", "Observed", "observe", "valid_other_values"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
         raise CaptureError("it has no values here to run it with")
     found = []
     with kept(*step.children()):
-        for values in (batch, other_values(batch)):
+        for values in (batch, valid_other_values(step, batch)):
             found.append(_one(step, values, modules))
     return found
 
@@ -98,6 +98,21 @@ def _equal(a: Any, b: Any) -> bool:
         return bool(a == b)
     except (RuntimeError, TypeError, ValueError):
         return False
+
+
+def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """`other_values` that the model takes: indices and lengths may have to stay as they are."""
+    integers = [i for i, tensor in enumerate(batch) if not tensor.is_floating_point()]
+    moved = other_values(batch)
+    still = tuple(t.detach().clone() if i in integers else moved[i] for i, t in enumerate(batch))
+    for candidate in (moved, still):
+        try:
+            with kept(*step.children()), torch.no_grad():
+                step(*(tensor.clone() for tensor in candidate))
+        except Exception:
+            continue
+        return candidate
+    return tuple(tensor.detach().clone() for tensor in batch)
 
 
 def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -169,7 +169,7 @@ class Recorder(SchemaCheckMode):
         writes = tuple(next(iter(templates[i].items())) for i in payload.writes)
         self._append(name, op, templates, {}, results, saved, payload.random, writes)
         missed = [t for t in tensors if t.requires_grad and not reached(t)]
-        self.calls[-1].blocked = tuple(self._template(t)["var"] for t in missed if "var" in self._known(t))
+        self.calls[-1].blocked = tuple(self._known(t)["var"] for t in missed if "var" in self._known(t))
 
     def real_to_ours(self, values: Any) -> Any:
         """A structure of arguments with stand-ins for real tensors."""
@@ -183,6 +183,10 @@ class Recorder(SchemaCheckMode):
     def tensor(self, tag: str, name: str) -> Tensor:
         """The stand-in that a reference means."""
         return self.tensors[name] if tag == "var" else self.stand_ins.fake[name]
+
+    def has_read(self, tensor: Tensor) -> bool:
+        """Whether an operator has read a real tensor."""
+        return self.stand_ins.knows(tensor)
 
     def failure(self, reason: str, differentiates: bool = False) -> Unrecordable:
         modules = tuple(module for module, _ in self.modules)
@@ -213,7 +217,7 @@ class Recorder(SchemaCheckMode):
             return made if isinstance(value, list) else tuple(made)
         if isinstance(value, torch.Generator):
             raise CaptureError(
-                f"a torch.Generator of the model's own draws{self.at()}, and its state would be on one device: "
+                f"a torch.Generator of the model's own draws{self.at()}, whose state would be on one device: "
                 "draw from torch's own generator, which seed= is for."
             )
         return self.device if isinstance(value, torch.device) else value

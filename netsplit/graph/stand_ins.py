@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from netsplit.errors import CaptureError
 from netsplit.graph.ir import Initializer
 
-__all__ = ["StandIns", "attribute_tensors", "named_tensors"]
+__all__ = ["StandIns", "attribute_tensors", "named_tensors", "refuse_sharing"]
 
 
 def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
@@ -76,6 +76,9 @@ class StandIns:
         self._attributes = {t._cdata: name for _, _, name, t in attribute_tensors(model)}
         by_tensor: dict[int, list[str]] = {}
         self._known = named_tensors(model, loss)
+        self._trained = {
+            t._cdata for t in self._known.values() if t.requires_grad
+        }  # whatever is switched later
         for name, tensor in self._known.items():
             by_tensor.setdefault(tensor._cdata, []).append(name)
         for identity, (first, *others) in by_tensor.items():
@@ -85,6 +88,9 @@ class StandIns:
         """The stand-in of a real tensor."""
         found = self._by_real.get(tensor._cdata)
         return self._made(tensor) if found is None else found
+
+    def knows(self, tensor: Tensor) -> bool:
+        return tensor._cdata in self._by_real
 
     def _made(self, tensor: Tensor) -> Tensor:
         name, count = self._name_of.get(tensor._cdata), 1
@@ -102,7 +108,7 @@ class StandIns:
         with self.mode:
             fake = torch.empty_strided(
                 tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=self.device_type
-            ).requires_grad_(tensor.requires_grad and not is_constant)
+            ).requires_grad_(tensor._cdata in self._trained)
         self.initializers[name] = Initializer(
             name=name,
             dtype=str(tensor.dtype).removeprefix("torch."),
@@ -128,6 +134,30 @@ class StandIns:
         if own is not None and f"attribute {own}" not in self.fake:
             return f"attribute {own}"
         return f"{self.prefix}constant {_digest(tensor)}"
+
+
+def refuse_sharing(tensors: dict[str, Tensor]) -> None:
+    """Refuse tensors of different names that overlap in memory, of which training changes one.
+
+    Raises:
+        CaptureError: names the first two.
+    """
+    spans: dict[int, tuple[int, int, str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel() and not tensor.is_meta and tensor.layout is torch.strided:
+            reach = sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            begin = tensor.data_ptr()
+            spans.setdefault(tensor._cdata, (begin, begin + reach * tensor.element_size(), name, tensor))
+    last: tuple[int, int, str, Tensor] | None = None
+    for span in sorted(spans.values(), key=lambda each: each[:2]):
+        if last is not None and span[0] < last[1] and (span[3].requires_grad or last[3].requires_grad):
+            raise CaptureError(
+                f"'{last[2]}' and '{span[2]}' share storage without being one tensor (tied by .data, or "
+                "views of one), so that a step on one would change the other: assign the same nn.Parameter "
+                "to both, or clone."
+            )
+        if last is None or span[1] > last[1]:
+            last = span
 
 
 def _digest(tensor: Tensor) -> str:

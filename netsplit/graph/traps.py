@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor, nn
+from torch._functorch import eager_transforms
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -57,9 +58,18 @@ def trapped(
         for flag in ("_is_compiling_flag", "_is_exporting_flag"):  # models avoid values where it is set
             stack.enter_context(mock.patch.object(torch.compiler, flag, True))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for name in ("_grad_increment_nesting", "_jvp_increment_nesting"):
+            stack.enter_context(mock.patch.object(eager_transforms, name, _refused(recorder)))
         stack.enter_context(_assignments(recorder, step))
         stack.enter_context(_Methods(recorder))
         yield
+
+
+def _refused(recorder: Recorder) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise recorder.failure("it transforms functions (torch.func: grad, jacrev, jvp)")
+
+    return refuse
 
 
 def _module_call(
@@ -112,11 +122,29 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         if any(not isinstance(leaf, Tensor | None) for leaf in leaves):
             raise recorder.failure(f"{function.__name__} returns what is no tensor")
         results = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        with recorder.quiet():
+            reached = _reached(tensors, results)
         writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
-        recorder.call(FunctionCall(function, structure, writes), tensors, results, saved)
+        call = FunctionCall(function, structure, writes)
+        recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in reached)
         return pytree.tree_unflatten(leaves, spec)
 
     return apply
+
+
+def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
+    """Of the tensors that a function's backward gives a gradient; all, where that cannot be found out."""
+    asked = [tensor for tensor in tensors if tensor.requires_grad]
+    given = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is not None]
+    if not asked or not given:
+        return {id(tensor) for tensor in asked}
+    try:
+        found = torch.autograd.grad(
+            given, asked, [torch.empty_like(t) for t in given], retain_graph=True, allow_unused=True
+        )
+    except Exception:
+        return {id(tensor) for tensor in asked}
+    return {id(tensor) for tensor, gradient in zip(asked, found, strict=True) if gradient is not None}
 
 
 def _reentrant(recorder: Recorder, name: str, run: Callable[..., Any], args: list[Any]) -> Any:
@@ -144,13 +172,13 @@ def _checkpoint(recorder: Recorder, names: Iterator[int]) -> Callable[..., Itera
 @contextmanager
 def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
     """Tensors that a module assigns to its buffers, and to what were tensors before, are written there."""
-    buffers = [
-        (module._buffers, key, old) for module in step.modules() for key, old in module._buffers.items()
-    ]
+    modules = [module for module in step.modules() if isinstance(module._buffers, dict)]
+    buffers = [(module._buffers, key, old) for module in modules for key, old in module._buffers.items()]
     attributes = [(vars(module), key, old) for module, key, _, old in attribute_tensors(step)]
     try:
         yield
-        for store, key, old in [*buffers, *attributes]:
+        read = [(store, key, old) for store, key, old in attributes if recorder.has_read(old)]
+        for store, key, old in [*buffers, *read]:
             new = store.get(key)
             if old is None or not isinstance(new, Tensor) or new is old:
                 continue
@@ -168,6 +196,7 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
 
 _DATA = (Tensor.data.__get__, Tensor.data.__set__)  # type: ignore[attr-defined]
 _GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
+_SWITCHED = (Tensor.requires_grad_, vars(torch._C.TensorBase)["requires_grad"].__set__)
 _TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
 _DIFFERENTIATED = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
 
@@ -186,6 +215,8 @@ class _Methods(TorchFunctionMode):
             return args[0].detach()
         if func is _DATA[1]:
             return self._set_data(*args)
+        if func in _SWITCHED and isinstance(args[0], nn.Parameter):
+            raise recorder.failure("it switches requires_grad of a parameter within the forward")
         if func is Tensor.register_hook:
             return self._hook(*args)
         if func in _DIFFERENTIATED:
