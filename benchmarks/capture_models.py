@@ -29,7 +29,7 @@ QUICK = {
 }
 SHALLOWER = ("convnext_large", "regnet_y_128gf", "regnet_y_32gf", "vit_h_14", "vit_l_16", "vit_l_32")
 KEPT = 3  # blocks of each stage of those
-SIDES = {"inception_v3": 96, "vit_b_16": 32, "vit_h_14": 28, "vit_l_16": 32, "s3d": 224}
+SIDES = {"inception_v3": 299, "vit_b_16": 32, "vit_h_14": 28, "vit_l_16": 32, "s3d": 224}
 TIMM = {  # name -> side of the picture
     "resnet10t": 64, "resnetv2_50": 64, "efficientnet_lite0": 64, "mobilenetv3_small_050": 64,
     "mobilenetv4_conv_small": 64, "convnext_atto": 64, "convnextv2_atto": 64, "vit_tiny_patch16_224": 32,
@@ -92,6 +92,7 @@ def _of_torchvision(name: str) -> Loaded:
         model = models.get_model(name, **given)
     if name in SHALLOWER:
         _make_shallower(model)
+    model.double()  # some make tables in float32
     return Loaded(model, _all_outputs, _pictures(shape))
 
 
