@@ -7,6 +7,7 @@ torchvision would not fit beside their reference in 16 GB: they keep the first b
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -114,10 +115,12 @@ def _smaller(models: Any) -> Iterator[None]:
 
 
 def _make_shallower(model: nn.Module) -> None:
+    """Keep the first blocks of each stage, which is a sequence of one kind of module that is no sequence."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Sequential) and len({type(each) for each in child}) == 1:
-                setattr(parent, name, child[:KEPT])
+            kinds = {type(each) for each in child.children()} if isinstance(child, nn.Sequential) else set()
+            if len(kinds) == 1 and not issubclass(next(iter(kinds)), nn.Sequential):
+                setattr(parent, name, nn.Sequential(OrderedDict(list(child.named_children())[:KEPT])))
 
 
 def _of_timm(name: str) -> Loaded:
