@@ -7,6 +7,7 @@ torchvision would not fit beside their reference in 16 GB: they keep the first b
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,7 +30,7 @@ QUICK = {
 }
 SHALLOWER = ("convnext_large", "regnet_y_128gf", "regnet_y_32gf", "vit_h_14", "vit_l_16", "vit_l_32")
 KEPT = 3  # blocks of each stage of those
-SIDES = {"inception_v3": 96, "vit_b_16": 32, "vit_h_14": 28, "vit_l_16": 32, "s3d": 224}
+SIDES = {"inception_v3": 299, "vit_b_16": 32, "vit_h_14": 28, "vit_l_16": 32, "s3d": 224}
 TIMM = {  # name -> side of the picture
     "resnet10t": 64, "resnetv2_50": 64, "efficientnet_lite0": 64, "mobilenetv3_small_050": 64,
     "mobilenetv4_conv_small": 64, "convnext_atto": 64, "convnextv2_atto": 64, "vit_tiny_patch16_224": 32,
@@ -92,6 +93,7 @@ def _of_torchvision(name: str) -> Loaded:
         model = models.get_model(name, **given)
     if name in SHALLOWER:
         _make_shallower(model)
+    model.double()  # some make tables in float32
     return Loaded(model, _all_outputs, _pictures(shape))
 
 
@@ -113,10 +115,12 @@ def _smaller(models: Any) -> Iterator[None]:
 
 
 def _make_shallower(model: nn.Module) -> None:
+    """Keep the first blocks of each stage, which is a sequence of one kind of module that is no sequence."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Sequential) and len({type(each) for each in child}) == 1:
-                setattr(parent, name, child[:KEPT])
+            kinds = {type(each) for each in child.children()} if isinstance(child, nn.Sequential) else set()
+            if len(kinds) == 1 and not issubclass(next(iter(kinds)), nn.Sequential):
+                setattr(parent, name, nn.Sequential(OrderedDict(list(child.named_children())[:KEPT])))
 
 
 def _of_timm(name: str) -> Loaded:
