@@ -13,6 +13,7 @@ from pathlib import Path
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.comparison import Experiment, each_method, tags_of
+from netsplit.errors import ConfigError
 from netsplit.graph.step import capture
 from netsplit.optimizers import for_model
 from netsplit.partition.base import Partitioner
@@ -68,12 +69,18 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     Raises:
         CaptureError: the model cannot be captured.
         ConfigError: the devices' speeds are given relative to a profile, one does not compute in the dtype of
-            `autocast`.
+            `autocast`, or the batch does not divide into micro-batches.
     """
     description.require_models()
     for each in description.accelerators.values():
         each.under(experiment.autocast)  # refuses a dtype, before a model is captured for nothing
     size = experiment.schedule.microbatch_size(experiment.batch_size)
+    if size * experiment.schedule.microbatches != experiment.batch_size:
+        raise ConfigError(
+            f"batch_size {experiment.batch_size} does not divide into {experiment.schedule.microbatches} "
+            "micro-batches, and costs are predicted for equal ones: choose schedule.microbatches that "
+            "divides it."
+        )
     model = experiment.model.to("meta")
     log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
     batch = experiment.data.shapes(size)
@@ -97,7 +104,7 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
         {},
         costs,
         cluster,
-        experiment.schedule.for_batch(experiment.batch_size),
+        experiment.schedule,
         optimizer,
         experiment.loss,
         rule,

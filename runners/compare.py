@@ -150,7 +150,6 @@ def _checked(cfg: DictConfig, case: str | None = None) -> _Parts:
         )
         if isinstance(parts.spec, ClusterDescription):
             parts.spec.require_models()
-        parts.schedule.microbatch_size(settings.batch_size)
     except (NetSplitError, OmegaConfBaseException) as error:
         if case is None:
             raise

@@ -138,8 +138,8 @@ def _refuse_writes(recorder: Recorder) -> None:
                 )
             if key in held and call.checkpoint:
                 raise CaptureError(
-                    f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, and again "
-                    "in every backward: leave that module (a BatchNorm, say) out of the checkpoint, or freeze it."
+                    f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, and "
+                    "again in every backward: leave that module (a BatchNorm, say) out of the checkpoint, or freeze it."
                 )
 
 

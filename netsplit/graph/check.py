@@ -10,6 +10,7 @@ Two calls, since what a capture cannot see is what changes between them: counter
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import random
 import time
@@ -240,7 +241,8 @@ class _Check:
         """The functions of the user's modules and of the loss, with their globals."""
         if not self.code:
             roots = [each for each in (self.model, self.loss) if isinstance(each, nn.Module)]
-            functions = [type(m).forward for root in roots for m in root.modules()]
+            kinds = {type(module) for root in roots for module in root.modules()}
+            functions = [inspect.getattr_static(kind, "forward", None) for kind in kinds]
             functions += [self.loss] if self.loss is not None and not isinstance(self.loss, nn.Module) else []
             for function in functions:
                 code = getattr(function, "__code__", None)

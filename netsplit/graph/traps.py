@@ -231,6 +231,8 @@ class _Methods(TorchFunctionMode):
                 raise recorder.failure("it needs the values of a tensor")
             with torch.utils._python_dispatch._disable_current_modes():
                 return getattr(value, _TAKEN[func])(*args[1:], **kwargs)
+        if isinstance(func, torch._C.ScriptMethod):  # torch names the module twice: bound, and first argument
+            args = args[1:]
         return func(*args, **kwargs)
 
     def _set_data(self, tensor: Tensor, value: Tensor) -> None:

@@ -37,7 +37,7 @@ from netsplit.runtime.meeting import (
     keep_alive,
     limit_waits,
 )
-from netsplit.runtime.messages import FAILED, SIGN_OF_LIFE_S, STOP, Call, Reply, Setup, Sign
+from netsplit.runtime.messages import FAILED, SIGN_OF_LIFE_S, STOP, Call, Reply, Setup, Sign, packed
 from netsplit.runtime.watch import Pace, Watch
 
 __all__ = ["WorkerPool"]
@@ -187,7 +187,7 @@ class WorkerPool:
 
     def _send(self, rank: int, message: object) -> None:
         try:
-            self.connections[rank].send_bytes(cloudpickle.dumps(message))
+            self.connections[rank].send_bytes(packed(message))
         except OSError as error:
             how = "does not answer" if isinstance(error, BlockingIOError) else "died"
             places = {rank: self._place(rank, Watch(0.0)) for rank in range(len(self.connections))}

@@ -37,7 +37,7 @@ from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.runtime.board import Board
 from netsplit.runtime.guard import leave, start_guard
 from netsplit.runtime.meeting import KEY_VARIABLE, Hello, keep_alive, versions
-from netsplit.runtime.messages import FAILED, SIGN_OF_LIFE_S, STOP, Reply, Setup, Sign
+from netsplit.runtime.messages import FAILED, SIGN_OF_LIFE_S, STOP, Reply, Setup, Sign, packed
 
 __all__ = ["Worker", "main"]
 
@@ -189,7 +189,7 @@ class _Line:
 
     def _send(self, message: Reply | Sign) -> None:
         with self.lock:
-            self.connection.send_bytes(cloudpickle.dumps(message))
+            self.connection.send_bytes(packed(message))
 
 
 def _is_of_connection(error: Exception) -> bool:

@@ -23,10 +23,14 @@ from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batch import Batch
 from netsplit.graph.check import check_capture
 from netsplit.graph.random import node_draws
-from netsplit.program import GPipe, Program, Schedule, compile_program
-from netsplit.program.resize import with_tail
+from netsplit.partition import Placement, SolverReport
+from netsplit.profile.costs import Costs
+from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1
+from netsplit.programs import Programs
 from netsplit.runtime.local import LocalRuntime
+from netsplit.session import Plan, Study
+from netsplit.simulate.timeline import Timeline
 from tests.models_of_people import plain
 from tests.models_of_people.cases import Case, Loaded
 from tests.models_of_people.plain import STEPS, Tensors, Trained
@@ -55,24 +59,29 @@ class Outcome:
 
 
 class Split:
-    """A case, captured at its micro-batch's size."""
+    """A case, captured at its micro-batch's size, checked as `parallelize` does."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         loaded = plain.seeded(case)
         self.batches = [loaded.batch(iteration) for iteration in range(STEPS)]
-        whole = Batch.of(*loaded.batch(0))
-        size = -(-whole.samples // case.microbatches)
-        example, rest = (
-            whole.rows(0, size).own(),
-            whole.rows(whole.samples - whole.samples % size, whole.samples),
-        )
+        known: dict[Any, Any] = {}
+        whole = Batch.of(*self.batches[0], known=known)
+        schedule = GPipe(case.microbatches)
+        size = schedule.microbatch_size(whole.samples)
+        example = whole.rows(0, size).own()
         begin = time.perf_counter()
         self.graph = capture(loaded.model, loaded.loss, example)
         self.capture_s = time.perf_counter() - begin
         check_capture(loaded.model, loaded.loss, self.graph, example)
-        self.tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
-        self.values = initial_values(loaded.model, self.graph, loaded.loss)
+        rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
+        self.study = Study(
+            loaded.model, self.graph, initial_values(loaded.model, self.graph, loaded.loss), Costs({}, 1),
+            cluster_of(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
+            tail=checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None,
+            key=whole.key, known=known,
+        )  # fmt: skip
+        self.values = self.study.values
         self.names = _names(loaded, self.values)
         self.loaded = loaded
 
@@ -83,26 +92,43 @@ class Split:
 
     def drawing(self, iteration: int, i: int) -> AbstractContextManager[Any]:
         """For the plain loop: micro-batch i draws as the split model's does."""
-        last = i == self.case.microbatches - 1
-        return draws(self.tail if last and self.tail else self.graph, 0, iteration, i)
+        program = self._plan(GPipe(self.case.microbatches), random.Random(0), DEVICES)
+        trained = program.training(program.batch(*self.batches[iteration]))
+        last = i == trained.microbatches - 1
+        return draws(trained.tail if last and trained.tail is not None else trained.graph, 0, iteration, i)
 
     def schedules(self) -> list[Schedule]:
         return [GPipe(self.case.microbatches), ZBH1(self.case.microbatches)]
 
     def train(self, schedule: Schedule, drawing: random.Random, devices: int = DEVICES) -> Trained:
         """From the values at capture, by a drawn placement, on all batches; the state is the graph's."""
-        cluster = cluster_of(devices)
-        device_of, priority = drawn(self.graph, [device.name for device in cluster.devices], drawing)
-        program: Program = compile_program(self.graph, device_of, priority, cluster, schedule)
-        if self.tail is not None:
-            program = with_tail(program, self.graph, self.tail)
         torch.manual_seed(7)
+        programs = self._plan(schedule, drawing, devices)
         values = {k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in self.values.items()}
-        runtime = LocalRuntime(program, cluster, values, SGD)
-        losses = [runtime.train_batch(x, t) for x, t in self.batches]
+        runtime = LocalRuntime(programs.plan.program, cluster_of(DEVICES), values, SGD)
+        losses = []
+        for batch in self.batches:
+            flat = programs.batch(*batch)
+            program = programs.training(flat)
+            _hold_constants(runtime, program)
+            losses.append(runtime.train_batch(flat, program=program))
         return Trained(
             losses, {k: t for name, t in runtime.state().items() for k in self.names.get(name, ())}
         )
+
+    def _plan(self, schedule: Schedule, drawing: random.Random, devices: int) -> Programs:
+        study = replace(self.study, schedule=schedule.with_microbatches(self.study.schedule.microbatches))
+        names = [device.name for device in study.cluster.devices][:devices]
+        device_of, priority = drawn(self.graph, names, drawing)
+        placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
+        return Programs(Plan(study, placement, study.program(placement), Timeline((), 0.0)))
+
+
+def _hold_constants(runtime: LocalRuntime, program: Program) -> None:
+    """What a program for other shapes brings along, on the devices that read it."""
+    for name in program.devices:
+        for k in program.held[name]:
+            runtime.shares[name].tensors.setdefault(k, program.graph.constants.get(k))
 
 
 def _names(loaded: Loaded, own: Tensors) -> dict[str, list[str]]:

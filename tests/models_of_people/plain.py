@@ -81,7 +81,7 @@ def train_plainly(
         for i, (share, piece) in enumerate(pieces_of(batch, case.microbatches)):
             with drawing(iteration, i):
                 value = loss_of(called(model, piece[0]), loss, piece[1])
-                (share * value).backward()
+            (share * value).backward()
             parts.append(share * value.item())
         step.step()
         step.zero_grad()

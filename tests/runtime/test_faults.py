@@ -102,7 +102,7 @@ def named(pool: WorkerPool, rank: int) -> str:
 
 
 def _before_forward(worker: Worker, hook: object) -> None:
-    for executor in worker.memory["train"].values():
+    for executor in worker.memory["programs"].values():
         next(iter(executor.pieces.values())).module.register_forward_pre_hook(hook)
 
 
