@@ -228,6 +228,7 @@ class Session:
             if not self.spec.external:
                 log.info("starting %d workers for cluster '%s'", len(self.spec.devices), self.spec.name)
             self._pool = WorkerPool(self.spec, self.folder)
+            self._pool.call(_set_default_dtype, str(torch.get_default_dtype()).removeprefix("torch."))
         return self._pool
 
     @property
@@ -371,6 +372,11 @@ def _warn_of_overflow(method: str, predicted: Timeline, cluster: Cluster) -> Non
                 "%s: %s is predicted to need %.1f MiB more than its capacity at its peak, though the static "
                 "count fits", method, device.name, over / 2**20,
             )  # fmt: skip
+
+
+def _set_default_dtype(worker: Worker, name: str) -> None:
+    """As it is here: operators that make tensors go by it."""
+    torch.set_default_dtype(getattr(torch, name))
 
 
 def _probe(worker: Worker) -> LinkSamples:

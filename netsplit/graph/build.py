@@ -85,6 +85,7 @@ def _node(recorder: Recorder, call: Call) -> Node:
         saved_bytes=other,
         no_grad=call.no_grad,
         autocast=call.autocast,
+        default_dtype=call.default_dtype,
         checkpoint=call.checkpoint,
         blocked=call.blocked,
     )
@@ -139,7 +140,8 @@ def _refuse_writes(recorder: Recorder) -> None:
             if key in held and call.checkpoint:
                 raise CaptureError(
                     f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, and "
-                    "again in every backward: leave that module (a BatchNorm, say) out of the checkpoint, or freeze it."
+                    "again in every backward: leave that module (a BatchNorm, say) out of the checkpoint, "
+                    "or freeze it."
                 )
 
 

@@ -183,6 +183,11 @@ class _Kept:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = self.recorder
+        if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+            raise CaptureError(
+                f"a {type(module).__name__} would have to run whole on one device, and TorchScript within it "
+                "(torch.jit.script or trace) cannot be moved there: give the module as plain Python."
+            )
         seen = self._observation(module)
         args, kwargs = recorder.real_to_ours((args, kwargs))
         structure, given = tensors_of((args, kwargs))

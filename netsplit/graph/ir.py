@@ -104,6 +104,7 @@ class Node:
     autocast: str | None = (
         None  # the dtype of the model's own autocast around it, or "off"; None: the graph's
     )
+    default_dtype: str | None = None  # torch's default dtype around it, where the model had set another
     checkpoint: str = ""  # the activation checkpoint of the model's own that it is part of
     blocked: tuple[str, ...] = ()  # inputs that carry gradients, and get none through this node
 

@@ -35,11 +35,18 @@ def operator_of(graph: Graph, node: Node) -> Callable[..., Any]:
     return graph.calls[node.op] if node.op.startswith(CALL) else resolve(node.op)
 
 
+def _has_mode(node: Node) -> bool:
+    return node.no_grad or node.autocast is not None or node.default_dtype is not None
+
+
 def mode_of(node: Node, device: torch.device | str) -> AbstractContextManager[Any]:
-    """The model's own ``no_grad`` and autocast around a node, to run it in."""
-    if not node.no_grad and node.autocast is None:
+    """The model's own ``no_grad``, autocast and default dtype around a node, to run it in."""
+    if not _has_mode(node):
         return nullcontext()
     stack = ExitStack()
+    if node.default_dtype is not None:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(getattr(torch, node.default_dtype))
     if node.no_grad:
         stack.enter_context(torch.no_grad())
     if node.autocast == "off":
@@ -51,7 +58,7 @@ def mode_of(node: Node, device: torch.device | str) -> AbstractContextManager[An
 
 def in_its_mode(node: Node, operator: Callable[..., Any], device: torch.device | str) -> Callable[..., Any]:
     """The operator as it runs within the model's own blocks; itself where there are none."""
-    if not node.no_grad and node.autocast is None:
+    if not _has_mode(node):
         return operator
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -75,6 +75,7 @@ class Call:
     random: bool = False
     writes: tuple[tuple[str, str], ...] = ()
     blocked: tuple[str, ...] = ()
+    default_dtype: str | None = None
 
 
 class Recorder(SchemaCheckMode):
@@ -111,6 +112,7 @@ class Recorder(SchemaCheckMode):
         self._counts: dict[str, int] = {}
         self._draws: dict[int, tuple[bool | None, Any]] = {}
         self._keep: list[Any] = []
+        self._default = torch.get_default_dtype()
 
     def input(self, name: str, example: Tensor) -> Tensor:
         """A stand-in for an input variable."""
@@ -298,10 +300,11 @@ class Recorder(SchemaCheckMode):
         no_grad, autocast = self._modes()
         checkpoint = self.checkpoints[-1] if self.checkpoints else ""
         self._keep += saved
+        default = torch.get_default_dtype()
         self.calls.append(
             Call(
                 name, op, args, kwargs, outputs, path, user_frame(self.code), no_grad, autocast, checkpoint,
-                saved, random, writes,
+                saved, random, writes, (), None if default is self._default else _dtype(default),
             )
         )  # fmt: skip
 
@@ -309,7 +312,7 @@ class Recorder(SchemaCheckMode):
         kind = self.device.type
         now = None
         if torch.is_autocast_enabled(kind):
-            now = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+            now = _dtype(torch.get_autocast_dtype(kind))
         autocast = None if now == self.autocast else now or "off"
         return not torch.is_grad_enabled(), autocast
 
@@ -406,6 +409,10 @@ def _plain(tensor: Tensor) -> bool:
         isinstance(tensor, nn.Parameter)
         and type(tensor).__torch_function__ is torch._C._disabled_torch_function_impl
     )
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _laid_out(tensor: Tensor) -> tuple[Any, ...]:
