@@ -122,7 +122,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         if any(not isinstance(leaf, Tensor | None) for leaf in leaves):
             raise recorder.failure(f"{function.__name__} returns what is no tensor")
         results = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        with recorder.quiet():
+        with recorder.quiet(), torch._C.DisableTorchFunction():
             reached = _reached(tensors, results)
         writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
         call = FunctionCall(function, structure, writes)
