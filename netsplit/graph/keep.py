@@ -148,6 +148,8 @@ def _containers(roots: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, Any]]:
         seen.add(id(value))
         inside: list[Any] = []
         if isinstance(value, dict):
+            if type(value).__getitem__ is not dict.__getitem__:
+                continue  # it does something when it is read
             yield value, dict(value)
             inside = list(value.values())
         elif isinstance(value, list | set):
@@ -202,6 +204,8 @@ def _add(found: State, name: str, value: Any, depth: int = 0) -> None:
     elif isinstance(value, (*_OPAQUE, nn.Module)) or depth > _DEPTH:
         return
     elif isinstance(value, dict):
+        if type(value).__getitem__ is not dict.__getitem__:
+            return
         found[f"{name} (its length)"] = len(value)
         for key, item in list(value.items())[:256]:
             _add(found, f"{name}[{key!r}]" if isinstance(key, _SIMPLE) else name, item, depth + 1)
