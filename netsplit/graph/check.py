@@ -90,8 +90,8 @@ def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, ne
 
     blocks, missed = check_parts(model, loss, batch, fits, check)
     log.warning(
-        "checking %s whole needs %.1f GiB here: %d of its modules were checked one by one; not checked are the "
-        "loss, what lies between them, and %d parameters that are in none",
+        "checking %s whole needs %.1f GiB: %d of its modules were checked one by one; not checked are "
+        "the loss, what lies between them, and %d parameters that are in none",
         type(model).__name__, need / 2**30, blocks, missed,
     )  # fmt: skip
 
