@@ -105,7 +105,6 @@ class Recorder(SchemaCheckMode):
         self.modules: list[tuple[nn.Module, str]] = []
         self.failed: tuple[BaseException, tuple[nn.Module, ...]] | None = None  # where an error came up
         self.checkpoints: list[str] = []
-        self.code: dict[Any, dict[str, Any]] = {}  # of the user's functions that called operators
         self.stand_ins = StandIns(mode, device_type, model, loss, self.at, constants)
         self._reference: dict[int, dict[str, str]] = {}
         self._in_storage: dict[int, list[str]] = {}  # variables by their memory
@@ -303,7 +302,7 @@ class Recorder(SchemaCheckMode):
         default = torch.get_default_dtype()
         self.calls.append(
             Call(
-                name, op, args, kwargs, outputs, path, user_frame(self.code), no_grad, autocast, checkpoint,
+                name, op, args, kwargs, outputs, path, user_frame(), no_grad, autocast, checkpoint,
                 saved, random, writes, (), None if default is self._default else _dtype(default),
             )
         )  # fmt: skip
