@@ -92,12 +92,14 @@ class Recorder(SchemaCheckMode):
         autocast: str | None,
         mode: FakeTensorMode,
         constants: str = "",
+        grad: bool = True,
     ) -> None:
         super().__init__()
         self.__dict__["_dispatch_key"] = torch._C.DispatchKey.PreDispatch
         self.mode = mode
         self.device = torch.device(device_type)
         self.autocast = autocast
+        self.grad = grad
         self.calls: list[Call] = []
         self.payloads: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -313,7 +315,7 @@ class Recorder(SchemaCheckMode):
         if torch.is_autocast_enabled(kind):
             now = _dtype(torch.get_autocast_dtype(kind))
         autocast = None if now == self.autocast else now or "off"
-        return not torch.is_grad_enabled(), autocast
+        return self.grad and not torch.is_grad_enabled(), autocast
 
     def _literal(self, fake: Tensor) -> Tensor:
         """A literal is a fresh tensor at every call: what is written into it is forgotten."""

@@ -262,5 +262,6 @@ def test_what_a_checkpoint_computes_again_is_drawn_as_it_was_first(reentrant: bo
     wanted.backward()
     assert torch.equal(found, wanted)
     for (key, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
-        assert p.grad is not None and q.grad is not None
+        assert p.grad is not None
+        assert q.grad is not None
         assert torch.equal(p.grad, q.grad), key

@@ -144,7 +144,7 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
         pools(2),
         values=initial_values(DRAWING.fresh(), graph),
         optimizer=SGD,
-        resized=lambda inputs, targets: resized(DRAWING, placed, len(inputs[0])),
+        resized=lambda batch: resized(DRAWING, placed, batch.samples),
         seed=SEED,
     )
     losses = [
