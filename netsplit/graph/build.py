@@ -149,16 +149,25 @@ def _refuse_writes(recorder: Recorder) -> None:
         for reference in call.writes:
             key = storage_id(recorder.tensor(*reference))
             if key in trained and not call.op.startswith(CALL):
-                raise CaptureError(
-                    f"the parameter '{trained[key]}' is written in the forward{where}, between forwards "
-                    "and backwards of other micro-batches: change it after the step, or make it a buffer."
-                )
+                raise CaptureError(_written(trained[key], recorder, where))
             if key in held and call.checkpoint:
                 raise CaptureError(
                     f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, and "
                     "again in every backward: leave that module (a BatchNorm, say) out of the checkpoint, "
                     "or freeze it."
                 )
+
+
+def _written(name: str, recorder: Recorder, where: str) -> str:
+    if recorder.stand_ins.initializers[name].requires_grad:
+        return (
+            f"the parameter '{name}' is written in the forward{where}, between forwards and backwards of "
+            "other micro-batches: change it after the step, or make it a buffer."
+        )
+    return (
+        f"what is written into the buffer '{name}'{where} carries a gradient, which would go back into "
+        "earlier micro-batches: write the detached value (tensor.detach())."
+    )
 
 
 def _add_hooks(recorder: Recorder) -> None:

@@ -51,6 +51,7 @@ class _Job:
     autocast: str | None
     device_type: str
     constants: str
+    grad: bool
     whole: dict[int, nn.Module] = field(default_factory=dict)
     observed: list[Observed] = field(default_factory=list)
 
@@ -72,6 +73,7 @@ def graph_of_step(
     autocast: str | None = None,
     device_type: str = "cpu",
     constants: str = "",
+    grad: bool = True,
 ) -> Graph:
     """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
 
@@ -81,8 +83,8 @@ def graph_of_step(
         batch: examples; their shapes become the graph's.
         autocast: the dtype of an autocast around all of it.
         device_type: whose autocast; each kind of device has lists of its own of what to cast.
-
         constants: precedes the names of literals.
+        grad: autograd is on around the step, as for training; else off, as for prediction.
 
     Raises:
         CaptureError: the step cannot be recorded, or it fails on this batch.
@@ -92,7 +94,7 @@ def graph_of_step(
     if kind != "cpu" and not getattr(torch, kind).is_available():
         raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
     _refuse_tensors(model, loss)
-    job = _Job(step, model, loss, batch, autocast, kind, constants)
+    job = _Job(step, model, loss, batch, autocast, kind, constants, grad)
     first: Unrecordable | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -138,7 +140,7 @@ def _quiet() -> Iterator[None]:
 
 def _recorded(job: _Job) -> Graph:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants)
+    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants, job.grad)
     names = [f"batch_{i}" for i in range(len(job.batch))]
     inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
     whole = {key: _Kept(job, recorder, module) for key, module in job.whole.items()}
@@ -149,7 +151,7 @@ def _recorded(job: _Job) -> Graph:
         mode,
         recorder,
         trapped(recorder, job.step, job.paths, whole),
-        torch.enable_grad(),
+        torch.set_grad_enabled(job.grad),
     ):
         try:
             result = job.step(*inputs)

@@ -2,7 +2,7 @@
 
     twice:  plain model ── loss, gradients, buffers ─┐
             captured graph ── the same ──────────────┴─ equal? else refused, with what differs first
-            (the second time other values, other weights, buffers as the first has left them)
+            (on other weights than at first; the second time other values, buffers as the first has left them)
 
 Two calls, since what a capture cannot see is what changes between them: counters, caches, values baked in.
 """
@@ -36,6 +36,7 @@ from netsplit.graph.observe import valid_other_values
 from netsplit.graph.operators import written_references
 from netsplit.graph.plain_draws import draws
 from netsplit.graph.random import DrawKey, run_microbatch
+from netsplit.graph.stand_ins import named_tensors
 from netsplit.graph.step import TrainingStep
 from netsplit.graph.storage import storage_of
 from netsplit.graph.whole import ModuleCall
@@ -114,8 +115,7 @@ class _Check:
         states = []
         batches = (self.batch.tensors, valid_other_values(self.step, self.batch.tensors))
         for call, tensors in enumerate(batches):
-            if call:
-                self._move_weights()
+            self._move_weights(call)
             with _no_other_draws(self.name):
                 plain = self._plain(call, tensors)
             states.append(state_of([("the model", self.model), ("the loss", self.loss)], self._code()))
@@ -181,11 +181,12 @@ class _Check:
         yield "the loss", plain[0], ours[0]
         for i, (a, b) in enumerate(zip(plain[1:], ours[1:], strict=True)):
             yield f"metric {i}", a, b
+        assigned = named_tensors(self.model, self.loss)  # a buffer may be another tensor after a forward
         for k, tensor in self.real.items():
             if tensor.requires_grad or self.graph.initializers[k].requires_grad:
                 yield f"the gradient of '{k}'", tensor.grad, self.ours[k].grad
             elif k not in self.graph.constants:
-                yield f"buffer '{k}'", tensor, self.ours[k]
+                yield f"buffer '{k}'", assigned[k], self.ours[k]
         known = {k for init in self.graph.initializers.values() for k in (init.name, *init.aliases)}
         for k, p in self.model.named_parameters():
             if k not in known:
@@ -236,9 +237,9 @@ class _Check:
             ) from error
         return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]
 
-    def _move_weights(self) -> None:
-        """As an optimiser would, alike in both."""
-        generator = torch.Generator().manual_seed(2)
+    def _move_weights(self, call: int) -> None:
+        """As an optimiser would, alike in both; at first too, where copies may still equal the weights."""
+        generator = torch.Generator().manual_seed(2 + call)
         for k, tensor in self.real.items():
             if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
                 size = 0.01 * float(tensor.detach().abs().max()) if tensor.numel() else 0.0
