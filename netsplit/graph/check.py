@@ -14,6 +14,7 @@ import inspect
 import logging
 import random
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -104,7 +105,7 @@ class _Check:
         self.name = type(model).__name__
         self.model, self.loss = model, loss
         self.step = TrainingStep(model, loss, batch)
-        self.graph = replace(graph, calls=copy.deepcopy(dict(graph.calls)))
+        self.graph = _with_own_calls(graph)
         self.batch = batch
         self.real = values
         self.ours = {k: _own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
@@ -217,7 +218,7 @@ class _Check:
 
     def _two_in_flight(self, batches: Sequence[tuple[Tensor, ...]], together: bool) -> list[Tensor | None]:
         ours = {k: _own(t, self.graph.initializers[k].requires_grad) for k, t in self.real.items()}
-        graph = replace(self.graph, calls=copy.deepcopy(dict(self.graph.calls)))
+        graph = _with_own_calls(self.graph)
         module = rebuild(graph, ours)
         waiting = []
         try:
@@ -268,6 +269,13 @@ class _Check:
                 if code is not None and is_users(code.co_filename):
                     self.code[code] = function.__globals__
         return self.code
+
+
+def _with_own_calls(graph: Graph) -> Graph:
+    """What whole modules keep in Python is then another's than the graph's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, about copies of its own structures
+        return replace(graph, calls=copy.deepcopy(dict(graph.calls)))
 
 
 def _own(tensor: Tensor, trained: bool) -> Tensor:
