@@ -112,7 +112,7 @@ class GrowsAList(Layered):
 
 FOUND: dict[type[nn.Module], str] = {
     Counts: r"the loss differs at a second step, of other values",
-    CountsForLogs: r"keeps state in Python: 'stats' of the model \(CountsForLogs\)\['calls'\]\[0\] is another",
+    CountsForLogs: r"in Python: 'stats' of the model \(CountsForLogs\)\['calls'\]\[0\] is another",
     CountsInAGlobal: r"the loss differs at a second step",
     StaleAlias: r"StaleAlias would not train as in plain PyTorch: the loss differs at a second step",
     PythonsRandom: r"draws from Python's random, which a captured step would do once and for all",
