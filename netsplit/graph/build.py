@@ -29,7 +29,7 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
         if any(("init", name) in _read(call) for call in calls)
     }
     names = [*inputs, *(k for call in calls for k in call.outputs if k)]
-    nodes = {call.name: _node(recorder, call) for call in calls}
+    nodes = _without_recomputed({call.name: _node(recorder, call) for call in calls})
     graph = Graph(
         nodes=nodes,
         variables=_variables(recorder, nodes, names),
@@ -89,6 +89,22 @@ def _node(recorder: Recorder, call: Call) -> Node:
         checkpoint=call.checkpoint,
         blocked=call.blocked,
     )
+
+
+def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
+    """Of a checkpoint the backward keeps alive what comes into it; the rest is computed again."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes.values():
+        if node.checkpoint:
+            groups.setdefault(node.checkpoint, []).append(node)
+    found = dict(nodes)
+    for group in groups.values():
+        made = {k for node in group for k in node.outputs}
+        for node in group:
+            found[node.name] = replace(
+                node, saved=tuple(k for k in node.inputs if k not in made), saved_bytes=0
+            )
+    return found
 
 
 def _saved(recorder: Recorder, call: Call, inputs: Sequence[str]) -> tuple[tuple[str, ...], int]:

@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.build import built
 from netsplit.graph.ir import Graph
 from netsplit.graph.keep import kept
-from netsplit.graph.observe import Observation, Observed, observe
+from netsplit.graph.observe import Kind, Observation, Observed, observe
 from netsplit.graph.record import Recorder, Unrecordable
 from netsplit.graph.stand_ins import named_tensors, refuse_sharing
 from netsplit.graph.traps import trapped
-from netsplit.graph.whole import ModuleCall, skeleton_of, tensors_of
+from netsplit.graph.tree import flatten
+from netsplit.graph.whole import ModuleCall, skeleton_of
 from netsplit.graph.words import line_of, quoted, where_of
 
 __all__ = ["graph_of_step"]
@@ -191,9 +191,8 @@ class _Kept:
                 "(torch.jit.script or trace) cannot be moved there: give the module as plain Python."
             )
         seen = self._observation(module)
-        args, kwargs = recorder.real_to_ours((args, kwargs))
-        structure, given = tensors_of((args, kwargs))
-        _check_values(recorder, structure)
+        tensors, structure, _ = flatten((args, kwargs))
+        given = [recorder.ours(tensor) for tensor in tensors]
         names: dict[int, list[str]] = {}
         own: dict[int, Tensor] = {}
         pairs = [
@@ -204,18 +203,13 @@ class _Kept:
             own[tensor._cdata] = tensor
             names.setdefault(tensor._cdata, []).append(name)
         writes = tuple(i for i, tensor in enumerate(own.values()) if not isinstance(tensor, nn.Parameter))
-        kept_leaves = [i for i, leaf in enumerate(seen.leaves) if leaf.kind is not None]
         with recorder.quiet():
             skeleton = _copied(module)
-            results = [_like(recorder, leaf.kind) for leaf in seen.leaves if leaf.kind is not None]
-        held = [recorder.real_to_ours(tensor) for tensor in own.values()]
-        payload = ModuleCall(
-            skeleton, [tuple(each) for each in names.values()], structure, writes, kept_leaves
-        )
+            results = [_like(recorder, kind) for kind in seen.kinds]
+        held = [recorder.ours(tensor) for tensor in own.values()]
+        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes)
         recorder.call(payload, [*held, *given], results, [])
-        rest = iter(results)
-        leaves = [leaf.value if leaf.kind is None else next(rest) for leaf in seen.leaves]
-        return pytree.tree_unflatten(leaves, seen.spec)
+        return seen.tree.build(results)
 
     def _observation(self, module: nn.Module) -> Observation:
         first, second = (each.get(id(module), []) for each in self.job.observed)
@@ -242,16 +236,7 @@ def _copied(module: nn.Module) -> nn.Module:
             ) from error
 
 
-def _check_values(recorder: Recorder, structure: Any) -> None:
-    """Objects that hide tensors cannot be arguments of a call."""
-    for leaf in pytree.tree_leaves(structure):
-        inside = getattr(leaf, "__dict__", {})
-        if any(isinstance(value, Tensor) for value in inside.values()):
-            around = tuple(module for module, _ in recorder.modules[:-1])
-            raise Unrecordable(f"an argument is a {type(leaf).__name__} with tensors in it", around, "")
-
-
-def _like(recorder: Recorder, kind: tuple[tuple[int, ...], torch.dtype, bool]) -> Tensor:
+def _like(recorder: Recorder, kind: Kind) -> Tensor:
     shape, dtype, carries = kind
     with recorder.mode:
         made = torch.empty(shape, dtype=dtype, device=recorder.device)

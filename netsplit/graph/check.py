@@ -28,6 +28,7 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batch import Batch
 from netsplit.graph.calls import Loss
+from netsplit.graph.check_parts import check_parts
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.keep import changed_state, kept, state_of
 from netsplit.graph.module import initial_values, rebuild
@@ -46,13 +47,16 @@ __all__ = ["check_capture"]
 log = logging.getLogger(__name__)
 
 _MOST_OF_MEMORY = 0.8
+_COPIES = 5  # of parameters: the captured step's, their gradients, the model's gradients, what is put back
 _ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
 _COARSE = 0.05  # at most, relative: for dtypes of few digits
 _SWITCH = "check=false trains the captured graph all the same"
 
 
 def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch) -> float | None:
-    """Compare; the seconds it took. None: it was not done, which is logged with the reason.
+    """Compare; the seconds it took. None: the model has no values here.
+
+    Without the memory for that it is done module by module, which is logged with what it leaves out.
 
     Args:
         model, loss: as `graph` was captured from; left as they are.
@@ -65,18 +69,32 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
     values = initial_values(model, graph, loss if isinstance(loss, nn.Module) else None)
     if any(tensor.is_meta for tensor in (*values.values(), *batch.tensors)):
         return None
-    need = 5 * sum(t.nbytes for t in values.values()) + 2 * sum(v.nbytes for v in graph.variables.values())
-    free = psutil.virtual_memory().available
-    if need > _MOST_OF_MEMORY * free:
-        log.warning(
-            "the capture of %s is not checked against plain PyTorch: it needs %.1f GiB here, %.1f are free",
-            type(model).__name__, need / 2**30, free / 2**30,
-        )  # fmt: skip
-        return None
+    activations = 2 * sum(v.nbytes for v in graph.variables.values())
+    need = _COPIES * sum(t.nbytes for t in values.values()) + activations
+    room = _MOST_OF_MEMORY * psutil.virtual_memory().available
     start = time.perf_counter()
-    with kept(model, loss):
-        _Check(model, loss, graph, batch, values).run()
+    if need > room:
+        _in_parts(model, loss, batch, room - activations, need)
+    else:
+        with kept(model, loss):
+            _Check(model, loss, graph, batch, values).run()
     return time.perf_counter() - start
+
+
+def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, need: int) -> None:
+    def fits(module: nn.Module) -> bool:
+        return _COPIES * sum(t.nbytes for t in (*module.parameters(), *module.buffers())) <= room
+
+    def check(model: nn.Module, loss: Any, graph: Graph, batch: Batch) -> None:
+        with kept(model):
+            _Check(model, loss, graph, batch, initial_values(model, graph)).run()
+
+    blocks, missed = check_parts(model, loss, batch, fits, check)
+    log.warning(
+        "checking %s whole needs %.1f GiB: %d of its modules were checked one by one; not checked are "
+        "the loss, what lies between them, and %d parameters that are in none",
+        type(model).__name__, need / 2**30, blocks, missed,
+    )  # fmt: skip
 
 
 class _Check:

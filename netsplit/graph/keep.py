@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -148,11 +149,13 @@ def _containers(roots: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, Any]]:
         seen.add(id(value))
         inside: list[Any] = []
         if isinstance(value, dict):
-            yield value, dict(value)
-            inside = list(value.values())
+            copied: Any = _items(value)
+            yield value, copied
+            inside = list(copied.values())
         elif isinstance(value, list | set):
-            yield value, value.copy()
-            inside = list(value)
+            copied = list.copy(value) if isinstance(value, list) else set.copy(value)
+            yield value, copied
+            inside = list(copied)
         elif isinstance(value, tuple):
             inside = list(value)
         elif isinstance(getattr(value, "__dict__", None), dict):
@@ -161,18 +164,30 @@ def _containers(roots: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, Any]]:
             queue += [(item, depth + 1) for item in inside]
 
 
+def _items(store: dict[Any, Any]) -> dict[Any, Any]:
+    """What a dictionary holds, though its class answers something else (a registry that makes instances)."""
+    return dict(dict.items(store))
+
+
 def _put_back(store: Any, before: Any) -> None:
+    """Past the methods of the store's own class, which may make something else of it."""
     if isinstance(store, dict):
-        unchanged = store.keys() == before.keys() and all(store[k] is v for k, v in before.items())
+        now = _items(store)
+        unchanged = now.keys() == before.keys() and all(now[k] is v for k, v in before.items())
     else:
         unchanged = len(store) == len(before) and all(a is b for a, b in zip(store, before, strict=True))
     if unchanged:
         return
-    store.clear()
-    if isinstance(store, list):
-        store.extend(before)
+    if isinstance(store, dict):
+        kind: Any = OrderedDict if isinstance(store, OrderedDict) else dict
+        kind.clear(store)
+        for key, value in before.items():
+            kind.__setitem__(store, key, value)
+    elif isinstance(store, list):
+        list.__setitem__(store, slice(None), before)
     else:
-        store.update(before)
+        set.clear(store)
+        set.update(store, before)
 
 
 def state_of(modules: Iterable[tuple[str, Any]], code: Code) -> State:
@@ -203,7 +218,7 @@ def _add(found: State, name: str, value: Any, depth: int = 0) -> None:
         return
     elif isinstance(value, dict):
         found[f"{name} (its length)"] = len(value)
-        for key, item in list(value.items())[:256]:
+        for key, item in list(dict.items(value))[:256]:
             _add(found, f"{name}[{key!r}]" if isinstance(key, _SIMPLE) else name, item, depth + 1)
     elif isinstance(value, list | tuple | set):
         found[f"{name} (its length)"] = len(value)

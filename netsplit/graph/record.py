@@ -174,9 +174,10 @@ class Recorder(SchemaCheckMode):
         missed = [t for t in tensors if t.requires_grad and not reached(t)]
         self.calls[-1].blocked = tuple(self._known(t)["var"] for t in missed if "var" in self._known(t))
 
-    def real_to_ours(self, values: Any) -> Any:
-        """A structure of arguments with stand-ins for real tensors."""
-        return torch.utils._pytree.tree_map(lambda v: self._ours(v) if isinstance(v, Tensor) else v, values)
+    def ours(self, tensor: Tensor) -> Tensor:
+        """The stand-in of a real tensor; of a stand-in, itself."""
+        found: Tensor = self._ours(tensor)
+        return found
 
     def reference(self, tensor: Tensor) -> tuple[str, str] | None:
         """("var" | "init", name) of a tensor that the model's code holds; None: no operator made it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -204,3 +207,28 @@ def test_the_inference_graph_has_no_training_mode() -> None:
     norms = [node for node in graph if node.kind == "batch_norm"]
     assert norms
     assert all(node.args[5] is False for node in norms)
+
+
+class _Makes(OrderedDict[str, Any]):
+    """A registry that answers an instance of the class it holds, as libraries of models have them."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+ACTIVATIONS = _Makes(relu=nn.ReLU, tanh=nn.Tanh)
+
+
+class _Chooses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        activation: Tensor = ACTIVATIONS["tanh"](self.linear(x))
+        return activation
+
+
+def test_a_registry_in_the_globals_of_the_model_holds_what_it_held() -> None:
+    capture(_Chooses(), nn.CrossEntropyLoss(), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])))
+    assert {k: dict.get(ACTIVATIONS, k) for k in ACTIVATIONS} == {"relu": nn.ReLU, "tanh": nn.Tanh}
