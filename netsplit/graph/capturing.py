@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,8 @@ __all__ = ["graph_of_step"]
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 64
+_TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+"""Lines that have been warned of: a model is captured once more for every shape, and for prediction."""
 
 
 @dataclass
