@@ -280,7 +280,11 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
         f"{name or 'the model'} ({type(module).__name__})"
         for name, module in zip(names, job.whole.values(), strict=True)
     )
-    log.warning("%s: %s; so these run whole, each on one device: %s", quoted(first.frame), first.reason, what)
+    told = _TOLD.setdefault(job.model, set())
+    level = logging.DEBUG if first.frame in told else logging.WARNING
+    told.add(first.frame)
+    where = quoted(first.frame)
+    log.log(level, "%s: %s; so these run whole, each on one device: %s", where, first.reason, what)
 
 
 def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:

@@ -194,12 +194,28 @@ class _Check:
                 yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
 
     def _order_may_matter(self) -> bool:
-        """Whether something is written that all micro-batches see."""
-        return bool(self.graph.calls) or any(
-            tag == "init" or storage_of(self.graph, k).startswith(INITIALIZER)
-            for node in self.graph
-            for tag, k in written_references(self.graph, node)
-        )
+        """Whether something that all micro-batches see is written, and read by others than those who write it.
+
+        Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
+        """
+        if self.graph.calls:
+            return True
+        writers: dict[str, set[str]] = {}
+        for node in self.graph:
+            for tag, k in written_references(self.graph, node):
+                place = INITIALIZER + k if tag == "init" else storage_of(self.graph, k)
+                if place.startswith(INITIALIZER):
+                    writers.setdefault(place, set()).add(node.name)
+        return any(self._touching(place) - names for place, names in writers.items())
+
+    def _touching(self, place: str) -> set[str]:
+        """Nodes that read an initializer, or a view of it."""
+        name = place.removeprefix(INITIALIZER)
+        found = {node.name for node in self.graph if name in node.initializers}
+        for variable in self.graph.variables.values():
+            if variable.alias_of == place:
+                found |= set(variable.consumers)
+        return found
 
     def _check_order(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
         """Pipelines compute forwards of later micro-batches before backwards of earlier ones."""

@@ -111,13 +111,8 @@ class GrowsAList(Layered):
 
 
 FOUND: dict[type[nn.Module], str] = {
-<<<<<<< HEAD
     Counts: r"Counts keeps state in Python: 'step' of the model \(Counts\)|the loss differs at a second step",
     CountsForLogs: r"'stats' of the model \(CountsForLogs\)\['calls'\]\[0\]",
-=======
-    Counts: r"the loss differs at a second step, of other values",
-    CountsForLogs: r"in Python: 'stats' of the model \(CountsForLogs\)\['calls'\]\[0\] is another",
->>>>>>> suite
     CountsInAGlobal: r"the loss differs at a second step",
     StaleAlias: r"StaleAlias would not train as in plain PyTorch: the loss differs at a second step",
     PythonsRandom: r"draws from Python's random, which a captured step would do once and for all",
