@@ -48,6 +48,7 @@ __all__ = ["check_capture"]
 log = logging.getLogger(__name__)
 
 _MOST_OF_MEMORY = 0.8
+_SMALL = 2**28  # bytes
 _COPIES = 5  # of parameters: the captured step's, their gradients, the model's gradients, what is put back
 _ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
 _COARSE = 0.05  # at most, relative: for dtypes of few digits
@@ -74,12 +75,24 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
     need = _COPIES * sum(t.nbytes for t in values.values()) + activations
     room = _MOST_OF_MEMORY * psutil.virtual_memory().available
     start = time.perf_counter()
-    if need > room:
-        _in_parts(model, loss, batch, room - activations, need)
-    else:
-        with kept(model, loss):
-            _Check(model, loss, graph, batch, values).run()
+    with _threads(1 if activations < _SMALL else torch.get_num_threads()):
+        if need > room:
+            _in_parts(model, loss, batch, room - activations, need)
+        else:
+            with kept(model, loss):
+                _Check(model, loss, graph, batch, values).run()
     return time.perf_counter() - start
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Small operators gain nothing by threads, and on a busy machine wait for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, need: int) -> None:
@@ -194,7 +207,7 @@ class _Check:
                 yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
 
     def _order_may_matter(self) -> bool:
-        """Whether something that all micro-batches see is written, and read by others than those who write it.
+        """Whether something that all micro-batches see is written, and read by others than its writers.
 
         Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
         """
