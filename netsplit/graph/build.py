@@ -194,4 +194,5 @@ def _renamed(call: Call, names: Mapping[tuple[str, str], tuple[str, str]]) -> Ca
         return template
 
     kwargs = {key: walk(value) for key, value in call.kwargs.items()}
-    return replace(call, args=walk(call.args), kwargs=kwargs)
+    blocked = tuple(names.get(("var", k), ("var", k))[1] for k in call.blocked)
+    return replace(call, args=walk(call.args), kwargs=kwargs, blocked=blocked)
