@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,13 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
     _refuse_writes(recorder)
     _add_hooks(recorder)
     calls = list(_used(recorder, recorder.calls, outputs))
+    read = {reference for call in calls for reference in _read(call)}
     initializers = {
-        name: init
-        for name, init in recorder.stand_ins.initializers.items()
-        if any(("init", name) in _read(call) for call in calls)
+        name: init for name, init in recorder.stand_ins.initializers.items() if ("init", name) in read
     }
     names = [*inputs, *(k for call in calls for k in call.outputs if k)]
-    nodes = _without_recomputed({call.name: _node(recorder, call) for call in calls})
+    own = {storage_id(tensor) for tensor in recorder.stand_ins.fake.values()}
+    nodes = _without_recomputed({call.name: _node(recorder, call, own) for call in calls})
     graph = Graph(
         nodes=nodes,
         variables=_variables(recorder, nodes, names),
@@ -67,10 +67,10 @@ def _used(recorder: Recorder, calls: Sequence[Call], outputs: Sequence[str]) -> 
     return (call for call in calls if call.name in keep)
 
 
-def _node(recorder: Recorder, call: Call) -> Node:
+def _node(recorder: Recorder, call: Call, own: Set[int]) -> Node:
     found = list(dict.fromkeys(references([*call.args, *call.kwargs.values()])))
     inputs = tuple(name for tag, name in found if tag == "var")
-    saved, other = _saved(recorder, call, inputs)
+    saved, other = _saved(recorder, call, inputs, own)
     return Node(
         name=call.name,
         op=call.op,
@@ -107,17 +107,21 @@ def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
     return found
 
 
-def _saved(recorder: Recorder, call: Call, inputs: Sequence[str]) -> tuple[tuple[str, ...], int]:
-    """Variables that the backward keeps alive, and bytes of what else it does."""
+def _saved(
+    recorder: Recorder, call: Call, inputs: Sequence[str], own: Set[int]
+) -> tuple[tuple[str, ...], int]:
+    """Variables that the backward keeps alive, and bytes of what else it does.
+
+    `own`: storages of initializers.
+    """
     local = {storage_id(recorder.tensors[k]): k for k in (*inputs, *(k for k in call.outputs if k))}
-    initializers = {storage_id(tensor) for tensor in recorder.stand_ins.fake.values()}
     names: dict[str, None] = {}
     other: dict[int, int] = {}
     for tensor in call.saved:
         key = storage_id(tensor)
         if key in local:
             names[local[key]] = None
-        elif key not in initializers:
+        elif key not in own:
             other[key] = tensor.untyped_storage().nbytes()
     return tuple(names), sum(other.values())
 
@@ -219,4 +223,5 @@ def _renamed(call: Call, names: Mapping[tuple[str, str], tuple[str, str]]) -> Ca
         return template
 
     kwargs = {key: walk(value) for key, value in call.kwargs.items()}
-    return replace(call, args=walk(call.args), kwargs=kwargs)
+    blocked = tuple(names.get(("var", k), ("var", k))[1] for k in call.blocked)
+    return replace(call, args=walk(call.args), kwargs=kwargs, blocked=blocked)

@@ -1,6 +1,7 @@
 """From a step to its graph: recorded operator by operator, and what cannot be as single calls.
 
     record ──► Graph
+      └─ it cannot be: record again, the model told that it is being compiled (many then avoid values)
       └─ a part cannot be recorded ──► its module is observed on real values ──► record again, it stays whole
 
 The module is the innermost one around the line that stops the recording; where its outputs' sizes depend on
@@ -57,6 +58,7 @@ class _Job:
     grad: bool
     whole: dict[int, nn.Module] = field(default_factory=dict)
     observed: list[Observed] = field(default_factory=list)
+    compiling: bool = False  # said to the model
 
     @property
     def paths(self) -> dict[int, str]:
@@ -104,8 +106,10 @@ def graph_of_step(
             with kept(model, loss), _quiet():
                 graph = _recorded(job)
         except Unrecordable as stop:
-            first = first or stop
-            _widen(job, stop, first)
+            if job.compiling:
+                first = first or stop
+                _widen(job, stop, first)
+            job.compiling = True
         else:
             _tell(job, first)
             return graph
@@ -153,7 +157,7 @@ def _recorded(job: _Job) -> Graph:
         context,
         mode,
         recorder,
-        trapped(recorder, job.step, job.paths, whole),
+        trapped(recorder, job.step, job.paths, whole, job.compiling),
         torch.set_grad_enabled(job.grad),
     ):
         try:

@@ -229,8 +229,7 @@ class Recorder(SchemaCheckMode):
     def _stand_in(self, tensor: Tensor) -> Tensor:
         fake = self.stand_ins.of(tensor)
         if fake._cdata not in self._reference:
-            name = next(name for name, known in self.stand_ins.fake.items() if known is fake)
-            self._reference[fake._cdata] = {"init": name}
+            self._reference[fake._cdata] = {"init": self.stand_ins.name_of_fake[fake._cdata]}
         return fake
 
     def _known(self, tensor: Tensor) -> dict[str, str]:

@@ -70,6 +70,7 @@ class StandIns:
         self.constants: dict[str, Tensor] = {}
         self.real: dict[str, Tensor] = {}
         self.fake: dict[str, Tensor] = {}
+        self.name_of_fake: dict[int, str] = {}
         self._name_of: dict[int, str] = {}
         self._by_real: dict[int, Tensor] = {}
         self._aliases: dict[str, tuple[str, ...]] = {}
@@ -118,6 +119,7 @@ class StandIns:
             aliases=self._aliases.get(name, ()),
         )
         self.real[name], self.fake[name] = tensor, fake
+        self.name_of_fake[fake._cdata] = name
         self._by_real[tensor._cdata] = fake
         return fake
 

@@ -34,7 +34,11 @@ Whole = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 @contextmanager
 def trapped(
-    recorder: Recorder, step: nn.Module, paths: Mapping[int, str], whole: Mapping[int, Whole]
+    recorder: Recorder,
+    step: nn.Module,
+    paths: Mapping[int, str],
+    whole: Mapping[int, Whole],
+    compiling: bool = False,
 ) -> Iterator[None]:
     """All of it.
 
@@ -42,6 +46,7 @@ def trapped(
         step: whose modules' buffers and attributes are put back afterwards.
         paths: dotted name of a module by its id.
         whole: modules that are not entered, by id.
+        compiling: the model is told that it is being compiled or exported, where models avoid values.
     """
     names = itertools.count()
     with ExitStack() as stack:
@@ -55,7 +60,7 @@ def trapped(
                 torch_checkpoint, "_checkpoint_without_reentrant_generator", _checkpoint(recorder, names)
             )
         )
-        for flag in ("_is_compiling_flag", "_is_exporting_flag"):  # models avoid values where it is set
+        for flag in ("_is_compiling_flag", "_is_exporting_flag") if compiling else ():
             stack.enter_context(mock.patch.object(torch.compiler, flag, True))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         for name in ("_grad_increment_nesting", "_jvp_increment_nesting"):
@@ -120,7 +125,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             except Exception as error:
                 raise recorder.why(error) from error
         results, tree, _ = flatten(result)
-        with recorder.quiet(), torch._C.DisableTorchFunction():
+        with recorder.quiet(), torch._C.DisableTorchFunction():  # our own asking is no part of the step
             reached = _reached(tensors, results)
         writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
         call = FunctionCall(function, structure, writes)
