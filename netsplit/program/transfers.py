@@ -60,6 +60,7 @@ def _rename_inputs(node: Node, renamed: Mapping[str, str]) -> Node:
         node,
         inputs=tuple(renamed.get(k, k) for k in node.inputs),
         saved=tuple(renamed.get(k, k) for k in node.saved),
+        blocked=tuple(renamed.get(k, k) for k in node.blocked),
         args=tuple(_rename(template, renamed) for template in node.args),
         kwargs={key: _rename(template, renamed) for key, template in node.kwargs.items()},
     )
