@@ -104,10 +104,9 @@ def _kept(value: Any) -> Iterator[PutBack]:
             yield functools.partial(value.set, value.get())
     elif isinstance(value, random.Random):
         yield functools.partial(value.setstate, value.getstate())
-    elif isinstance(value, torch.Generator):
-        yield functools.partial(value.set_state, value.get_state())
-    elif isinstance(value, np.random.RandomState):  # noqa: SIM114
-        yield functools.partial(value.set_state, value.get_state())
+    elif isinstance(value, torch.Generator | np.random.RandomState):
+        before: Any = value.get_state()
+        yield functools.partial(value.set_state, before)
     elif isinstance(value, np.random.Generator):
         yield functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     else:
