@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.models._torchvision import import_torchvision
+from netsplit.beside_torchvision import import_torchvision
 from tests.models_of_people.cases import Loaded
 
 __all__ = ["MODELS", "load"]
@@ -113,7 +113,7 @@ MODELS = {
 
 
 def load(name: str) -> Loaded:
-    """The model, with tensors by position: its own call takes them by keyword."""
+    """The model, fed by keyword."""
     import_torchvision()  # transformers imports it
     import transformers
 
@@ -132,19 +132,8 @@ def load(name: str) -> Loaded:
     made._experts_implementation = "eager"  # the grouped product has no float64
     model: nn.Module = getattr(transformers, name + tiny.head)(made)
     model.train()
-    keys, batch = _FEEDS[tiny.feed]
-    extra = {"return_loss": True} if name == "CLIP" else {}
-    _by_position(model, keys, extra)
+    batch = _FEEDS[tiny.feed]
     return Loaded(model, None, lambda seed: (batch(torch.Generator().manual_seed(seed)), None))
-
-
-def _by_position(model: nn.Module, keys: tuple[str, ...], extra: dict[str, Any]) -> None:
-    forward: Callable[..., Any] = model.forward
-
-    def positional(*tensors: Tensor) -> Any:
-        return forward(**dict(zip(keys, tensors, strict=True)), **extra)
-
-    model.forward = positional  # type: ignore[method-assign]
 
 
 def _words(generator: torch.Generator) -> Tensor:
@@ -159,12 +148,16 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(SAMPLES, *shape, generator=generator)
 
 
-_FEEDS: dict[str, tuple[tuple[str, ...], Callable[[torch.Generator], tuple[Tensor, ...]]]] = {
-    "language": (("input_ids", "labels"), lambda g: (_words(g), _words(g))),
-    "text": (("input_ids", "labels"), lambda g: (_words(g), _classes(g))),
-    "picture": (("pixel_values", "labels"), lambda g: (_normal(g, 3, SIDE, SIDE), _classes(g))),
-    "map": (("pixel_values", "labels"), lambda g: (_normal(g, 3, SIDE, SIDE), _classes(g, SIDE, SIDE))),
-    "sound": (("input_values", "labels"), lambda g: (_normal(g, 400), _classes(g))),
-    "spectrum": (("input_features", "labels"), lambda g: (_normal(g, 8, 16), _words(g))),
-    "both": (("input_ids", "pixel_values"), lambda g: (_words(g), _normal(g, 3, SIDE, SIDE))),
+_FEEDS: dict[str, Callable[[torch.Generator], dict[str, Any]]] = {
+    "language": lambda g: {"input_ids": _words(g), "labels": _words(g)},
+    "text": lambda g: {"input_ids": _words(g), "labels": _classes(g)},
+    "picture": lambda g: {"pixel_values": _normal(g, 3, SIDE, SIDE), "labels": _classes(g)},
+    "map": lambda g: {"pixel_values": _normal(g, 3, SIDE, SIDE), "labels": _classes(g, SIDE, SIDE)},
+    "sound": lambda g: {"input_values": _normal(g, 400), "labels": _classes(g)},
+    "spectrum": lambda g: {"input_features": _normal(g, 8, 16), "labels": _words(g)},
+    "both": lambda g: {
+        "input_ids": _words(g),
+        "pixel_values": _normal(g, 3, SIDE, SIDE),
+        "return_loss": True,
+    },
 }

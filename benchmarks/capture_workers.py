@@ -29,6 +29,7 @@ class Found:
     amiss: str = ""  # how that is not as it should be; empty where it is
     capture_s: float = 0.0
     operators: int = 0
+    whole: int = 0
     total_s: float = 0.0
 
 

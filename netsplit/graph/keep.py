@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import warnings
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -84,7 +84,7 @@ def _globals(reached: list[Any]) -> Iterator[PutBack]:
 def _kept(value: Any) -> Iterator[PutBack]:
     """What puts an object back, if anything has to."""
     if isinstance(value, dict | list | set | deque):
-        yield functools.partial(_put_back, value, value.copy())
+        yield functools.partial(_put_back, value, _copied(value))
     elif isinstance(value, nn.Module):
         for store in (vars(value), value._parameters, value._buffers, value._modules):
             if isinstance(store, dict):
@@ -167,18 +167,35 @@ def _same(a: Tensor, b: Tensor) -> bool:
         return False
 
 
-def _put_back(store: Any, before: Any) -> None:
+def _copied(store: Any) -> Any:
+    """What it holds, though its class answers something else (a registry that makes instances)."""
     if isinstance(store, dict):
-        unchanged = store.keys() == before.keys() and all(store[k] is v for k, v in before.items())
+        return dict(dict.items(store))
+    return next(kind for kind in (list, set, deque) if isinstance(store, kind)).copy(store)
+
+
+def _put_back(store: Any, before: Any) -> None:
+    """Past the methods of the store's own class, which may make something else of it."""
+    now = _copied(store)
+    if isinstance(store, dict):
+        unchanged = now.keys() == before.keys() and all(now[k] is v for k, v in before.items())
     else:
-        unchanged = len(store) == len(before) and all(a is b for a, b in zip(store, before, strict=True))
+        unchanged = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
     if unchanged:
         return
-    store.clear()
-    if isinstance(store, list | deque):
-        store.extend(before)
+    if isinstance(store, dict):
+        kind: Any = OrderedDict if isinstance(store, OrderedDict) else dict
+        kind.clear(store)
+        for key, value in before.items():
+            kind.__setitem__(store, key, value)
+    elif isinstance(store, list):
+        list.__setitem__(store, slice(None), before)
+    elif isinstance(store, deque):
+        deque.clear(store)
+        deque.extend(store, before)
     else:
-        store.update(before)
+        set.clear(store)
+        set.update(store, before)
 
 
 def state_of(model: Any, loss: Any) -> State:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -164,6 +167,29 @@ def test_a_loss_that_is_not_a_trainable_scalar_is_refused() -> None:
         capture(nn.Linear(2, 2), nn.MSELoss(reduction="none"), (torch.randn(2, 2), torch.randn(2, 2)))
 
 
+class Averages(nn.Module):
+    """Writes what carries a gradient into a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        self.seen += y.mean(0)
+        return y
+
+
+def test_a_buffer_takes_no_gradient_in_training_and_has_none_in_evaluation() -> None:
+    with pytest.raises(CaptureError, match=r"the buffer 'seen' at .*test_capture.py:\d+ carries a gradient"):
+        capture(Averages(), nn.MSELoss(), (torch.randn(2, 4), torch.randn(2, 4)))
+    graph = capture_inference(Averages(), torch.randn(2, 4))
+    assert [node.kind for node in graph] == ["linear", "mean", "add_"]
+    assert not any(variable.requires_grad for variable in graph.variables.values())
+    assert not any(node.saved or node.saved_bytes or node.no_grad for node in graph)
+
+
 def test_capture_leaves_the_model_as_it_was() -> None:
     case = CASES["chain"]
     model = case.fresh().eval()
@@ -181,3 +207,28 @@ def test_the_inference_graph_has_no_training_mode() -> None:
     norms = [node for node in graph if node.kind == "batch_norm"]
     assert norms
     assert all(node.args[5] is False for node in norms)
+
+
+class _Makes(OrderedDict[str, Any]):
+    """A registry that answers an instance of the class it holds, as libraries of models have them."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+ACTIVATIONS = _Makes(relu=nn.ReLU, tanh=nn.Tanh)
+
+
+class _Chooses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        activation: Tensor = ACTIVATIONS["tanh"](self.linear(x))
+        return activation
+
+
+def test_a_registry_in_the_globals_of_the_model_holds_what_it_held() -> None:
+    capture(_Chooses(), nn.CrossEntropyLoss(), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])))
+    assert {k: dict.get(ACTIVATIONS, k) for k in ACTIVATIONS} == {"relu": nn.ReLU, "tanh": nn.Tanh}

@@ -23,6 +23,7 @@ from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batch import Batch
 from netsplit.graph.check import check_capture
 from netsplit.graph.random import node_draws
+from netsplit.graph.whole import ModuleCall
 from netsplit.partition import Placement, SolverReport
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, Program, Schedule
@@ -50,12 +51,15 @@ class Outcome:
     equal: trained as the plain loop trains. refused: by a `NetSplitError`, whose text is `message`.
     failed: any other exception, so not silent, but nobody's reason. WRONG: trained, and other than the
     plain loop.
+
+    capture_s: processor time. whole: nodes that are a module kept whole.
     """
 
     kind: str
     message: str = ""
     capture_s: float = 0.0
     operators: int = 0
+    whole: int = 0
 
 
 class Split:
@@ -70,9 +74,9 @@ class Split:
         schedule = GPipe(case.microbatches)
         size = schedule.microbatch_size(whole.samples)
         example = whole.rows(0, size).own()
-        begin = time.perf_counter()
+        begin = time.process_time()
         self.graph = capture(loaded.model, loaded.loss, example)
-        self.capture_s = time.perf_counter() - begin
+        self.capture_s = time.process_time() - begin
         check_capture(loaded.model, loaded.loss, self.graph, example)
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         self.study = Study(
@@ -182,12 +186,13 @@ def judge(case: Case, seed: int = 0) -> Outcome:
             split = Split(case)
         except Exception as error:
             return _raised(error)
-        found = Outcome(EQUAL, "", split.capture_s, len(split.graph))
+        whole = sum(isinstance(call, ModuleCall) for call in split.graph.calls.values())
+        found = Outcome(EQUAL, "", split.capture_s, len(split.graph), whole)
         try:
             return _compared(split, wanted, before, found, random.Random(f"{case.name} {seed}"))
         except Exception as error:
             raised = _raised(error)
-            return Outcome(raised.kind, raised.message, found.capture_s, found.operators)
+            return replace(found, kind=raised.kind, message=raised.message)
 
 
 def _compared(
