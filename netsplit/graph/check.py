@@ -117,11 +117,7 @@ class _Check:
         self.name = type(model).__name__
         self.model, self.loss = model, loss
         self.step = TrainingStep(model, loss, batch)
-<<<<<<< HEAD
         self.graph = graph
-=======
-        self.graph = _with_own_calls(graph)
->>>>>>> main
         self.batch = batch
         self.real = values
         self.states = [state_of(model, loss)]
@@ -196,7 +192,7 @@ class _Check:
         try:
             with torch.enable_grad(), self._model_elsewhere():
                 # Code that stays whole begins anew: what it carries over is state that no tensor holds.
-                graph = replace(self.graph, calls=copy.deepcopy(dict(self.graph.calls)))
+                graph = _with_own_calls(self.graph)
                 module = rebuild(graph, self.ours)
                 found = run_microbatch(module, graph, _copies(tensors), DrawKey(iteration=call))
                 outputs = [found] if isinstance(found, Tensor) else list(found)
