@@ -129,6 +129,11 @@ def _refuse_tensors(model: nn.Module, loss: Any) -> None:
             raise CaptureError(
                 f"'{name}' of {type(model).__name__} is a sparse tensor ({tensor.layout}): make it dense."
             )
+        if tensor.requires_grad and not isinstance(tensor, nn.Parameter):
+            raise CaptureError(
+                f"buffer '{name}' of {type(model).__name__} requires a gradient, and no optimiser steps "
+                "buffers: register it as an nn.Parameter, or detach it."
+            )
     refuse_sharing(tensors)
 
 

@@ -10,7 +10,6 @@ Two calls, since what a capture cannot see is what changes between them: counter
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import random
 import time
@@ -41,7 +40,7 @@ from netsplit.graph.stand_ins import named_tensors
 from netsplit.graph.step import TrainingStep
 from netsplit.graph.storage import storage_of
 from netsplit.graph.whole import ModuleCall
-from netsplit.graph.words import is_users, line_of, where_of
+from netsplit.graph.words import line_of, where_of
 
 __all__ = ["check_capture"]
 
@@ -118,34 +117,31 @@ class _Check:
         self.name = type(model).__name__
         self.model, self.loss = model, loss
         self.step = TrainingStep(model, loss, batch)
-        self.graph = _with_own_calls(graph)
+        self.graph = graph
         self.batch = batch
         self.real = values
+        self.states = [state_of(model, loss)]
         self.ours = {k: _own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
-        self.module = rebuild(self.graph, self.ours)
-        self.code: dict[Any, Any] = {}
 
     def run(self) -> None:
-        states = []
         batches = (self.batch.tensors, valid_other_values(self.step, self.batch.tensors))
         for call, tensors in enumerate(batches):
             self._move_weights(call)
             with _no_other_draws(self.name):
                 plain = self._plain(call, tensors)
-            states.append(state_of([("the model", self.model), ("the loss", self.loss)], self._code()))
+            self.states.append(state_of(self.model, self.loss))
             ours = self._captured(call, tensors)
             self._compare(call, plain, ours)
-        changed = changed_state(*states)
+        changed = changed_state(*self.states[-2:])
         if changed:
             raise CaptureError(
-                f"{self.name} keeps state in Python: {changed[0]} is another after every step, which a "
-                "captured step cannot follow: keep it in a buffer (register_buffer), and compute with "
-                f"tensors, or take it out of the forward; {_SWITCH}."
+                f"{self.name} keeps state in Python: {_state_in_python(changed[0])}; {_SWITCH}."
             )
         if self._order_may_matter():
             self._check_order(batches)
 
     def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+        buffers = self._buffers()
         try:
             with torch.enable_grad(), self._stance():
                 with draws(self.graph, iteration=call), autocast_of(self.graph, "cpu"):
@@ -158,7 +154,34 @@ class _Check:
                 f"{self.name} does not train on this batch in plain PyTorch{where_of(error)}: "
                 f"{line_of(error)}; check the model and the batch."
             ) from error
+        self._write_back(buffers)
         return [t.detach() for t in outputs]
+
+    def _buffers(self) -> dict[str, tuple[nn.Module, str, Tensor]]:
+        return {
+            f"{path}.{key}".removeprefix("model.").lstrip("."): (module, key, tensor)
+            for path, module in self.step.named_modules()
+            if isinstance(module._buffers, dict)
+            for key, tensor in module._buffers.items()
+            if tensor is not None
+        }
+
+    def _write_back(self, before: Mapping[str, tuple[nn.Module, str, Tensor]]) -> None:
+        """Tensors that the model gave its buffers' names to, into the buffers: those are compared."""
+        after = self._buffers()
+        made = [name for name in after if name not in before]
+        if made:
+            raise CaptureError(
+                f"{self.name} makes the buffer '{made[0]}' in its forward: call the model once on a batch "
+                "before, so that it has it."
+            )
+        given = {
+            name: new.detach().clone() for name, (*_, new) in after.items() if new is not before[name][2]
+        }
+        for name, value in given.items():
+            module, key, old = before[name]
+            old.data = value
+            module._buffers[key] = old
 
     def _stance(self) -> AbstractContextManager[Any]:
         """Compiled functions compute the same as they are; but what stays whole may need the compiler."""
@@ -167,27 +190,65 @@ class _Check:
 
     def _captured(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         try:
-            with torch.enable_grad():
-                key = DrawKey(iteration=call)
-                found = run_microbatch(self.module, self.graph, _copies(tensors), key)
+            with torch.enable_grad(), self._model_elsewhere():
+                # Code that stays whole begins anew: what it carries over is state that no tensor holds.
+                graph = _with_own_calls(self.graph)
+                module = rebuild(graph, self.ours)
+                found = run_microbatch(module, graph, _copies(tensors), DrawKey(iteration=call))
                 outputs = [found] if isinstance(found, Tensor) else list(found)
                 outputs[0].backward()
         except Exception as error:
+            if "modified by an inplace operation" in str(error):
+                raise CaptureError(
+                    f"{self.name} writes into a tensor, or gives a buffer a new value, whose old value its "
+                    f"backward needs{where_of(error)}: compute with a copy (.clone()) of it."
+                ) from error
             raise CaptureError(
                 f"the captured step of {self.name} does not run as the model does{where_of(error)}: "
                 f"{line_of(error)}; {self._cause()}."
             ) from error
         return [t.detach() for t in outputs]
 
+    @contextmanager
+    def _model_elsewhere(self) -> Iterator[None]:
+        """Code that stays whole must not find the model's own tensors: while it trains, they do not."""
+        initializers = self.graph.initializers
+        written = {
+            k for node in self.graph for tag, k in written_references(self.graph, node) if tag == "init"
+        }
+        moving = [
+            tensor
+            for k, tensor in self.real.items()
+            if (initializers[k].requires_grad or k in written) and k not in self.graph.constants
+        ]
+        hidden = [t for t in moving if self.graph.calls and (t.is_floating_point() or t.is_complex())]
+        values = [tensor.detach().clone() for tensor in hidden]
+        for tensor in hidden:
+            tensor.data.fill_(torch.nan)
+        try:
+            yield
+        finally:
+            for tensor, value in zip(hidden, values, strict=True):
+                tensor.data.copy_(value)
+
     def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
         when = "at the first step" if call == 0 else "at a second step, of other values"
         for what, a, b in self._pairs(plain, ours):
             difference = _difference(a, b)
-            if difference is not None:
+            if difference is None:
+                continue
+            if self.graph.calls and _has_nan(b) and not _has_nan(a):
                 raise CaptureError(
-                    f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
-                    f"({difference}); {self._cause()}; {_SWITCH}."
+                    f"{self.name} has code that stays whole ({self._whole()}) and reads parameters or "
+                    "buffers it is not given (from a closure, an attribute or a class), which train elsewhere: "
+                    "give them as arguments, or compute with them in the forward."
                 )
+            changed = changed_state(*self.states[-2:])
+            cause = _state_in_python(changed[0]) if call and changed else self._cause()
+            raise CaptureError(
+                f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
+                f"({difference}); {cause}; {_SWITCH}."
+            )
 
     def _pairs(
         self, plain: list[Tensor], ours: list[Tensor]
@@ -278,26 +339,28 @@ class _Check:
                 tensor.data.copy_(moved)
                 self.ours[k].data.copy_(moved)
 
+    def _whole(self) -> str:
+        return ", ".join(sorted({call.__name__ for call in self.graph.calls.values()}))
+
     def _cause(self) -> str:
-        whole = sorted({call.__name__ for call in self.graph.calls.values()} - {"gradient_hook"})
-        kept = f"a custom autograd function or module kept whole ({', '.join(whole)}), " if whole else ""
+        kept = (
+            f"a custom autograd function or module kept whole ({self._whole()}), " if self.graph.calls else ""
+        )
         return (
             f"usual causes are {kept}state in Python (counters, caches, attributes that change), values "
             "taken out of tensors, .data or detached copies of weights, and hooks"
         )
 
-    def _code(self) -> Mapping[Any, Mapping[str, Any]]:
-        """The functions of the user's modules and of the loss, with their globals."""
-        if not self.code:
-            roots = [each for each in (self.model, self.loss) if isinstance(each, nn.Module)]
-            kinds = {type(module) for root in roots for module in root.modules()}
-            functions = [inspect.getattr_static(kind, "forward", None) for kind in kinds]
-            functions += [self.loss] if self.loss is not None and not isinstance(self.loss, nn.Module) else []
-            for function in functions:
-                code = getattr(function, "__code__", None)
-                if code is not None and is_users(code.co_filename):
-                    self.code[code] = function.__globals__
-        return self.code
+
+def _state_in_python(name: str) -> str:
+    return (
+        f"{name} is another after every step, which a captured step cannot follow: keep it in a buffer "
+        "(register_buffer), and compute with tensors, or take it out of the forward"
+    )
+
+
+def _has_nan(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.layout is torch.strided and bool(tensor.isnan().any())
 
 
 def _with_own_calls(graph: Graph) -> Graph:

@@ -1,18 +1,23 @@
 """A model's Python state and tensors, kept while its own code runs, and put back.
 
-What its forwards change in attributes, dictionaries, lists and in the globals of its code is also how we know
-that it has state which no tensor holds.
+What its forwards change in attributes, containers, closures, classes and globals, is also how we know that it
+has state which no tensor holds.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
+import itertools
+import operator
+import os
 import random
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from types import CodeType, FunctionType, MethodType, ModuleType
+import threading
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from types import CellType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,99 +25,124 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from netsplit.graph.reach import SIMPLE, attributes, filled, slots, within
 from netsplit.graph.words import is_users
 
 __all__ = ["changed_state", "kept", "state_of"]
 
-_DEPTH, _MOST = 4, 20_000
-_SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-_OPAQUE = (Tensor, type, ModuleType, FunctionType, MethodType, CodeType)
-_METHODS = (MethodType, staticmethod, classmethod)
-_INTERNAL = frozenset({"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"})
+_INTERNAL = ("training", "_is_full_backward_hook", "_version", "call_super_init", "dump_patches")
+_NUMPY = (np.random.RandomState, np.random.Generator)
+_ITERATORS = (itertools.count, itertools.cycle, itertools.repeat)
 
 State = dict[str, Any]
-Code = Mapping[CodeType, Mapping[str, Any]]
+PutBack = Callable[[], Any]
 
 
 @contextmanager
 def kept(*modules: Any) -> Iterator[None]:
-    """Modules, and what they hold, as they were, whatever runs inside; random numbers too."""
-    found = [each for root in modules if isinstance(root, nn.Module) for each in root.modules()]
-    flags = [(module, module.training) for module in found]
-    stores = [store for module in found for store in (module._parameters, module._buffers, module._modules)]
-    shallow: list[tuple[Any, Any]] = [(store, dict(store)) for store in stores if isinstance(store, dict)]
-    functions = list(_functions(found, modules))
-    names = [(each, dict(each)) for each in {id(f.__globals__): f.__globals__ for f in functions}.values()]
-    tensors = {t._cdata: t for module in found for t in _held(module) if not is_lazy(t)}
-    values = {k: t.detach().clone() for k, t in tensors.items() if not t.is_meta}
-    grads = [(t, t.grad) for t in tensors.values() if t.is_leaf]
-    containers = list(_containers([*(vars(module) for module in found), *_reach(functions, found)]))
-    randoms = (torch.get_rng_state(), random.getstate(), np.random.get_state())
-    for tensor, _ in grads:
-        tensor.grad = None
-    try:
+    """Modules, and all that their code reaches, as they were, whatever runs inside; random numbers too."""
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        for put_back in _world():
+            stack.callback(put_back)
+        reached = [value for _, value in within(("", root) for root in modules)]
+        for put_back in _globals(reached):
+            stack.callback(put_back)
+        for value in reached:
+            for put_back in _kept(value):
+                stack.callback(put_back)
+        held = [t for value in reached if isinstance(value, nn.Module) for t in _held(value)]
+        tensors = {t._cdata: t for t in (*held, *reached) if isinstance(t, Tensor) and not is_lazy(t)}
+        for tensor in tensors.values():
+            stack.callback(_kept_tensor(tensor))
         yield
-    finally:
-        for module, training in flags:
-            module.training = training
-        for store, before in [*shallow, *containers]:
-            _put_back(store, before)
-        for k, value in values.items():
-            if not _same(tensors[k], value):
-                tensors[k].data.copy_(value)
-        for tensor, grad in grads:
+
+
+def _world() -> Iterator[PutBack]:
+    numpy, environment = np.random.get_state(), dict(os.environ)
+    yield functools.partial(torch.set_rng_state, torch.get_rng_state())
+    yield functools.partial(random.setstate, random.getstate())
+    yield functools.partial(np.random.set_state, numpy)
+    yield functools.partial(torch.set_default_dtype, torch.get_default_dtype())
+    yield functools.partial(torch.set_grad_enabled, torch.is_grad_enabled())
+
+    def environment_back() -> None:
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+
+    yield environment_back
+
+
+def _globals(reached: list[Any]) -> Iterator[PutBack]:
+    functions = [value for value in reached if isinstance(value, FunctionType)]
+    users = [each for each in functions if is_users(each.__code__.co_filename)]
+    for names in {id(each.__globals__): each.__globals__ for each in users}.values():
+        yield functools.partial(_rebind, names, dict(names))
+
+
+def _kept(value: Any) -> Iterator[PutBack]:
+    """What puts an object back, if anything has to."""
+    if isinstance(value, dict | list | set | deque):
+        yield functools.partial(_put_back, value, _copied(value))
+    elif isinstance(value, nn.Module):
+        for store in (vars(value), value._parameters, value._buffers, value._modules):
+            if isinstance(store, dict):
+                yield functools.partial(_put_back, store, dict(store))
+    elif isinstance(value, CellType):
+        if filled(value):
+            yield functools.partial(setattr, value, "cell_contents", value.cell_contents)
+    elif isinstance(value, type):
+        yield functools.partial(_class_back, value, dict(vars(value)))
+    elif isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            yield functools.partial(np.copyto, value, value.copy())
+    elif isinstance(value, functools._lru_cache_wrapper):
+        yield value.cache_clear  # it may hold what has no values
+    elif isinstance(value, ContextVar):
+        with suppress(LookupError):
+            yield functools.partial(value.set, value.get())
+    elif isinstance(value, random.Random):
+        yield functools.partial(value.setstate, value.getstate())
+    elif isinstance(value, torch.Generator | np.random.RandomState):
+        before: Any = value.get_state()
+        yield functools.partial(value.set_state, before)
+    elif isinstance(value, np.random.Generator):
+        yield functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    else:
+        found = attributes(value)
+        if found is not None:
+            yield functools.partial(_put_back, found, dict(found))
+        for key in slots(value):
+            yield functools.partial(setattr, value, key, getattr(value, key))
+
+
+def _class_back(kind: type, before: Mapping[str, Any]) -> None:
+    for key in set(vars(kind)) - set(before):
+        if not key.startswith("__"):
+            delattr(kind, key)
+    for key, value in before.items():
+        if vars(kind).get(key) is not value:
+            setattr(kind, key, value)
+
+
+def _kept_tensor(tensor: Tensor) -> PutBack:
+    value = None if tensor.is_meta else tensor.detach().clone()
+    leaf = tensor.is_leaf
+    asks = tensor.requires_grad
+    grad = tensor.grad if leaf else None
+    if leaf and grad is not None:
+        tensor.grad = None
+
+    def back() -> None:
+        if value is not None and not _same(tensor, value):
+            tensor.data.copy_(value)
+        if tensor.is_leaf and tensor.requires_grad != asks:
+            tensor.requires_grad_(asks)
+        if leaf and tensor.grad is not grad:
             tensor.grad = grad
-        for globals_, before in names:
-            _rebind(globals_, before)
-        torch.set_rng_state(randoms[0])
-        random.setstate(randoms[1])
-        np.random.set_state(randoms[2])
 
-
-def _functions(found: Iterable[nn.Module], roots: Iterable[Any]) -> Iterator[FunctionType]:
-    """The user's functions: methods of the modules, losses, and what they call by name."""
-    seen: set[int] = set()
-    queue: list[Any] = [value for module in found for value in vars(type(module)).values()]
-    queue += [root for root in roots if root is not None and not isinstance(root, nn.Module)]
-    while queue:
-        value = _function(queue.pop())
-        if value is None or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if is_users(value.__code__.co_filename):
-            yield value
-            queue += [value.__globals__.get(name) for name in value.__code__.co_names]
-            queue += [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-
-
-def _function(value: Any) -> FunctionType | None:
-    """What a method, a partial, a property or a decorated function calls."""
-    if isinstance(value, property | functools.cached_property):
-        value = value.fget if isinstance(value, property) else value.func
-    elif isinstance(value, functools.partial):
-        value = value.func
-    value = getattr(value, "__func__", value) if isinstance(value, _METHODS) else value
-    if isinstance(value, FunctionType | functools._lru_cache_wrapper):
-        value = inspect.unwrap(value)
-    return value if isinstance(value, FunctionType) else None
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
-def _reach(functions: Iterable[FunctionType], found: Iterable[nn.Module]) -> Iterator[Any]:
-    """What functions and classes hold that may change: globals, closures, defaults, class attributes."""
-    for function in functions:
-        yield [function.__globals__.get(name) for name in function.__code__.co_names]
-        yield [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-        yield [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    for kind in {type(module) for module in found}:
-        yield [value for key, value in vars(kind).items() if not key.startswith("__")]
+    return back
 
 
 def _rebind(globals_: dict[str, Any], before: Mapping[str, Any]) -> None:
@@ -128,7 +158,6 @@ def _rebind(globals_: dict[str, Any], before: Mapping[str, Any]) -> None:
 def _held(module: nn.Module) -> Iterator[Tensor]:
     yield from (t for t in module._parameters.values() if t is not None)
     yield from (t for t in module._buffers.values() if t is not None)
-    yield from (t for t in vars(module).values() if isinstance(t, Tensor))
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -138,44 +167,20 @@ def _same(a: Tensor, b: Tensor) -> bool:
         return False
 
 
-def _containers(roots: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, Any]]:
-    """(container, shallow copy) of everything mutable within reach."""
-    seen: set[int] = set()
-    queue: list[tuple[Any, int]] = [(root, 0) for root in roots]
-    while queue and len(seen) < _MOST:
-        value, depth = queue.pop()
-        if id(value) in seen or isinstance(value, (*_SIMPLE, *_OPAQUE, nn.Module)):
-            continue
-        seen.add(id(value))
-        inside: list[Any] = []
-        if isinstance(value, dict):
-            copied: Any = _items(value)
-            yield value, copied
-            inside = list(copied.values())
-        elif isinstance(value, list | set):
-            copied = list.copy(value) if isinstance(value, list) else set.copy(value)
-            yield value, copied
-            inside = list(copied)
-        elif isinstance(value, tuple):
-            inside = list(value)
-        elif isinstance(getattr(value, "__dict__", None), dict):
-            inside = [value.__dict__]
-        if depth < _DEPTH:
-            queue += [(item, depth + 1) for item in inside]
-
-
-def _items(store: dict[Any, Any]) -> dict[Any, Any]:
-    """What a dictionary holds, though its class answers something else (a registry that makes instances)."""
-    return dict(dict.items(store))
+def _copied(store: Any) -> Any:
+    """What it holds, though its class answers something else (a registry that makes instances)."""
+    if isinstance(store, dict):
+        return dict(dict.items(store))
+    return next(kind for kind in (list, set, deque) if isinstance(store, kind)).copy(store)
 
 
 def _put_back(store: Any, before: Any) -> None:
     """Past the methods of the store's own class, which may make something else of it."""
+    now = _copied(store)
     if isinstance(store, dict):
-        now = _items(store)
         unchanged = now.keys() == before.keys() and all(now[k] is v for k, v in before.items())
     else:
-        unchanged = len(store) == len(before) and all(a is b for a, b in zip(store, before, strict=True))
+        unchanged = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
     if unchanged:
         return
     if isinstance(store, dict):
@@ -185,58 +190,68 @@ def _put_back(store: Any, before: Any) -> None:
             kind.__setitem__(store, key, value)
     elif isinstance(store, list):
         list.__setitem__(store, slice(None), before)
+    elif isinstance(store, deque):
+        deque.clear(store)
+        deque.extend(store, before)
     else:
         set.clear(store)
         set.update(store, before)
 
 
-def state_of(modules: Iterable[tuple[str, Any]], code: Code) -> State:
-    """Values that are no tensors, by a name for people: of the modules' attributes and the code's globals."""
-    found: State = {}
-    for where, root in modules:
-        if not isinstance(root, nn.Module):
+def state_of(model: Any, loss: Any) -> State:
+    """Values that are no tensors, by a name for people, of all that model and loss reach."""
+    found: State = {f"os.environ['{k}']": v for k, v in os.environ.items()}
+    for name, value in within((("the model", model), ("the loss", loss))):
+        if name.startswith("'") and name[1:].partition("'")[0] in _INTERNAL:
             continue
-        for path, module in root.named_modules():
-            owner = f"{path or where} ({type(module).__name__})"
-            for key, value in vars(module).items():
-                if key not in _INTERNAL and not key.endswith("_hooks"):
-                    _add(found, f"'{key}' of {owner}", value)
-    for function, globals_ in code.items():
-        for key in function.co_names:
-            value = globals_.get(key)
-            if value is not None and not isinstance(value, (*_OPAQUE, nn.Module)) and not callable(value):
-                _add(found, f"the global '{key}' in {function.co_name}", value)
+        value = _fingerprint(value)
+        if value is not _NOTHING:
+            while name in found:
+                name += " "
+            found[name] = value
     return found
 
 
-def _add(found: State, name: str, value: Any, depth: int = 0) -> None:
-    if len(found) > _MOST:
-        return
-    if isinstance(value, _SIMPLE):
-        found[name] = value
-    elif isinstance(value, (*_OPAQUE, nn.Module)) or depth > _DEPTH:
-        return
-    elif isinstance(value, dict):
-        found[f"{name} (its length)"] = len(value)
-        for key, item in list(dict.items(value))[:256]:
-            _add(found, f"{name}[{key!r}]" if isinstance(key, _SIMPLE) else name, item, depth + 1)
-    elif isinstance(value, list | tuple | set):
-        found[f"{name} (its length)"] = len(value)
-        for i, item in enumerate(list(value)[:256]):
-            _add(found, f"{name}[{i}]", item, depth + 1)
-    elif isinstance(value, np.ndarray):
-        found[name] = value.tobytes() if value.nbytes < 2**20 else None
-    elif isinstance(getattr(value, "__dict__", None), dict):
-        for key, item in vars(value).items():
-            _add(found, f"{name}.{key}", item, depth + 1)
+_NOTHING = object()
+
+
+def _fingerprint(value: Any) -> Any:
+    if isinstance(value, SIMPLE):
+        return value
+    if isinstance(value, Tensor | nn.Module | type | ModuleType):
+        return _NOTHING
+    if isinstance(value, dict | list | set | tuple | deque):
+        return len(value)
+    if isinstance(value, np.ndarray):
+        return value.tobytes() if value.nbytes < 2**20 and value.dtype != object else None
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, _NUMPY):
+        return repr(
+            value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state()
+        )
+    if isinstance(value, ContextVar):
+        current = value.get(None)
+        return current if isinstance(current, SIMPLE) else _NOTHING
+    if isinstance(value, threading.local):
+        return repr({k: v for k, v in vars(value).items() if isinstance(v, SIMPLE)})
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return frame and repr({k: v for k, v in frame.f_locals.items() if isinstance(v, SIMPLE)})
+    if isinstance(value, _ITERATORS):
+        return repr(value)
+    if hasattr(value, "__next__"):
+        return operator.length_hint(value, 0)
+    return _NOTHING
 
 
 def changed_state(before: State, after: State) -> list[str]:
     """Names of what is another value now, or has come or gone."""
     names = [*before, *(name for name in after if name not in before)]
     missing = object()
-    return [name for name in names if not _equal(before.get(name, missing), after.get(name, missing))]
+    found = [name for name in names if not _equal(before.get(name, missing), after.get(name, missing))]
+    return [name.rstrip() for name in found]
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and (a == b or (a != a and b != b))
+    return type(a) is type(b) and bool(a == b or (a != a and b != b))

@@ -9,6 +9,7 @@ assignments     ``self.buffer = value`` is a write into the buffer
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -19,8 +20,10 @@ import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor, nn
 from torch._functorch import eager_transforms
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from netsplit.graph.reach import filled
 from netsplit.graph.record import Recorder, Unrecordable
 from netsplit.graph.stand_ins import attribute_tensors
 from netsplit.graph.tree import flatten
@@ -142,9 +145,10 @@ def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
     if not asked or not given:
         return {id(tensor) for tensor in asked}
     try:
-        found = torch.autograd.grad(
-            given, asked, [torch.empty_like(t) for t in given], retain_graph=True, allow_unused=True
-        )
+        with torch._C.DisableTorchFunction():  # it is not the model that asks for gradients here
+            found = torch.autograd.grad(
+                given, asked, [torch.empty_like(t) for t in given], retain_graph=True, allow_unused=True
+            )
     except Exception:
         return {id(tensor) for tensor in asked}
     return {id(tensor) for tensor, gradient in zip(asked, found, strict=True) if gradient is not None}
@@ -181,10 +185,14 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
     try:
         yield
         read = [(store, key, old) for store, key, old in attributes if recorder.has_read(old)]
+        olds = {id(old) for _, _, old in [*buffers, *read]}
+        given: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
         for store, key, old in [*buffers, *read]:
             new = store.get(key)
-            if old is None or not isinstance(new, Tensor) or new is old:
-                continue
+            if isinstance(old, Tensor) and isinstance(new, Tensor) and new is not old:
+                # Where two change places, one is written before the other is given its value.
+                given.append((store, key, old, new.detach().clone() if id(new) in olds else new))
+        for store, key, old, new in given:
             if new.shape != old.shape or new.dtype != old.dtype or new.requires_grad:
                 raise recorder.failure(
                     f"'{key}' becomes a tensor of another shape or type, or with a gradient, in every step"
@@ -201,6 +209,7 @@ _DATA = (Tensor.data.__get__, Tensor.data.__set__)  # type: ignore[attr-defined]
 _GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 _SWITCHED = (Tensor.requires_grad_, vars(torch._C.TensorBase)["requires_grad"].__set__)
 _TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
+_LENT = (Tensor.__dlpack__, Tensor.__dlpack_device__)
 _DIFFERENTIATED = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
 
 
@@ -228,6 +237,8 @@ class _Methods(TorchFunctionMode):
             )
         if func is _GRADIENT and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
+        if func in _LENT:
+            raise recorder.failure("it hands a tensor's memory to others (dlpack)")
         if func in _TAKEN and recorder.reference(args[0]) is not None:
             value = recorder.constant_value(recorder.ours(args[0]))
             if value is None:
@@ -248,8 +259,20 @@ class _Methods(TorchFunctionMode):
         reference = self.recorder.reference(tensor)
         if reference is None or not self.recorder.ours(tensor).requires_grad:
             raise self.recorder.failure("it registers a hook on a tensor that has no gradient")
+        if any(isinstance(value, FakeTensor) for value in _around(hook)):
+            raise self.recorder.failure("it registers a hook that computes with tensors of this forward")
         self.recorder.hooks.setdefault(reference, []).append(hook)
         return _Handle()
+
+
+def _around(hook: Any) -> Iterator[Any]:
+    """What a function holds beside its arguments."""
+    if isinstance(hook, functools.partial):
+        yield from (*hook.args, *hook.keywords.values(), *_around(hook.func))
+    for cell in getattr(hook, "__closure__", None) or ():
+        if filled(cell):
+            yield cell.cell_contents
+    yield from getattr(hook, "__defaults__", None) or ()
 
 
 class _Handle:

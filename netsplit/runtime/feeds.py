@@ -46,7 +46,9 @@ def split_batch(program: Program, inputs: Any, targets: Any = None) -> list[dict
         start += graph.batch_size
         for name, tensor, whole, dim in zip(names, part.tensors, batch.tensors, batch.dims, strict=True):
             _check(graph, name, tensor, whole, dim, samples_of(program))
-        parts.append({name: t.detach() for name, t in zip(names, part.tensors, strict=True)})
+        # Rows with a version of their own: a forward may write into them while others' backwards wait.
+        own = [t.detach() if dim is None else t.data for t, dim in zip(part.tensors, part.dims, strict=True)]
+        parts.append(dict(zip(names, own, strict=True)))
     if start != batch.samples:
         raise NetSplitError(
             f"the batch has {batch.samples} samples (its first tensor has the shape "

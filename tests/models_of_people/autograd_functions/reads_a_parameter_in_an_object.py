@@ -1,0 +1,51 @@
+"""A function finds a parameter in an object it is given."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
+        self.init()
+
+    def init(self):
+        pass
+
+    def forward(self, x):
+        return self.b(self.a(x).relu())
+
+
+def build():
+
+    class Box:
+        def __init__(self, p):
+            self.p = p
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, box):
+            ctx.box = box
+            return x * box.p.detach()
+
+        @staticmethod
+        def backward(ctx, g):
+            return (g * ctx.box.p.detach(), None)
+
+    class M(Base):
+        def init(self):
+            self.box = Box(self.a.bias)
+
+        def forward(self, x):
+            return self.b(Fn.apply(self.a(x), self.box))
+
+    return M()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "not given|elsewhere"

@@ -1,0 +1,54 @@
+"""A running mean as a plain attribute of a module that stays whole."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
+        self.extra = nn.Linear(6, 5)
+        self.init()
+
+    def init(self):
+        pass
+
+    def scale(self):
+        return 1.0
+
+    def forward(self, x):
+        return self.b(self.a(x).relu()) * self.scale() + 0.1 * self.extra(x)
+
+
+def build():
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(6, 6)
+            self.ema = torch.zeros(6)
+
+        def forward(self, x):
+            if x.sum() > 1000000000.0:
+                x = x * 0
+            y = self.lin(x) + self.ema
+            self.ema = 0.9 * self.ema + 0.1 * y.detach().mean(0)
+            return y
+
+    class M(Base):
+        def init(self):
+            self.inner = Inner()
+
+        def forward(self, x):
+            return super().forward(self.inner(x))
+
+    return M()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "state|kept whole"
