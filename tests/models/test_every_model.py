@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from netsplit.config import build
-from netsplit.errors import CaptureError
+from netsplit.errors import ConfigError
 from netsplit.graph import capture, initial_values, rebuild
 from tests.models.subjects import CONF, SUBJECTS, config_of, count, on_meta
 
@@ -106,5 +106,5 @@ def test_the_graph_is_the_same_with_and_without_memory(name: str) -> None:
 def test_what_does_not_fit_is_said_while_it_is_captured() -> None:
     model = on_meta("gpt")
     tokens = torch.zeros(2, 1025, dtype=torch.int64, device="meta")
-    with pytest.raises(CaptureError, match=r"model\.context is 1024, but a sample has 1025 tokens"):
+    with pytest.raises(ConfigError, match=r"model\.context is 1024, but a sample has 1025 tokens"):
         capture(model, nn.CrossEntropyLoss(), ((tokens,), (tokens,)))
