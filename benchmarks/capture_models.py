@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from netsplit.models._torchvision import import_torchvision
+from netsplit.beside_torchvision import import_torchvision
 from tests.models_of_people.cases import Case, Loaded, all_cases
 
 __all__ = ["FAMILIES", "QUICK", "case_of", "names_of"]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.models._torchvision import import_torchvision
+from netsplit.beside_torchvision import import_torchvision
 from tests.models_of_people.cases import Loaded
 
 __all__ = ["MODELS", "load"]

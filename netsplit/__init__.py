@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from netsplit.beside_torchvision import install
+
 __all__ = [
     "Arguments",
     "LearningRate",
@@ -22,6 +24,8 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+install()
 
 _HOME = {
     "Arguments": "netsplit.graph.batch",

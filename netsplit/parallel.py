@@ -15,6 +15,7 @@ from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
 from netsplit.graph.ir import Graph
+from netsplit.graph.notice import Notice
 from netsplit.optimizers import ForModel
 from netsplit.programs import Programs
 from netsplit.runtime.checkpoint import draws_state, load_draws, load_own
@@ -67,6 +68,8 @@ class ParallelModel:
         self.programs = programs
         self._summary = summary
         self._on_close = on_close
+        study = programs.plan.study
+        self._notice = Notice(model, study.loss, graph.constants) if study.check else None
 
     @property
     def batch_size(self) -> int:
@@ -87,9 +90,11 @@ class ParallelModel:
 
         Raises:
             NetSplitError: batches of more kinds than `max_programs`, or one on which the model trains what it
-                did not train on the example.
+                did not train on the example; the model was changed meanwhile, which the split does not see.
             WorkerError: a worker died, raised or hung.
         """
+        if self._notice is not None:
+            self._notice.look()
         batch = self.programs.batch(inputs, targets)
         return self._open().train_batch(batch, share=share, step=step)
 

@@ -29,7 +29,7 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
     }
     names = [*inputs, *(k for call in calls for k in call.outputs if k)]
     own = {storage_id(tensor) for tensor in recorder.stand_ins.fake.values()}
-    nodes = {call.name: _node(recorder, call, own) for call in calls}
+    nodes = _without_recomputed({call.name: _node(recorder, call, own) for call in calls})
     graph = Graph(
         nodes=nodes,
         variables=_variables(recorder, nodes, names),
@@ -91,6 +91,22 @@ def _node(recorder: Recorder, call: Call, own: Set[int]) -> Node:
     )
 
 
+def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
+    """Of a checkpoint the backward keeps alive what comes into it; the rest is computed again."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes.values():
+        if node.checkpoint:
+            groups.setdefault(node.checkpoint, []).append(node)
+    found = dict(nodes)
+    for group in groups.values():
+        made = {k for node in group for k in node.outputs}
+        for node in group:
+            found[node.name] = replace(
+                node, saved=tuple(k for k in node.inputs if k not in made), saved_bytes=0
+            )
+    return found
+
+
 def _saved(
     recorder: Recorder, call: Call, inputs: Sequence[str], own: Set[int]
 ) -> tuple[tuple[str, ...], int]:
@@ -137,16 +153,25 @@ def _refuse_writes(recorder: Recorder) -> None:
         for reference in call.writes:
             key = storage_id(recorder.tensor(*reference))
             if key in trained and not call.op.startswith(CALL):
-                raise CaptureError(
-                    f"the parameter '{trained[key]}' is written in the forward{where}, between forwards "
-                    "and backwards of other micro-batches: change it after the step, or make it a buffer."
-                )
+                raise CaptureError(_written(trained[key], recorder, where))
             if key in held and call.checkpoint:
                 raise CaptureError(
                     f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, and "
                     "again in every backward: leave that module (a BatchNorm, say) out of the checkpoint, "
                     "or freeze it."
                 )
+
+
+def _written(name: str, recorder: Recorder, where: str) -> str:
+    if recorder.stand_ins.initializers[name].requires_grad:
+        return (
+            f"the parameter '{name}' is written in the forward{where}, between forwards and backwards of "
+            "other micro-batches: change it after the step, or make it a buffer."
+        )
+    return (
+        f"what is written into the buffer '{name}'{where} carries a gradient, which would go back into "
+        "earlier micro-batches: write the detached value (tensor.detach())."
+    )
 
 
 def _add_hooks(recorder: Recorder) -> None:

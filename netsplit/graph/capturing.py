@@ -16,24 +16,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.build import built
 from netsplit.graph.ir import Graph
 from netsplit.graph.keep import kept
-from netsplit.graph.observe import Observation, Observed, observe
+from netsplit.graph.observe import Kind, Observation, Observed, observe
 from netsplit.graph.record import Recorder, Unrecordable
 from netsplit.graph.stand_ins import named_tensors, refuse_sharing
 from netsplit.graph.traps import trapped
-from netsplit.graph.whole import ModuleCall, skeleton_of, tensors_of
+from netsplit.graph.tree import flatten
+from netsplit.graph.whole import ModuleCall, skeleton_of
 from netsplit.graph.words import line_of, quoted, where_of
 
 __all__ = ["graph_of_step"]
@@ -41,6 +42,8 @@ __all__ = ["graph_of_step"]
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 64
+_TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+"""Lines that have been warned of: a model is captured once more for every shape, and for prediction."""
 
 
 @dataclass
@@ -52,6 +55,7 @@ class _Job:
     autocast: str | None
     device_type: str
     constants: str
+    grad: bool
     whole: dict[int, nn.Module] = field(default_factory=dict)
     observed: list[Observed] = field(default_factory=list)
     compiling: bool = False  # said to the model
@@ -74,6 +78,7 @@ def graph_of_step(
     autocast: str | None = None,
     device_type: str = "cpu",
     constants: str = "",
+    grad: bool = True,
 ) -> Graph:
     """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
 
@@ -83,8 +88,8 @@ def graph_of_step(
         batch: examples; their shapes become the graph's.
         autocast: the dtype of an autocast around all of it.
         device_type: whose autocast; each kind of device has lists of its own of what to cast.
-
         constants: precedes the names of literals.
+        grad: autograd is on around the step, as for training; else off, as for prediction.
 
     Raises:
         CaptureError: the step cannot be recorded, or it fails on this batch.
@@ -94,7 +99,7 @@ def graph_of_step(
     if kind != "cpu" and not getattr(torch, kind).is_available():
         raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
     _refuse_tensors(model, loss)
-    job = _Job(step, model, loss, batch, autocast, kind, constants)
+    job = _Job(step, model, loss, batch, autocast, kind, constants, grad)
     first: Unrecordable | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -142,7 +147,7 @@ def _quiet() -> Iterator[None]:
 
 def _recorded(job: _Job) -> Graph:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants)
+    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants, job.grad)
     names = [f"batch_{i}" for i in range(len(job.batch))]
     inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
     whole = {key: _Kept(job, recorder, module) for key, module in job.whole.items()}
@@ -153,7 +158,7 @@ def _recorded(job: _Job) -> Graph:
         mode,
         recorder,
         trapped(recorder, job.step, job.paths, whole, job.compiling),
-        torch.enable_grad(),
+        torch.set_grad_enabled(job.grad),
     ):
         try:
             result = job.step(*inputs)
@@ -193,9 +198,8 @@ class _Kept:
                 "(torch.jit.script or trace) cannot be moved there: give the module as plain Python."
             )
         seen = self._observation(module)
-        args, kwargs = recorder.real_to_ours((args, kwargs))
-        structure, given = tensors_of((args, kwargs))
-        _check_values(recorder, structure)
+        tensors, structure, _ = flatten((args, kwargs))
+        given = [recorder.ours(tensor) for tensor in tensors]
         names: dict[int, list[str]] = {}
         own: dict[int, Tensor] = {}
         pairs = [
@@ -206,18 +210,13 @@ class _Kept:
             own[tensor._cdata] = tensor
             names.setdefault(tensor._cdata, []).append(name)
         writes = tuple(i for i, tensor in enumerate(own.values()) if not isinstance(tensor, nn.Parameter))
-        kept_leaves = [i for i, leaf in enumerate(seen.leaves) if leaf.kind is not None]
         with recorder.quiet():
             skeleton = _copied(module)
-            results = [_like(recorder, leaf.kind) for leaf in seen.leaves if leaf.kind is not None]
-        held = [recorder.real_to_ours(tensor) for tensor in own.values()]
-        payload = ModuleCall(
-            skeleton, [tuple(each) for each in names.values()], structure, writes, kept_leaves
-        )
+            results = [_like(recorder, kind) for kind in seen.kinds]
+        held = [recorder.ours(tensor) for tensor in own.values()]
+        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes)
         recorder.call(payload, [*held, *given], results, [])
-        rest = iter(results)
-        leaves = [leaf.value if leaf.kind is None else next(rest) for leaf in seen.leaves]
-        return pytree.tree_unflatten(leaves, seen.spec)
+        return seen.tree.build(results)
 
     def _observation(self, module: nn.Module) -> Observation:
         first, second = (each.get(id(module), []) for each in self.job.observed)
@@ -244,16 +243,7 @@ def _copied(module: nn.Module) -> nn.Module:
             ) from error
 
 
-def _check_values(recorder: Recorder, structure: Any) -> None:
-    """Objects that hide tensors cannot be arguments of a call."""
-    for leaf in pytree.tree_leaves(structure):
-        inside = getattr(leaf, "__dict__", {})
-        if any(isinstance(value, Tensor) for value in inside.values()):
-            around = tuple(module for module, _ in recorder.modules[:-1])
-            raise Unrecordable(f"an argument is a {type(leaf).__name__} with tensors in it", around, "")
-
-
-def _like(recorder: Recorder, kind: tuple[tuple[int, ...], torch.dtype, bool]) -> Tensor:
+def _like(recorder: Recorder, kind: Kind) -> Tensor:
     shape, dtype, carries = kind
     with recorder.mode:
         made = torch.empty(shape, dtype=dtype, device=recorder.device)
@@ -294,7 +284,11 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
         f"{name or 'the model'} ({type(module).__name__})"
         for name, module in zip(names, job.whole.values(), strict=True)
     )
-    log.warning("%s: %s; so these run whole, each on one device: %s", quoted(first.frame), first.reason, what)
+    told = _TOLD.setdefault(job.model, set())
+    level = logging.DEBUG if first.frame in told else logging.WARNING
+    told.add(first.frame)
+    where = quoted(first.frame)
+    log.log(level, "%s: %s; so these run whole, each on one device: %s", where, first.reason, what)
 
 
 def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:

@@ -2,7 +2,7 @@
 
     twice:  plain model ── loss, gradients, buffers ─┐
             captured graph ── the same ──────────────┴─ equal? else refused, with what differs first
-            (the second time other values, other weights, buffers as the first has left them)
+            (on other weights than at first; the second time other values, buffers as the first has left them)
 
 Two calls, since what a capture cannot see is what changes between them: counters, caches, values baked in.
 """
@@ -14,6 +14,7 @@ import inspect
 import logging
 import random
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -28,6 +29,7 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batch import Batch
 from netsplit.graph.calls import Loss
+from netsplit.graph.check_parts import check_parts
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.keep import changed_state, kept, state_of
 from netsplit.graph.module import initial_values, rebuild
@@ -35,6 +37,7 @@ from netsplit.graph.observe import valid_other_values
 from netsplit.graph.operators import written_references
 from netsplit.graph.plain_draws import draws
 from netsplit.graph.random import DrawKey, run_microbatch
+from netsplit.graph.stand_ins import named_tensors
 from netsplit.graph.step import TrainingStep
 from netsplit.graph.storage import storage_of
 from netsplit.graph.whole import ModuleCall
@@ -45,13 +48,17 @@ __all__ = ["check_capture"]
 log = logging.getLogger(__name__)
 
 _MOST_OF_MEMORY = 0.8
+_SMALL = 2**28  # bytes
+_COPIES = 5  # of parameters: the captured step's, their gradients, the model's gradients, what is put back
 _ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
 _COARSE = 0.05  # at most, relative: for dtypes of few digits
 _SWITCH = "check=false trains the captured graph all the same"
 
 
 def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch) -> float | None:
-    """Compare; the seconds it took. None: it was not done, which is logged with the reason.
+    """Compare; the seconds it took. None: the model has no values here.
+
+    Without the memory for that it is done module by module, which is logged with what it leaves out.
 
     Args:
         model, loss: as `graph` was captured from; left as they are.
@@ -64,18 +71,44 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
     values = initial_values(model, graph, loss if isinstance(loss, nn.Module) else None)
     if any(tensor.is_meta for tensor in (*values.values(), *batch.tensors)):
         return None
-    need = 5 * sum(t.nbytes for t in values.values()) + 2 * sum(v.nbytes for v in graph.variables.values())
-    free = psutil.virtual_memory().available
-    if need > _MOST_OF_MEMORY * free:
-        log.warning(
-            "the capture of %s is not checked against plain PyTorch: it needs %.1f GiB here, %.1f are free",
-            type(model).__name__, need / 2**30, free / 2**30,
-        )  # fmt: skip
-        return None
+    activations = 2 * sum(v.nbytes for v in graph.variables.values())
+    need = _COPIES * sum(t.nbytes for t in values.values()) + activations
+    room = _MOST_OF_MEMORY * psutil.virtual_memory().available
     start = time.perf_counter()
-    with kept(model, loss):
-        _Check(model, loss, graph, batch, values).run()
+    with _threads(1 if activations < _SMALL else torch.get_num_threads()):
+        if need > room:
+            _in_parts(model, loss, batch, room - activations, need)
+        else:
+            with kept(model, loss):
+                _Check(model, loss, graph, batch, values).run()
     return time.perf_counter() - start
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Small operators gain nothing by threads, and on a busy machine wait for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, need: int) -> None:
+    def fits(module: nn.Module) -> bool:
+        return _COPIES * sum(t.nbytes for t in (*module.parameters(), *module.buffers())) <= room
+
+    def check(model: nn.Module, loss: Any, graph: Graph, batch: Batch) -> None:
+        with kept(model):
+            _Check(model, loss, graph, batch, initial_values(model, graph)).run()
+
+    blocks, missed = check_parts(model, loss, batch, fits, check)
+    log.warning(
+        "checking %s whole needs %.1f GiB: %d of its modules were checked one by one; not checked are "
+        "the loss, what lies between them, and %d parameters that are in none",
+        type(model).__name__, need / 2**30, blocks, missed,
+    )  # fmt: skip
 
 
 class _Check:
@@ -85,7 +118,7 @@ class _Check:
         self.name = type(model).__name__
         self.model, self.loss = model, loss
         self.step = TrainingStep(model, loss, batch)
-        self.graph = replace(graph, calls=copy.deepcopy(dict(graph.calls)))
+        self.graph = _with_own_calls(graph)
         self.batch = batch
         self.real = values
         self.ours = {k: _own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
@@ -96,8 +129,7 @@ class _Check:
         states = []
         batches = (self.batch.tensors, valid_other_values(self.step, self.batch.tensors))
         for call, tensors in enumerate(batches):
-            if call:
-                self._move_weights()
+            self._move_weights(call)
             with _no_other_draws(self.name):
                 plain = self._plain(call, tensors)
             states.append(state_of([("the model", self.model), ("the loss", self.loss)], self._code()))
@@ -163,23 +195,40 @@ class _Check:
         yield "the loss", plain[0], ours[0]
         for i, (a, b) in enumerate(zip(plain[1:], ours[1:], strict=True)):
             yield f"metric {i}", a, b
+        assigned = named_tensors(self.model, self.loss)  # a buffer may be another tensor after a forward
         for k, tensor in self.real.items():
             if tensor.requires_grad or self.graph.initializers[k].requires_grad:
                 yield f"the gradient of '{k}'", tensor.grad, self.ours[k].grad
             elif k not in self.graph.constants:
-                yield f"buffer '{k}'", tensor, self.ours[k]
+                yield f"buffer '{k}'", assigned[k], self.ours[k]
         known = {k for init in self.graph.initializers.values() for k in (init.name, *init.aliases)}
         for k, p in self.model.named_parameters():
             if k not in known:
                 yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
 
     def _order_may_matter(self) -> bool:
-        """Whether something is written that all micro-batches see."""
-        return bool(self.graph.calls) or any(
-            tag == "init" or storage_of(self.graph, k).startswith(INITIALIZER)
-            for node in self.graph
-            for tag, k in written_references(self.graph, node)
-        )
+        """Whether something that all micro-batches see is written, and read by others than its writers.
+
+        Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
+        """
+        if self.graph.calls:
+            return True
+        writers: dict[str, set[str]] = {}
+        for node in self.graph:
+            for tag, k in written_references(self.graph, node):
+                place = INITIALIZER + k if tag == "init" else storage_of(self.graph, k)
+                if place.startswith(INITIALIZER):
+                    writers.setdefault(place, set()).add(node.name)
+        return any(self._touching(place) - names for place, names in writers.items())
+
+    def _touching(self, place: str) -> set[str]:
+        """Nodes that read an initializer, or a view of it."""
+        name = place.removeprefix(INITIALIZER)
+        found = {node.name for node in self.graph if name in node.initializers}
+        for variable in self.graph.variables.values():
+            if variable.alias_of == place:
+                found |= set(variable.consumers)
+        return found
 
     def _check_order(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
         """Pipelines compute forwards of later micro-batches before backwards of earlier ones."""
@@ -198,7 +247,7 @@ class _Check:
 
     def _two_in_flight(self, batches: Sequence[tuple[Tensor, ...]], together: bool) -> list[Tensor | None]:
         ours = {k: _own(t, self.graph.initializers[k].requires_grad) for k, t in self.real.items()}
-        graph = replace(self.graph, calls=copy.deepcopy(dict(self.graph.calls)))
+        graph = _with_own_calls(self.graph)
         module = rebuild(graph, ours)
         waiting = []
         try:
@@ -218,9 +267,9 @@ class _Check:
             ) from error
         return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]
 
-    def _move_weights(self) -> None:
-        """As an optimiser would, alike in both."""
-        generator = torch.Generator().manual_seed(2)
+    def _move_weights(self, call: int) -> None:
+        """As an optimiser would, alike in both; at first too, where copies may still equal the weights."""
+        generator = torch.Generator().manual_seed(2 + call)
         for k, tensor in self.real.items():
             if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
                 size = 0.01 * float(tensor.detach().abs().max()) if tensor.numel() else 0.0
@@ -249,6 +298,13 @@ class _Check:
                 if code is not None and is_users(code.co_filename):
                     self.code[code] = function.__globals__
         return self.code
+
+
+def _with_own_calls(graph: Graph) -> Graph:
+    """What whole modules keep in Python is then another's than the graph's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, about copies of its own structures
+        return replace(graph, calls=copy.deepcopy(dict(graph.calls)))
 
 
 def _own(tensor: Tensor, trained: bool) -> Tensor:

@@ -12,38 +12,32 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from netsplit.errors import CaptureError
+from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.keep import kept
+from netsplit.graph.tree import Tree, flatten
 
 __all__ = ["Observation", "Observed", "observe", "valid_other_values"]
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """A tensor of a result, as `(shape, dtype, carries a gradient)`; or a value that is none."""
-
-    kind: tuple[tuple[int, ...], torch.dtype, bool] | None
-    value: Any = None
+Kind = tuple[tuple[int, ...], torch.dtype, bool]
+"""Of a tensor: shape, dtype, and whether it carries a gradient."""
 
 
 @dataclass(frozen=True)
 class Observation:
     """One call of a module: what it returned, and whether it wrote into its arguments."""
 
-    spec: Any
-    leaves: tuple[Leaf, ...]
+    tree: Tree
+    kinds: tuple[Kind, ...]
     writes_arguments: bool
 
     def like(self, other: Observation) -> bool:
         """Whether a capture may take one for the other."""
-        if self.spec != other.spec or len(self.leaves) != len(other.leaves):
+        try:
+            return self.kinds == other.kinds and bool(self.tree.key == other.tree.key)
+        except NetSplitError:  # something in it cannot be compared
             return False
-        return all(
-            a.kind == b.kind and (a.kind is not None or _equal(a.value, b.value))
-            for a, b in zip(self.leaves, other.leaves, strict=True)
-        )
 
 
 Observed = dict[int, list[Observation]]
@@ -70,13 +64,13 @@ def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -
     versions: dict[int, list[tuple[Tensor, int]]] = {}
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        versions[id(module)] = [(tensor, tensor._version) for tensor in given]
+        versions[id(module)] = [(tensor, tensor._version) for tensor in flatten((args, kwargs))[0]]
 
     def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         writes = any(tensor._version != version for tensor, version in versions[id(module)])
-        leaves, spec = pytree.tree_flatten(result)
-        found.setdefault(id(module), []).append(Observation(spec, tuple(map(_leaf, leaves)), writes))
+        tensors, tree, _ = flatten(result)
+        kinds = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in tensors)
+        found.setdefault(id(module), []).append(Observation(tree, kinds, writes))
 
     with ExitStack() as stack:
         for module in step.modules():
@@ -85,19 +79,6 @@ def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -
                 stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         step(*batch)
     return found
-
-
-def _leaf(value: Any) -> Leaf:
-    if isinstance(value, Tensor):
-        return Leaf((tuple(value.shape), value.dtype, value.requires_grad))
-    return Leaf(None, value)
-
-
-def _equal(a: Any, b: Any) -> bool:
-    try:
-        return bool(a == b)
-    except (RuntimeError, TypeError, ValueError):
-        return False
 
 
 def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -92,12 +92,14 @@ class Recorder(SchemaCheckMode):
         autocast: str | None,
         mode: FakeTensorMode,
         constants: str = "",
+        grad: bool = True,
     ) -> None:
         super().__init__()
         self.__dict__["_dispatch_key"] = torch._C.DispatchKey.PreDispatch
         self.mode = mode
         self.device = torch.device(device_type)
         self.autocast = autocast
+        self.grad = grad
         self.calls: list[Call] = []
         self.payloads: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -105,7 +107,6 @@ class Recorder(SchemaCheckMode):
         self.modules: list[tuple[nn.Module, str]] = []
         self.failed: tuple[BaseException, tuple[nn.Module, ...]] | None = None  # where an error came up
         self.checkpoints: list[str] = []
-        self.code: dict[Any, dict[str, Any]] = {}  # of the user's functions that called operators
         self.stand_ins = StandIns(mode, device_type, model, loss, self.at, constants)
         self._reference: dict[int, dict[str, str]] = {}
         self._in_storage: dict[int, list[str]] = {}  # variables by their memory
@@ -173,9 +174,10 @@ class Recorder(SchemaCheckMode):
         missed = [t for t in tensors if t.requires_grad and not reached(t)]
         self.calls[-1].blocked = tuple(self._known(t)["var"] for t in missed if "var" in self._known(t))
 
-    def real_to_ours(self, values: Any) -> Any:
-        """A structure of arguments with stand-ins for real tensors."""
-        return torch.utils._pytree.tree_map(lambda v: self._ours(v) if isinstance(v, Tensor) else v, values)
+    def ours(self, tensor: Tensor) -> Tensor:
+        """The stand-in of a real tensor; of a stand-in, itself."""
+        found: Tensor = self._ours(tensor)
+        return found
 
     def reference(self, tensor: Tensor) -> tuple[str, str] | None:
         """("var" | "init", name) of a tensor that the model's code holds; None: no operator made it."""
@@ -302,7 +304,7 @@ class Recorder(SchemaCheckMode):
         default = torch.get_default_dtype()
         self.calls.append(
             Call(
-                name, op, args, kwargs, outputs, path, user_frame(self.code), no_grad, autocast, checkpoint,
+                name, op, args, kwargs, outputs, path, user_frame(), no_grad, autocast, checkpoint,
                 saved, random, writes, (), None if default is self._default else _dtype(default),
             )
         )  # fmt: skip
@@ -313,7 +315,7 @@ class Recorder(SchemaCheckMode):
         if torch.is_autocast_enabled(kind):
             now = _dtype(torch.get_autocast_dtype(kind))
         autocast = None if now == self.autocast else now or "off"
-        return not torch.is_grad_enabled(), autocast
+        return self.grad and not torch.is_grad_enabled(), autocast
 
     def _literal(self, fake: Tensor) -> Tensor:
         """A literal is a fresh tensor at every call: what is written into it is forgotten."""

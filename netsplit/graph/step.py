@@ -122,12 +122,14 @@ def capture_inference(
     device_type: str = "cpu",
     constants: str = "",
 ) -> Graph:
-    """Graph of the model alone in evaluation mode; arguments and errors as `capture` has them."""
+    """Graph of the model alone in evaluation mode, without autograd; arguments and errors as of `capture`."""
     example = inputs.without_targets if isinstance(inputs, Batch) else Batch.of(inputs)
     step = _Inference(model, example)
     with kept(model):
         model.eval()
-        graph = graph_of_step(step, model, None, example.tensors, autocast, device_type, constants)
+        graph = graph_of_step(
+            step, model, None, example.tensors, autocast, device_type, constants, grad=False
+        )
     return _described(graph, step, example)
 
 

@@ -20,11 +20,11 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor, nn
 from torch._functorch import eager_transforms
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from netsplit.graph.record import Recorder, Unrecordable
 from netsplit.graph.stand_ins import attribute_tensors
-from netsplit.graph.whole import FunctionCall, tensors_of
+from netsplit.graph.tree import flatten
+from netsplit.graph.whole import FunctionCall
 
 __all__ = ["Whole", "trapped"]
 
@@ -107,8 +107,9 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         if function is torch_checkpoint.CheckpointFunction:
             run, _, *given = args
             return _reentrant(recorder, f"checkpoint_{next(names)}", run, given)
-        args, kwargs = recorder.real_to_ours((args, kwargs))
-        structure, tensors = tensors_of((args, kwargs))
+        given, structure, _ = flatten((args, kwargs))
+        tensors = [recorder.ours(tensor) for tensor in given]
+        args, kwargs = structure.build(tensors)
         saved: list[Tensor] = []
 
         def keep(tensor: Tensor) -> Tensor:
@@ -123,16 +124,13 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
                 raise
             except Exception as error:
                 raise recorder.why(error) from error
-        leaves, spec = pytree.tree_flatten(result)
-        if any(not isinstance(leaf, Tensor | None) for leaf in leaves):
-            raise recorder.failure(f"{function.__name__} returns what is no tensor")
-        results = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        results, tree, _ = flatten(result)
         with recorder.quiet(), torch._C.DisableTorchFunction():  # our own asking is no part of the step
             reached = _reached(tensors, results)
         writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
         call = FunctionCall(function, structure, writes)
         recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in reached)
-        return pytree.tree_unflatten(leaves, spec)
+        return tree.build(results)
 
     return apply
 
@@ -231,7 +229,7 @@ class _Methods(TorchFunctionMode):
         if func is _GRADIENT and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
         if func in _TAKEN and recorder.reference(args[0]) is not None:
-            value = recorder.constant_value(recorder.real_to_ours(args[0]))
+            value = recorder.constant_value(recorder.ours(args[0]))
             if value is None:
                 raise recorder.failure("it needs the values of a tensor")
             with torch.utils._python_dispatch._disable_current_modes():
@@ -248,7 +246,7 @@ class _Methods(TorchFunctionMode):
 
     def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
         reference = self.recorder.reference(tensor)
-        if reference is None or not self.recorder.real_to_ours(tensor).requires_grad:
+        if reference is None or not self.recorder.ours(tensor).requires_grad:
             raise self.recorder.failure("it registers a hook on a tensor that has no gradient")
         self.recorder.hooks.setdefault(reference, []).append(hook)
         return _Handle()

@@ -17,46 +17,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "Slot", "skeleton_of", "tensors_of"]
+from netsplit.graph.tree import Tree, flatten
+
+__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "skeleton_of"]
 
 Path = tuple[nn.Module, str]
 
 
-class Slot:
-    """Stands for the i-th tensor in a structure of arguments."""
-
-    def __init__(self, i: int) -> None:
-        self.i = i
-
-    def __repr__(self) -> str:
-        return f"<tensor {self.i}>"
-
-
-def tensors_of(values: Any) -> tuple[Any, list[Tensor]]:
-    """A structure with a `Slot` for every tensor, and the tensors."""
-    found: list[Tensor] = []
-    leaves, spec = pytree.tree_flatten(values)
-    for n, leaf in enumerate(leaves):
-        if isinstance(leaf, Tensor):
-            leaves[n] = Slot(len(found))
-            found.append(leaf)
-    return pytree.tree_unflatten(leaves, spec), found
-
-
-def filled(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """The structure with its tensors in their slots."""
-    return pytree.tree_map(lambda leaf: tensors[leaf.i] if isinstance(leaf, Slot) else leaf, structure)
-
-
 class FunctionCall:
-    """``function.apply`` on arguments of which some are tensors."""
+    """``function.apply`` on arguments `(args, kwargs)` of which some are tensors."""
 
     random = True
 
     def __init__(
-        self, function: type[torch.autograd.Function], structure: Any, writes: tuple[int, ...] = ()
+        self, function: type[torch.autograd.Function], structure: Tree, writes: tuple[int, ...] = ()
     ) -> None:
         self.function = function
         self.structure = structure
@@ -64,9 +39,9 @@ class FunctionCall:
         self.__name__ = function.__name__
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        args, kwargs = filled(self.structure, tensors)
+        args, kwargs = self.structure.build(tensors)
         result = self.function.apply(*args, **kwargs)
-        return tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
+        return tuple(flatten(result)[0])
 
 
 class _Hooked(torch.autograd.Function):
@@ -105,8 +80,7 @@ class ModuleCall:
         module: without values; see `skeleton_of`.
         names: of its parameters and buffers, each tensor under all names that it has there; the first tensors
             of a call.
-        structure: `(args, kwargs)` with slots for the tensors, which come after those.
-        kept: which of the result's leaves are handed on.
+        structure: of `(args, kwargs)`, whose tensors come after those.
     """
 
     random = True
@@ -115,15 +89,13 @@ class ModuleCall:
         self,
         module: nn.Module,
         names: Sequence[tuple[str, ...]],
-        structure: Any,
+        structure: Tree,
         writes: tuple[int, ...] = (),
-        kept: Sequence[int] = (),
     ) -> None:
         self.module = module
         self.names = tuple(names)
         self.structure = structure
         self.writes = writes
-        self.kept = tuple(kept)
         self.__name__ = type(module).__name__
 
     def is_of(self, module: nn.Module) -> bool:
@@ -133,13 +105,12 @@ class ModuleCall:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         own, given = tensors[: len(self.names)], tensors[len(self.names) :]
-        args, kwargs = filled(self.structure, given)
+        args, kwargs = self.structure.build(given)
         with _holding(self.module, self.names, own):
             result = self.module(*args, **kwargs)
-        leaves = pytree.tree_leaves(result)
         held = {tensor.data_ptr() for tensor in tensors if tensor.numel()}
         # A view of what was given would tie this node's memory to others' without the graph's knowing.
-        return tuple(t.clone() if t.data_ptr() in held else t for t in (leaves[i] for i in self.kept))
+        return tuple(t.clone() if t.data_ptr() in held else t for t in flatten(result)[0])
 
 
 @contextmanager

@@ -13,6 +13,7 @@ __all__ = ["frame_of", "is_users", "line_of", "quoted", "user_frame", "where_of"
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
+_STEP = str(Path(__file__).with_name("step.py"))
 
 
 def quoted(frame: str) -> str:
@@ -44,16 +45,14 @@ def line_of(error: BaseException) -> str:
     return next((line for line in lines if line), type(error).__name__).rstrip(".")
 
 
-def user_frame(code: dict[Any, dict[str, Any]] | None = None) -> str:
+def user_frame() -> str:
     """``file:line`` of the innermost frame that is neither torch's nor of this room; "" where there is none.
 
-    `code`: takes that frame's code with its globals.
+    What called the training step is no part of the model: it is not looked at.
     """
     frame: Any = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != _STEP:
         if is_users(frame.f_code.co_filename):
-            if code is not None:
-                code[frame.f_code] = frame.f_globals
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -15,9 +15,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from netsplit.beside_torchvision import import_torchvision
 from netsplit.errors import ConfigError
 from netsplit.models._sizes import Widening, check_fraction, check_least
-from netsplit.models._torchvision import import_torchvision
 from netsplit.models.resnet import ResNetFeatures, check_backbone
 
 __all__ = ["DeepLabV3", "deeplab_v3"]

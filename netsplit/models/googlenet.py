@@ -10,8 +10,8 @@ from typing import cast
 
 from torch import nn
 
+from netsplit.beside_torchvision import import_torchvision
 from netsplit.models._sizes import check_fraction, check_least
-from netsplit.models._torchvision import import_torchvision
 
 __all__ = ["googlenet"]
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from netsplit.beside_torchvision import import_torchvision
 from netsplit.errors import ConfigError
 from netsplit.models._sizes import Widening, check_least
-from netsplit.models._torchvision import import_torchvision
 
 __all__ = ["EXPANSION", "ResNet", "ResNetFeatures", "check_backbone", "resnet"]
 

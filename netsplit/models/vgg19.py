@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from netsplit.beside_torchvision import import_torchvision
 from netsplit.models._sizes import check_fraction, check_least
-from netsplit.models._torchvision import import_torchvision
 
 __all__ = ["VGG19", "vgg19"]
 

@@ -167,6 +167,29 @@ def test_a_loss_that_is_not_a_trainable_scalar_is_refused() -> None:
         capture(nn.Linear(2, 2), nn.MSELoss(reduction="none"), (torch.randn(2, 2), torch.randn(2, 2)))
 
 
+class Averages(nn.Module):
+    """Writes what carries a gradient into a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        self.seen += y.mean(0)
+        return y
+
+
+def test_a_buffer_takes_no_gradient_in_training_and_has_none_in_evaluation() -> None:
+    with pytest.raises(CaptureError, match=r"the buffer 'seen' at .*test_capture.py:\d+ carries a gradient"):
+        capture(Averages(), nn.MSELoss(), (torch.randn(2, 4), torch.randn(2, 4)))
+    graph = capture_inference(Averages(), torch.randn(2, 4))
+    assert [node.kind for node in graph] == ["linear", "mean", "add_"]
+    assert not any(variable.requires_grad for variable in graph.variables.values())
+    assert not any(node.saved or node.saved_bytes or node.no_grad for node in graph)
+
+
 def test_capture_leaves_the_model_as_it_was() -> None:
     case = CASES["chain"]
     model = case.fresh().eval()

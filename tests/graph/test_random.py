@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from netsplit.graph.random import (
     operator_draws,
     seed_generators,
 )
+from netsplit.graph.whole import FunctionCall, Slot
 from tests.nets import DRAWING, DROPPED
 
 ATEN = torch.ops.aten
@@ -205,7 +207,9 @@ def test_a_python_call_is_seeded_once_and_counts_as_one_node() -> None:
         def backward(ctx: object, gradient: Tensor) -> Tensor:
             return gradient
 
-    with draws(graph, 1):
+    one = ((Slot(0),), {})
+    calls = {f"{CALL}.{each.__name__}": FunctionCall(each, one) for each in (Twice, Quiet)}
+    with draws(replace(graph, calls=calls), 1):
         found = F.dropout(Quiet.apply(Twice.apply(F.dropout(x, 0.5))), 0.5)
     with generators_kept(), drawing(DrawKey(1)):
         wanted = drawn("first", ATEN.dropout.default, x, 0.5, True)
@@ -239,11 +243,25 @@ def test_a_plain_model_that_draws_otherwise_is_refused() -> None:
         draws(graph),
     ):
         noisy(inputs)
-    with (
-        pytest.raises(NetSplitError, match=r"within torch.utils.checkpoint, .*: switch it off"),
-        draws(graph),
-    ):
-        checkpoint(model, inputs.requires_grad_(), use_reentrant=False)
     with pytest.raises(KeyError), draws(graph):
         raise KeyError  # is not hidden by what was not drawn
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_checkpoint_computes_again_is_drawn_as_it_was_first(reentrant: bool) -> None:
+    model, twin = DROPPED.fresh(), DROPPED.fresh()
+    (inputs,), targets = DROPPED.batch(3)
+    graph = capture(model, DROPPED.loss, (inputs, targets))
+    inputs.requires_grad_()
+    with draws(graph, 4):
+        found = DROPPED.loss(checkpoint(model, inputs, use_reentrant=reentrant), targets)
+    found.backward()  # outside of draws(…)
+    with draws(graph, 4):
+        wanted = DROPPED.loss(twin(inputs), targets)
+    wanted.backward()
+    assert torch.equal(found, wanted)
+    for (key, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert p.grad is not None
+        assert q.grad is not None
+        assert torch.equal(p.grad, q.grad), key

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from netsplit.beside_torchvision import import_torchvision
 from netsplit.models import (
     deeplab_v3,
     googlenet,
@@ -22,7 +23,6 @@ from netsplit.models import (
     unet_classic,
     vgg19,
 )
-from netsplit.models._torchvision import import_torchvision
 from netsplit.models.u_transformer import CrossAttention, Positions, SelfAttention
 from tests.models.subjects import count
 
@@ -211,7 +211,7 @@ import torch
 import netsplit.models
 assert "torchvision" not in sys.modules
 {before}
-from netsplit.models._torchvision import import_torchvision
+from netsplit.beside_torchvision import import_torchvision
 vision = import_torchvision()
 assert vision.models.resnet18
 assert vision is import_torchvision()
@@ -223,7 +223,7 @@ AS_IF_COMPILED = """
 library = torch.library.Library("torchvision", "DEF")
 library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-import netsplit.models._torchvision as ours
+import netsplit.beside_torchvision as ours
 ours._declare = None  # must not be needed
 """
 

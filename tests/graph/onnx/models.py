@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit import models
-from netsplit.models._torchvision import import_torchvision
+from netsplit.beside_torchvision import import_torchvision
 
 __all__ = ["QUICK", "SLOW", "Subject"]
 

@@ -144,7 +144,7 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
         pools(2),
         values=initial_values(DRAWING.fresh(), graph),
         optimizer=SGD,
-        resized=lambda inputs, targets: resized(DRAWING, placed, len(inputs[0])),
+        resized=lambda batch: resized(DRAWING, placed, batch.samples),
         seed=SEED,
     )
     losses = [
@@ -192,7 +192,7 @@ def test_predictions_draw_by_keys_of_their_own(pools: Pools) -> None:
     order, values = GPipe(4), initial_values(model, graph)
     program = compiled(graph, cut(graph, [0.6]), 2, order)
     predict = compiled(evaluated, cut(evaluated, [0.6]), 2, order, training=False)
-    runtime = DistributedRuntime(program, pools(2), values, SGD, predict, seed=SEED)
+    runtime = DistributedRuntime(program, pools(2), values, SGD, seed=SEED)
     here = LocalRuntime(program, cluster_of(2), values, SGD, seed=SEED)
     seen = []
     for n in range(2):
@@ -200,7 +200,7 @@ def test_predictions_draw_by_keys_of_their_own(pools: Pools) -> None:
         for i, part in enumerate(inputs[0].split(2)):
             with draws(evaluated, SEED, n, i, phase="predict"), torch.no_grad():
                 wanted.append(model.eval()(part))
-        (found,) = runtime.predict(inputs).values()
+        found = torch.cat([output for (output,) in runtime.predict(predict, inputs)])
         assert_close({"outputs": found}, {"outputs": torch.cat(wanted)})
         local_parts = here.predict(predict, inputs).values()
         assert_close({"outputs": torch.cat(list(local_parts))}, {"outputs": found})

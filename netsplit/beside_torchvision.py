@@ -1,0 +1,72 @@
+"""torchvision, also beside a build of torch that its compiled operators do not fit.
+
+torchvision's wheels are compiled for torch with CUDA. Beside torch for CPUs alone their library does not
+load, and then ``import torchvision`` fails, and with it that of whoever imports it (Hugging Face's
+transformers), because it describes two detection operators which that library would have declared. Declaring
+them is all that is missing. `import netsplit` sees to it that they are declared just before torchvision is
+first imported. Where the library loads, nothing is declared and nothing is different.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["import_torchvision", "install"]
+
+SCHEMAS = {
+    "torchvision::nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+}
+
+
+class _BeforeTorchvision(MetaPathFinder):
+    """Finds nothing itself."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            _prepare()
+        return None
+
+
+def install() -> None:
+    """Be asked before torchvision is imported; imports nothing itself."""
+    there = any(isinstance(finder, _BeforeTorchvision) for finder in sys.meta_path)
+    if not there and "torchvision" not in sys.modules:
+        sys.meta_path.insert(0, _BeforeTorchvision())
+
+
+def import_torchvision() -> ModuleType:
+    """The package with ``models``, ``ops`` and ``transforms``; it takes about a second, so call it late.
+
+    Raises:
+        ImportError: torchvision is not installed.
+    """
+    install()
+    return importlib.import_module("torchvision")
+
+
+def _prepare() -> None:
+    import torch
+
+    found = PathFinder.find_spec("torchvision")
+    if found is None or found.origin is None:
+        return
+    # What an import that failed left behind would be taken for whole.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    try:
+        for library in Path(found.origin).parent.glob("_C*.so"):
+            torch.ops.load_library(str(library))
+    except OSError:
+        for name, schema in SCHEMAS.items():
+            if not torch._C._jit_get_schemas_for_operator(name):
+                torch.library.define(name, schema)

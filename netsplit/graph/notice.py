@@ -1,0 +1,68 @@
+"""What the user changes in a model after it was captured, which the captured step does not see.
+
+Looked for at the first batches, and then ever more seldom: whoever changes an attribute while training (a
+temperature, a weight of a loss) does so at every step or every epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.keep import changed_state, state_of
+
+__all__ = ["Notice"]
+
+_SELDOM = 64
+
+
+class Notice:
+    """How a model and its loss stood when they were captured.
+
+    Args:
+        constants: the tensors of the model's code that are no parameters, as captured.
+    """
+
+    def __init__(self, model: nn.Module, loss: Any, constants: Mapping[str, Tensor]) -> None:
+        self.roots = [("the model", model), ("the loss", loss)]
+        self.constants = dict(constants)
+        self.versions = {k: tensor._version for k, tensor in constants.items()}
+        self.state = state_of(self.roots, {})
+        self.trained = self._trained()
+        self.batches = 0
+
+    def look(self) -> None:
+        """Called at every batch.
+
+        Raises:
+            NetSplitError: names what has changed, and what to do.
+        """
+        self.batches += 1
+        if self.batches % _SELDOM and self.batches & (self.batches - 1):
+            return
+        what = self._changed()
+        if what is not None:
+            raise NetSplitError(
+                f"{what} has been changed since the model was split, which its captured step does not see: "
+                "put what changes while training into the batch, as a tensor, or call parallelize again."
+            )
+
+    def _changed(self) -> str | None:
+        moved = [k for k, tensor in self.constants.items() if tensor._version != self.versions[k]]
+        if moved:
+            return f"the tensor '{moved[0]}'"
+        switched = [k for k, on in self._trained().items() if self.trained.get(k, on) != on]
+        if switched:
+            return f"requires_grad of '{switched[0]}'"
+        return next(iter(changed_state(self.state, state_of(self.roots, {}))), None)
+
+    def _trained(self) -> dict[str, bool]:
+        return {
+            f"{where}{name}": p.requires_grad
+            for where, root in zip(("", "loss."), (root for _, root in self.roots), strict=True)
+            if isinstance(root, nn.Module)
+            for name, p in root.named_parameters()
+        }

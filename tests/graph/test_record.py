@@ -1,0 +1,289 @@
+"""What a recording notes of every operator call, beside the operator."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from netsplit.graph import Graph, Node, capture, capture_inference, dumps
+from tests.nets import CASES
+
+QUICK = settings(deadline=None, max_examples=15)
+
+
+def captured(model: nn.Module, width: int = 4, autocast: str | None = None) -> Graph:
+    batch = (torch.randn(2, width), torch.randn(2, width))
+    return capture(model, nn.MSELoss(), batch, autocast=autocast)
+
+
+def only(graph: Graph, kind: str) -> Node:
+    (node,) = [node for node in graph if node.kind == kind]
+    return node
+
+
+class Modes(nn.Module):
+    """One operator of its own kind in every kind of block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        with torch.no_grad():
+            still = y.sin()
+            with torch.enable_grad():
+                y = y + y.cos()
+        with torch.autocast("cpu", torch.bfloat16):
+            low = y.exp2()
+            with torch.autocast("cpu", enabled=False):
+                y = y.tanh()
+        torch.set_default_dtype(torch.float64)
+        twice = torch.full((4,), 2.0)
+        torch.set_default_dtype(torch.float32)
+        return y + still + low + torch.full((4,), 3.0) + twice.float().sqrt()
+
+
+def test_every_node_has_the_modes_that_it_was_called_in() -> None:
+    graph = captured(Modes())
+    assert {node.kind for node in graph if node.no_grad} == {"sin"}
+    assert {node.kind: node.autocast for node in graph if node.autocast} == {"exp2": "bfloat16"}
+    wide, plain = (node for node in graph if node.kind == "full")
+    assert (wide.default_dtype, plain.default_dtype) == ("float64", None)
+    assert graph.variables[wide.outputs[0]].dtype == "float64"
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_modes_are_told_by_what_differs_from_the_graphs_own() -> None:
+    graph = captured(Modes(), autocast="bfloat16")
+    assert graph.autocast == "bfloat16"
+    assert {node.kind: node.autocast for node in graph if node.autocast} == {"tanh": "off"}
+
+
+class Deep(nn.Module):
+    """Each of `blocks` is run in a checkpoint or not."""
+
+    def __init__(self, kept: list[bool], reentrant: bool) -> None:
+        super().__init__()
+        self.kept, self.reentrant = kept, reentrant
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in kept)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * torch.ones(4, requires_grad=False)
+        for block, kept in zip(self.blocks, self.kept, strict=True):
+            x = block(x) if kept else checkpoint(block, x, use_reentrant=self.reentrant)
+        return x
+
+
+@QUICK
+@given(kept=st.lists(st.booleans(), min_size=1, max_size=5))
+def test_a_checkpoint_has_a_name_of_its_own_for_all_its_nodes(kept: list[bool]) -> None:
+    graph = captured(Deep(kept, reentrant=False))
+    of_block: dict[str, set[str]] = {}
+    for node in graph:
+        if node.module.startswith("blocks."):
+            of_block.setdefault(node.module.split(".")[1], set()).add(node.checkpoint)
+        else:
+            assert node.checkpoint == ""
+    assert all(len(names) == 1 for names in of_block.values())
+    names = [name for i in range(len(kept)) for name in of_block[str(i)]]
+    assert [name == "" for name in names] == kept
+    assert all(count == 1 for name, count in Counter(names).items() if name)
+
+
+def test_a_reentrant_checkpoint_of_what_carries_no_gradient_gives_none() -> None:
+    """As plain PyTorch does: the first one's input is the batch."""
+    graph = captured(Deep([False, True], reentrant=True))
+    inner = [node for node in graph if node.module.startswith("blocks.0")]
+    assert len(inner) == 2
+    assert all(node.no_grad and node.checkpoint for node in inner)
+    assert not any(graph.variables[k].requires_grad for node in inner for k in node.outputs)
+
+
+def helper(x: Tensor) -> Tensor:
+    return x.sin()
+
+
+HELPERS_LINE = inspect.getsourcelines(helper)[1] + 1
+
+
+class Lines(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.GELU()))
+        self.loop = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = self.loop(x)
+        return helper(self.inner(x))
+
+
+def test_a_node_has_the_line_and_the_module_that_called_it() -> None:
+    graph = captured(Lines())
+    assert only(graph, "sin").source == f"{__file__}:{HELPERS_LINE}"
+    assert only(graph, "gelu").module == "inner.1.0"
+    assert only(graph, "sin").module == ""
+    assert Counter(node.module for node in graph if node.kind == "linear") == {"loop": 2, "inner.0": 1}
+    first = inspect.getsourcelines(Lines.forward)[1]
+    assert {node.source for node in graph if node.module == "loop"} == {f"{__file__}:{first + 2}"}
+
+
+def test_what_torch_calls_for_the_step_itself_has_no_line_of_the_users() -> None:
+    """Not that of whoever asked for a capture, say."""
+    assert only(captured(Lines()), "mse_loss").source == ""
+
+
+def _saves(function: Callable[[Tensor], Tensor]) -> tuple[Node, Graph]:
+    class Saves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return function(self.layer(x))
+
+    graph = captured(Saves())
+    (node,) = [node for node in graph if "linear" in node.inputs]
+    return node, graph
+
+
+@pytest.mark.parametrize(
+    ("function", "names", "other"),
+    [
+        (torch.sin, ["input"], 0),
+        (torch.tanh, ["output"], 0),
+        (lambda x: x + 1.0, [], 0),
+        (lambda x: x * x, ["input"], 0),
+        (lambda x: F.dropout(x, 0.5, True), [], 2 * 4 * 1),  # the mask, a byte an element
+        (lambda x: F.layer_norm(x, (4,)), ["input"], 2 * 2 * 4),  # mean and inverse deviation, float32
+    ],
+    ids=["sin", "tanh", "add", "square", "dropout", "layer_norm"],
+)
+def test_saved_tensors_are_those_that_autograd_keeps(
+    function: Callable[[Tensor], Tensor], names: list[str], other: int
+) -> None:
+    node, _ = _saves(function)
+    known = {"input": node.inputs[0], "output": node.outputs[0]}
+    assert set(node.saved) == {known[name] for name in names}
+    assert node.saved_bytes == other
+
+
+def test_nothing_is_saved_where_autograd_is_off() -> None:
+    assert only(captured(Modes()), "sin").saved == ()
+
+
+class Wasteful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.unread = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        self.unread(y).exp().sum()  # nobody reads it
+        F.dropout(y.cos(), 0.5)  # nobody reads it, but it draws before the next one draws
+        return F.dropout(y, 0.5)
+
+
+def test_what_nothing_depends_on_is_left_out_but_for_draws() -> None:
+    graph = captured(Wasteful())
+    kinds = Counter(node.kind for node in graph)
+    assert kinds == {"linear": 1, "cos": 1, "dropout": 2, "broadcast_tensors": 1, "mse_loss": 1}
+    assert set(graph.initializers) == {"layer.weight", "layer.bias"}
+
+
+ODD = [
+    "linear",
+    "batch_0",
+    "model",
+    "loss",
+    "found",
+    "batch",
+    "T",
+    "weight of",
+    "forward_",
+    "class",
+    "a-b",
+    "ü",
+]
+
+
+@QUICK
+@given(names=st.lists(st.sampled_from(ODD), min_size=1, max_size=6, unique=True))
+def test_any_names_of_submodules_do(names: list[str]) -> None:
+    model = nn.Sequential()
+    for name in names:
+        model.add_module(name, nn.Linear(4, 4))
+    graph = captured(model)
+    assert [node.module for node in graph if node.kind == "linear"] == names
+    keys = {k for init in graph.initializers.values() for k in (init.name, *init.aliases)}
+    assert keys == set(model.state_dict())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_names_are_unique_and_a_second_capture_gives_an_equal_graph(name: str) -> None:
+    case = CASES[name]
+    model = case.fresh()
+    first, again = (capture(model, case.loss, case.batch(4)) for _ in range(2))
+    anew = capture(case.fresh(), case.loss, case.batch(4))
+    assert first == again == anew
+    assert dumps(first) == dumps(again) == dumps(anew)
+    made = [k for node in first for k in node.outputs if k]
+    assert len(set(made)) == len(made)
+    assert not set(made) & set(first.input_variables)
+
+
+def test_a_second_capture_gives_whole_modules_and_literals_their_names() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + torch.tensor([1.0, 2.0, 3.0, 4.0])
+            return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+    first, again = captured(nn.Sequential(Both(), Both())), captured(nn.Sequential(Both(), Both()))
+    assert list(first.calls) == list(again.calls) == ["netsplit.call.Both", "netsplit.call.Both_1"]
+    assert first.constants.keys() == again.constants.keys()
+    assert len(first.constants) == 0  # each is within its module
+
+
+class Literal(nn.Module):
+    def __init__(self, last: float = 4.0) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.last = last
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + torch.tensor([1.0, 2.0, 3.0, self.last])
+
+
+def test_a_literal_is_named_by_what_it_holds() -> None:
+    (four,), (same,), (five,) = (captured(Literal(each)).constants for each in (4.0, 4.0, 5.0))
+    assert four == same != five
+    graph = captured(nn.Sequential(Literal(), Literal()))
+    assert len(graph.constants) == 2  # one each, so that they need not share a device
+    assert len({tuple(t.tolist()) for t in graph.constants.values()}) == 1
+
+
+@QUICK
+@given(modes=st.lists(st.booleans(), min_size=1, max_size=4))
+def test_each_module_is_captured_in_the_mode_that_it_is_in(modes: list[bool]) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in modes))
+    for block, training in zip(model, modes, strict=True):
+        block.train(training)
+    norms = [node for node in captured(model) if node.kind == "batch_norm"]
+    assert [node.args[5] for node in norms] == modes
+    assert [block.training for block in model] == modes
+    inference = capture_inference(model, torch.randn(2, 4))
+    assert [node.args[5] for node in inference if node.kind == "batch_norm"] == [False] * len(modes)
