@@ -110,7 +110,7 @@ class LocalRuntime:
         key: DrawKey | None,
     ) -> dict[tuple[str, int], Tensor]:
         for name, executor in executors.items():
-            own = [{k: feed[k] for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+            own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
             executor.begin(own, shares, step, key)
         at = dict.fromkeys(program.devices, 0)
         for name in program.order:
