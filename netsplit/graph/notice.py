@@ -6,17 +6,22 @@ temperature, a weight of a loss) does so at every step or every epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.keep import changed_state, state_of
+from netsplit.graph.keep import State, changed_state
 
 __all__ = ["Notice"]
 
 _SELDOM = 64
+_DEPTH = 4
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None))
+_INTERNAL = frozenset({"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"})
 
 
 class Notice:
@@ -30,7 +35,7 @@ class Notice:
         self.roots = [("the model", model), ("the loss", loss)]
         self.constants = dict(constants)
         self.versions = {k: tensor._version for k, tensor in constants.items()}
-        self.state = state_of(self.roots, {})
+        self.state = self._state()
         self.trained = self._trained()
         self.batches = 0
 
@@ -57,7 +62,17 @@ class Notice:
         switched = [k for k, on in self._trained().items() if self.trained.get(k, on) != on]
         if switched:
             return f"requires_grad of '{switched[0]}'"
-        return next(iter(changed_state(self.state, state_of(self.roots, {}))), None)
+        return next(iter(changed_state(self.state, self._state())), None)
+
+    def _state(self) -> State:
+        """Numbers and texts among the attributes of the modules, and within containers there."""
+        found: State = {}
+        for where, root in self.roots:
+            for path, each in _modules(where, root):
+                for key, value in vars(each).items():
+                    if key not in _INTERNAL and not key.endswith("_hooks"):
+                        _collect(found, f"'{key}' of {path}", value)
+        return found
 
     def _trained(self) -> dict[str, bool]:
         return {
@@ -66,3 +81,23 @@ class Notice:
             if isinstance(root, nn.Module)
             for name, p in root.named_parameters()
         }
+
+
+def _modules(where: str, root: Any) -> Iterator[tuple[str, Any]]:
+    """A model's modules by name; of a loss that is an object of another kind, itself."""
+    if isinstance(root, nn.Module):
+        for path, module in root.named_modules():
+            yield f"{path or where} ({type(module).__name__})", module
+    elif not isinstance(root, FunctionType | MethodType | partial) and hasattr(root, "__dict__"):
+        yield f"{where} ({type(root).__name__})", root
+
+
+def _collect(found: State, name: str, value: Any, depth: int = 0) -> None:
+    if isinstance(value, _SIMPLE):
+        found[name] = value
+    elif isinstance(value, dict) and depth < _DEPTH:
+        for key, item in dict.items(value):
+            _collect(found, f"{name}[{key!r}]", item, depth + 1)
+    elif isinstance(value, list | tuple) and depth < _DEPTH:
+        for i, item in enumerate(value):
+            _collect(found, f"{name}[{i}]", item, depth + 1)
