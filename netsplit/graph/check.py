@@ -239,8 +239,8 @@ class _Check:
                 continue
             if self.graph.calls and _has_nan(b) and not _has_nan(a):
                 raise CaptureError(
-                    f"{self.name} has code that stays whole ({self._whole()}) and reads parameters or buffers "
-                    "it is not given (from a closure, an attribute or a class), which train elsewhere: "
+                    f"{self.name} has code that stays whole ({self._whole()}) and reads parameters or "
+                    "buffers it is not given (from a closure, an object, a class), which train elsewhere: "
                     "give them as arguments, or compute with them in the forward."
                 )
             changed = changed_state(*self.states[-2:])
