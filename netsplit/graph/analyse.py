@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import networkx
 import torch
 
 from netsplit.graph.ir import INITIALIZER, Graph
@@ -84,7 +85,26 @@ def _in_place_units(graph: Graph, facts: Facts) -> tuple[tuple[str, ...], ...]:
             if graph.position[name] <= last or key in owned or _reads_older(graph, facts, name, key, last)
         ]
         groups.append(_convex_closure(graph, members))
-    return _merged(graph, groups)
+    return _without_circles(graph, _merged(graph, groups))
+
+
+def _without_circles(graph: Graph, units: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """Units that each need something of the other (two buffers that change places) become one."""
+    if len(units) < 2:
+        return units
+    unit_of = {name: unit[0] for unit in units for name in unit}
+    needs = networkx.DiGraph()
+    for name in graph.nodes:
+        here = unit_of.get(name, name)
+        needs.add_edges_from(
+            (unit_of.get(u, u), here) for u in graph.predecessors[name] if unit_of.get(u, u) != here
+        )
+    members: dict[str, list[str]] = {}
+    for name in graph.nodes:
+        members.setdefault(unit_of.get(name, name), []).append(name)
+    circles = [each for each in networkx.strongly_connected_components(needs) if len(each) > 1]
+    joined = [[name for first in circle for name in members[first]] for circle in circles]
+    return _merged(graph, [*(list(unit) for unit in units), *joined]) if joined else units
 
 
 def _reads_older(graph: Graph, facts: Facts, name: str, key: int, last: int) -> bool:

@@ -1,0 +1,28 @@
+"""Two buffers that swap roles at every step, as double buffers do."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Swapping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+        self.register_buffer("front", torch.ones(5))
+        self.register_buffer("back", torch.full((5,), 0.25))
+
+    def forward(self, x):
+        y = self.fc(x) * self.front.clone() + self.back
+        self.front, self.back = self.back, self.front
+        return y
+
+
+def build():
+    return Swapping()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"
