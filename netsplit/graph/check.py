@@ -127,10 +127,11 @@ class _Check:
         batches = (self.batch.tensors, valid_other_values(self.step, self.batch.tensors))
         for call, tensors in enumerate(batches):
             self._move_weights(call)
+            early = self._before_the_model(tensors) if call == 0 else None
             with _no_other_draws(self.name):
                 plain = self._plain(call, tensors)
             self.states.append(state_of(self.model, self.loss))
-            ours = self._captured(call, tensors)
+            ours = self._captured(call, tensors) if early is None else early
             self._compare(call, plain, ours)
         changed = changed_state(*self.states[-2:])
         if changed:
@@ -139,6 +140,18 @@ class _Check:
             )
         if self._order_may_matter():
             self._check_order(batches)
+
+    def _before_the_model(self, tensors: tuple[Tensor, ...]) -> list[Tensor] | None:
+        """The captured step where nothing has run yet, as on a worker: what stays whole may not lean on that.
+
+        None: it failed, which may be the batch's fault; the model shows.
+        """
+        try:
+            return self._captured(0, tensors)
+        except CaptureError:
+            for tensor in self.ours.values():
+                tensor.grad = None
+            return None
 
     def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         buffers = self._buffers()

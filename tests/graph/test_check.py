@@ -117,7 +117,7 @@ FOUND: dict[type[nn.Module], str] = {
     StaleAlias: r"StaleAlias would not train as in plain PyTorch: the loss differs at a second step",
     PythonsRandom: r"draws from Python's random, which a captured step would do once and for all",
     NumPysRandom: r"draws from numpy.random, which a captured step would do once and for all",
-    GrowsAList: r"'losses' of the model \(GrowsAList\) \(its length\)",
+    GrowsAList: r"'losses' of the model \(GrowsAList\) is another",
 }
 
 
