@@ -286,6 +286,11 @@ class Session:
         example = whole.rows(0, size).own()
         options: dict[str, Any] = {"autocast": autocast, "device_type": _device_type(self.spec, autocast)}
         log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
+        if any(p.grad is not None for p in model.parameters()):
+            log.warning(
+                "parameters of %s hold gradients already: the split model begins without them",
+                type(model).__name__,
+            )
         graph = checked_capture(model, loss, example, check, **options)
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
