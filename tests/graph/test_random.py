@@ -27,7 +27,8 @@ from netsplit.graph.random import (
     operator_draws,
     seed_generators,
 )
-from netsplit.graph.whole import FunctionCall, Slot
+from netsplit.graph.tree import flatten
+from netsplit.graph.whole import FunctionCall
 from tests.nets import DRAWING, DROPPED
 
 ATEN = torch.ops.aten
@@ -207,7 +208,7 @@ def test_a_python_call_is_seeded_once_and_counts_as_one_node() -> None:
         def backward(ctx: object, gradient: Tensor) -> Tensor:
             return gradient
 
-    one = ((Slot(0),), {})
+    _, one, _ = flatten(((x,), {}))
     calls = {f"{CALL}.{each.__name__}": FunctionCall(each, one) for each in (Twice, Quiet)}
     with draws(replace(graph, calls=calls), 1):
         found = F.dropout(Quiet.apply(Twice.apply(F.dropout(x, 0.5))), 0.5)

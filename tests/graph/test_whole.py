@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -25,7 +23,8 @@ from netsplit.graph.batch import Batch
 from netsplit.graph.check import check_capture
 from netsplit.graph.ir import CALL, HOOK
 from netsplit.graph.random import DrawKey
-from netsplit.graph.whole import FunctionCall, GradientHook, ModuleCall, filled, skeleton_of, tensors_of
+from netsplit.graph.tree import flatten
+from netsplit.graph.whole import FunctionCall, GradientHook, ModuleCall, skeleton_of
 from netsplit.program import GPipe
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
@@ -274,27 +273,6 @@ def test_two_workers_train_what_the_plain_loop_trains(workers: WorkerPool, name:
     assert any(not torch.equal(wanted.state[k], t) for k, t in case.fresh().state_dict().items())
 
 
-Nested = st.recursive(
-    st.one_of(st.integers(), st.none(), st.text(max_size=3), st.builds(lambda: torch.rand(2))),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(st.text(max_size=2), inner, max_size=3),
-        st.tuples(inner, inner),
-    ),
-    max_leaves=8,
-)
-
-
-@settings(deadline=None, max_examples=40)
-@given(values=Nested)
-def test_a_structure_taken_apart_and_filled_again_is_the_same(values: Any) -> None:
-    structure, tensors = tensors_of(values)
-    again, same = tensors_of(filled(structure, tensors))
-    assert all(a is b for a, b in zip(tensors, same, strict=True))
-    assert repr(again) == repr(structure)
-    assert "tensor(" not in repr(structure)
-
-
 def test_hooks_see_the_gradient_one_after_another_and_only_where_there_is_one() -> None:
     call = GradientHook([halved, lambda gradient: None, clipped])
     x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -310,8 +288,8 @@ def test_a_skeleton_has_no_values_and_a_call_leaves_none_in_it() -> None:
     module = Experts()
     names = [(name,) for name, _ in (*module.named_parameters(), *module.named_buffers())]
     own = [t.detach().clone() for t in (*module.parameters(), *module.buffers())]
-    structure, given_ = tensors_of(((torch.randn(4, 6),), {}))
-    call = ModuleCall(skeleton_of(module).eval(), names, structure, (len(names) - 1,), (0, 1))
+    given_, structure, _ = flatten(((torch.randn(4, 6),), {}))
+    call = ModuleCall(skeleton_of(module).eval(), names, structure, (len(names) - 1,))
     results = call(*own, *given_)
     assert all(map(torch.equal, results, module.eval()(*given_)))
     assert int(own[-1].sum()) == 4
@@ -328,9 +306,9 @@ def test_what_a_whole_module_assigns_to_a_buffer_is_written_into_it_and_views_ar
             self.last = x.detach().sum(0)
             return x, x[:1]
 
-    structure, (x,) = tensors_of(((torch.ones(2, 3),), {}))
+    (x,), structure, _ = flatten(((torch.ones(2, 3),), {}))
     last = torch.zeros(3)
-    results = ModuleCall(skeleton_of(Assigns()), [("last",)], structure, (0,), (0, 1))(last, x)
+    results = ModuleCall(skeleton_of(Assigns()), [("last",)], structure, (0,))(last, x)
     assert last.tolist() == [2.0, 2.0, 2.0]
     assert all(result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() for result in results)
 
