@@ -62,7 +62,8 @@ class Notice:
         switched = [k for k, on in self._trained().items() if self.trained.get(k, on) != on]
         if switched:
             return f"requires_grad of '{switched[0]}'"
-        return next(iter(changed_state(self.state, self._state())), None)
+        now = {name: value for name, value in self._state().items() if name in self.state}
+        return next(iter(changed_state(self.state, now)), None)  # nothing captured knows of what is new
 
     def _state(self) -> State:
         """Numbers and texts among the attributes of the modules, and within containers there."""
