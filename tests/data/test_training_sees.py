@@ -21,6 +21,7 @@ class Watcher:
     """Keeps the batches it is trained and evaluated with; fails once, at the batch of number `fails_at`."""
 
     batch_size = 3
+    stepped_rates = (0.1,)
 
     def __init__(self, fails_at: int = -1) -> None:
         self.runtime: Any = None
@@ -41,6 +42,12 @@ class Watcher:
         self, inputs: Tensor, targets: Tensor, bytes_too: bool = False, **_: object
     ) -> tuple[float, Timeline]:
         return self.train_batch(inputs, targets), Timeline((), 0.0, {})
+
+    def check_length(self, epochs: int, steps_per_epoch: int) -> None:
+        pass
+
+    def end_epoch(self, loss: float) -> None:
+        pass
 
     def evaluate(self, batches: Iterable[tuple[Tensor, Tensor]], metric: object) -> float:
         self.tested.extend(batches)

@@ -99,7 +99,7 @@ def test_the_graph_is_the_same_with_and_without_memory(name: str) -> None:
     graphs = []
     for model, device in ((build(config_of(name)), "cpu"), (on_meta(name), "meta")):
         inputs, targets = SUBJECTS[name].batch(name, 2, device)
-        graphs.append(capture(model, nn.CrossEntropyLoss(), ((inputs,), (targets,))))
+        graphs.append(capture(model.train(), nn.CrossEntropyLoss(), ((inputs,), (targets,))))
     assert graphs[0] == graphs[1]
 
 
