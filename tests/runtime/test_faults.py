@@ -27,7 +27,7 @@ from netsplit.runtime.worker import Worker
 from tests.nets import CASES, SGD, cluster_of
 
 CASE = CASES["chain"]
-TIMEOUT_S = 2.0
+TIMEOUT_S = 4.0
 SOON_S = 3 * TIMEOUT_S + 4.0  # the timeout twice, the peers' grace, the stop; and a busy machine
 
 
