@@ -155,7 +155,7 @@ def _recorded(job: _Job) -> Graph:
     recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants, job.grad)
     names = [f"batch_{i}" for i in range(len(job.batch))]
     inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
-    whole = {key: _Kept(job, recorder, module) for key, module in job.whole.items()}
+    whole = {key: _Kept(job, recorder) for key in job.whole}
     context = autocast_context(job.autocast, job.device_type) if job.autocast else nullcontext()
     with (
         enable_python_dispatcher(),
@@ -190,7 +190,7 @@ def _outputs(recorder: Recorder, tensors: Sequence[Tensor]) -> list[str]:
 class _Kept:
     """Records each call of a module that stays whole, by what was observed of it."""
 
-    def __init__(self, job: _Job, recorder: Recorder, module: nn.Module) -> None:
+    def __init__(self, job: _Job, recorder: Recorder) -> None:
         self.job = job
         self.recorder = recorder
         self.calls = 0
@@ -207,11 +207,7 @@ class _Kept:
         given = [recorder.ours(tensor) for tensor in tensors]
         names: dict[int, list[str]] = {}
         own: dict[int, Tensor] = {}
-        pairs = [
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False),
-        ]
-        for name, tensor in pairs:
+        for name, tensor in named_tensors(module).items():
             own[tensor._cdata] = tensor
             names.setdefault(tensor._cdata, []).append(name)
         writes = tuple(i for i, tensor in enumerate(own.values()) if not isinstance(tensor, nn.Parameter))

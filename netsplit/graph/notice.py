@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.keep import State, changed_state
+from netsplit.graph.reach import SIMPLE
 
 __all__ = ["Notice"]
 
 _SELDOM = 64
 _DEPTH = 4
-_SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _INTERNAL = frozenset({"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"})
 
 
@@ -94,7 +94,7 @@ def _modules(where: str, root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _collect(found: State, name: str, value: Any, depth: int = 0) -> None:
-    if isinstance(value, _SIMPLE):
+    if isinstance(value, SIMPLE):
         found[name] = value
     elif isinstance(value, dict) and depth < _DEPTH:
         for key, item in dict.items(value):

@@ -24,14 +24,11 @@ __all__ = ["StandIns", "attribute_tensors", "named_tensors", "refuse_sharing"]
 def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
     """Every parameter and buffer under all its names: the model's own, and the loss's behind a prefix."""
     found: dict[str, Tensor] = {}
-    for module, prefix in ((model, ""), (loss, "")):
-        if not isinstance(module, nn.Module):
-            continue
-        tensors: dict[str, Tensor] = {**dict(module.named_parameters(remove_duplicate=False))}
-        tensors |= dict(module.named_buffers(remove_duplicate=False))
-        if module is loss:
-            prefix = _free_prefix(found)
-        found |= {prefix + name: tensor for name, tensor in tensors.items()}
+    for module in (model, loss):
+        if isinstance(module, nn.Module):
+            prefix = _free_prefix(found) if module is loss else ""
+            for named in (module.named_parameters, module.named_buffers):
+                found |= {prefix + name: tensor for name, tensor in named(remove_duplicate=False)}
     return found
 
 
@@ -77,9 +74,8 @@ class StandIns:
         self._attributes = {t._cdata: name for _, _, name, t in attribute_tensors(model)}
         by_tensor: dict[int, list[str]] = {}
         self._known = named_tensors(model, loss)
-        self._trained = {
-            t._cdata for t in self._known.values() if t.requires_grad
-        }  # whatever is switched later
+        # As it is to begin with, whatever the forward switches.
+        self._trained = {t._cdata for t in self._known.values() if t.requires_grad}
         for name, tensor in self._known.items():
             by_tensor.setdefault(tensor._cdata, []).append(name)
         for identity, (first, *others) in by_tensor.items():
@@ -97,9 +93,7 @@ class StandIns:
         name, count = self._name_of.get(tensor._cdata), 1
         if name is None:
             first = name = self._constant(tensor)
-            while (
-                name in self.fake
-            ):  # the same value again: one name for all would tie its users to one device
+            while name in self.fake:  # one name for equal values would tie all their users to one device
                 count += 1
                 name = f"{first} {count}"
         is_constant = tensor._cdata not in self._name_of

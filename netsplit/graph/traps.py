@@ -145,10 +145,9 @@ def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
     if not asked or not given:
         return {id(tensor) for tensor in asked}
     try:
-        with torch._C.DisableTorchFunction():  # it is not the model that asks for gradients here
-            found = torch.autograd.grad(
-                given, asked, [torch.empty_like(t) for t in given], retain_graph=True, allow_unused=True
-            )
+        found = torch.autograd.grad(
+            given, asked, [torch.empty_like(t) for t in given], retain_graph=True, allow_unused=True
+        )
     except Exception:
         return {id(tensor) for tensor in asked}
     return {id(tensor) for tensor, gradient in zip(asked, found, strict=True) if gradient is not None}

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from netsplit.graph.stand_ins import named_tensors
 from netsplit.graph.tree import Tree, flatten
 
 __all__ = ["FunctionCall", "GradientHook", "ModuleCall", "skeleton_of"]
@@ -101,7 +102,7 @@ class ModuleCall:
     def is_of(self, module: nn.Module) -> bool:
         """Whether this is a call of that module, as far as its class and its tensors' names tell."""
         same = type(module).__name__ == self.__name__ == type(self.module).__name__
-        return same and {k for k, _ in _tensors(module)} == {k for names in self.names for k in names}
+        return same and named_tensors(module).keys() == {k for names in self.names for k in names}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         own, given = tensors[: len(self.names)], tensors[len(self.names) :]
@@ -132,11 +133,6 @@ def _holding(
         for each, tensor in zip(places, tensors, strict=True):
             for store, leaf in each:
                 store[leaf] = torch.empty_like(tensor, device="meta")
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
 
 
 def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
