@@ -22,11 +22,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 
 from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph.constants import constant_value
 from netsplit.graph.ir import CALL
-from netsplit.graph.operators import resolve, written_by_schema
+from netsplit.graph.operators import written_by_schema
 from netsplit.graph.random import operator_draws
 from netsplit.graph.stand_ins import StandIns
-from netsplit.graph.template import decode, encode, references
+from netsplit.graph.template import encode
 from netsplit.graph.words import frame_of, line_of, user_frame
 
 __all__ = ["Call", "Recorder", "Unrecordable"]
@@ -338,7 +339,8 @@ class Recorder(SchemaCheckMode):
             return known
         found = self.constant_value(args[0])
         if found is not None and func is not _ATEN.equal.default:
-            return found.item()
+            with torch.utils._python_dispatch._disable_current_modes():
+                return found.item()
         raise self.failure("it needs the value of a tensor")
 
     def constant_value(self, tensor: Tensor) -> Tensor | None:
@@ -346,7 +348,7 @@ class Recorder(SchemaCheckMode):
         found = self._known(tensor)
         if not found:
             return None
-        return _Constants(self).of(*next(iter(found.items())))
+        return constant_value(self, *next(iter(found.items())))
 
     def comes_up(self, error: BaseException) -> None:
         """Remember the modules around an error, before they are left."""
@@ -362,46 +364,6 @@ class Recorder(SchemaCheckMode):
         own = "not registered" in text and "Recorder" in text
         reason = "it has sizes or steps that depend on values" if value or own else line_of(error)
         return Unrecordable(reason, self.failed[1], frame_of(error) or user_frame())
-
-
-class _Constants:
-    """Values of variables that depend on literals alone, computed when they are asked for."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.producer = {k: call for call in recorder.calls for k in call.outputs if k}
-        written = {reference for call in recorder.calls for reference in call.writes}
-        self.written = {recorder.tensor(*each).untyped_storage()._cdata for each in written}
-
-    def of(self, tag: str, name: str) -> Tensor | None:
-        if tag == "init":
-            constant = self.recorder.stand_ins.constants.get(name)
-            fake = self.recorder.stand_ins.fake[name]
-            if constant is None or constant.is_meta or fake.untyped_storage()._cdata in self.written:
-                return None
-            return constant
-        call = self.producer.get(name)
-        if call is None or call.random or call.op.startswith(CALL):
-            return None
-        if self.recorder.tensors[name].untyped_storage()._cdata in self.written:
-            return None
-        return self._run(call, name)
-
-    def _run(self, call: Call, name: str) -> Tensor | None:
-        values: dict[tuple[str, str], Tensor] = {}
-        for tag, k in references([*call.args, *call.kwargs.values()]):
-            value = self.of(tag, k)
-            if value is None:
-                return None
-            values[tag, k] = value
-        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-            args = decode(call.args, lambda tag, k: values[tag, k], "cpu")
-            kwargs = {
-                key: decode(each, lambda tag, k: values[tag, k], "cpu") for key, each in call.kwargs.items()
-            }
-            result = resolve(call.op)(*args, **kwargs)
-        made: Tensor = result if isinstance(result, Tensor) else result[call.outputs.index(name)]
-        return made
 
 
 def _plain(tensor: Tensor) -> bool:
