@@ -1,7 +1,8 @@
 """From a step to its graph: recorded operator by operator, and what cannot be as single calls.
 
     record ──► Graph
-      └─ it cannot be: record again, the model told that it is being compiled (many then avoid values)
+      └─ it cannot be: record again, the model told that it is being compiled (many then avoid values,
+         and where a model goes wrong so, it is not told)
       └─ a part cannot be recorded ──► its module is observed on real values ──► record again, it stays whole
 
 The module is the innermost one around the line that stops the recording; where its outputs' sizes depend on
@@ -32,7 +33,7 @@ from netsplit.graph.keep import kept
 from netsplit.graph.observe import Kind, Observation, Observed, observe
 from netsplit.graph.record import Recorder, Unrecordable
 from netsplit.graph.stand_ins import named_tensors, refuse_sharing
-from netsplit.graph.traps import trapped
+from netsplit.graph.traps import said_to_compile, trapped
 from netsplit.graph.tree import flatten
 from netsplit.graph.whole import ModuleCall, skeleton_of
 from netsplit.graph.words import line_of, quoted, where_of
@@ -101,20 +102,34 @@ def graph_of_step(
     _refuse_tensors(model, loss)
     job = _Job(step, model, loss, batch, autocast, kind, constants, grad)
     first: Unrecordable | None = None
+    plain: Unrecordable | None = None
     for _ in range(_ATTEMPTS):
         try:
             with kept(model, loss), _quiet():
                 graph = _recorded(job)
         except Unrecordable as stop:
-            if job.compiling:
-                first = first or stop
-                _widen(job, stop, first)
-            job.compiling = True
+            if first is None and not job.compiling:
+                plain, job.compiling = stop, True
+                continue
+            if first is None and plain is not None and stop.fails and _fails_said_to_compile(job):
+                job.compiling, stop = False, plain
+            first = first or stop
+            _widen(job, stop, first)
         else:
             _tell(job, first)
             return graph
     assert first is not None
     raise _refusal(job, first, "no part of it around that line could be kept whole")
+
+
+def _fails_said_to_compile(job: _Job) -> bool:
+    """Whether the model goes wrong, on values too, where it believes that it is being compiled."""
+    try:
+        with said_to_compile():
+            observe(job.step, job.batch, ())
+    except Exception:
+        return True
+    return False
 
 
 def _refuse_tensors(model: nn.Module, loss: Any) -> None:

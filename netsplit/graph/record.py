@@ -49,13 +49,19 @@ class Unrecordable(BaseException):
     """
 
     def __init__(
-        self, reason: str, modules: tuple[nn.Module, ...], frame: str, differentiates: bool = False
+        self,
+        reason: str,
+        modules: tuple[nn.Module, ...],
+        frame: str,
+        differentiates: bool = False,
+        fails: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.modules = modules
         self.frame = frame
         self.differentiates = differentiates  # gradients go through more than these modules
+        self.fails = fails  # by an error of the code, or of running it without values
 
 
 @dataclass
@@ -363,7 +369,8 @@ class Recorder(SchemaCheckMode):
         value = any(word in text for word in ("DataDependent", "DynamicOutputShape", "data-dependent"))
         own = "not registered" in text and "Recorder" in text
         reason = "it has sizes or steps that depend on values" if value or own else line_of(error)
-        return Unrecordable(reason, self.failed[1], frame_of(error) or user_frame())
+        frame = frame_of(error) or user_frame()
+        return Unrecordable(reason, self.failed[1], frame, fails=not (value or own))
 
 
 def _plain(tensor: Tensor) -> bool:

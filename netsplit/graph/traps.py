@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -29,7 +30,7 @@ from netsplit.graph.stand_ins import attribute_tensors
 from netsplit.graph.tree import flatten
 from netsplit.graph.whole import FunctionCall
 
-__all__ = ["Whole", "trapped"]
+__all__ = ["Whole", "said_to_compile", "trapped"]
 
 Whole = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 """Records a call of a module that stays whole, and answers its result."""
@@ -63,14 +64,39 @@ def trapped(
                 torch_checkpoint, "_checkpoint_without_reentrant_generator", _checkpoint(recorder, names)
             )
         )
-        for flag in ("_is_compiling_flag", "_is_exporting_flag") if compiling else ():
-            stack.enter_context(mock.patch.object(torch.compiler, flag, True))
+        fakes = mock.patch.object(torch._subclasses, "FakeTensor", _Unseen)
+        stack.enter_context(said_to_compile() if compiling else fakes)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         for name in ("_grad_increment_nesting", "_jvp_increment_nesting"):
             stack.enter_context(mock.patch.object(eager_transforms, name, _refused(recorder)))
         stack.enter_context(_assignments(recorder, step))
         stack.enter_context(_Methods(recorder))
         yield
+
+
+@contextmanager
+def said_to_compile() -> Iterator[None]:
+    """The model is told that it is being compiled or exported."""
+    with ExitStack() as stack:
+        for flag in ("_is_compiling_flag", "_is_exporting_flag"):
+            stack.enter_context(mock.patch.object(torch.compiler, flag, True))
+        yield
+
+
+class _SeenByTorch(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, FakeTensor) and _asked_by_torch()
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, FakeTensor) and _asked_by_torch()
+
+
+class _Unseen(metaclass=_SeenByTorch):
+    """In place of `FakeTensor`: libraries that ask whether they are traced go the way they train."""
+
+
+def _asked_by_torch() -> bool:
+    return str(sys._getframe(2).f_globals.get("__name__")).partition(".")[0] == "torch"
 
 
 def _refused(recorder: Recorder) -> Callable[..., Any]:
