@@ -22,7 +22,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
@@ -32,6 +31,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.keep import kept
 from netsplit.graph.observe import Kind, Observation, Observed, observe
 from netsplit.graph.record import Recorder, Unrecordable
+from netsplit.graph.stand_in_mode import StandInMode
 from netsplit.graph.stand_ins import named_tensors, refuse_sharing
 from netsplit.graph.traps import said_to_compile, trapped
 from netsplit.graph.tree import flatten
@@ -166,7 +166,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _recorded(job: _Job) -> Graph:
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = StandInMode()
     recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants, job.grad)
     names = [f"batch_{i}" for i in range(len(job.batch))]
     inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
