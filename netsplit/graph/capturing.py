@@ -212,10 +212,12 @@ class _Kept:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = self.recorder
-        if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+        script = next((each for each in module.modules() if isinstance(each, torch.jit.ScriptModule)), None)
+        if script is not None:
             raise CaptureError(
-                f"a {type(module).__name__} would have to run whole on one device, and TorchScript within it "
-                "(torch.jit.script or trace) cannot be moved there: give the module as plain Python."
+                f"{script.original_name} is TorchScript (torch.jit.script or trace) in what must run "
+                "whole on one device, where TorchScript cannot be sent (a step of it depends on values, or "
+                "cannot be captured for another reason): give it as plain Python."
             )
         seen = self._observation(module)
         tensors, structure, _ = flatten((args, kwargs))
