@@ -20,16 +20,16 @@ import netsplit
 from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.experiment.session import Plan, Session, Study
 from netsplit.graph.ir import Graph
-from netsplit.parallel import ParallelModel
 from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.priority import topological_priority
+from netsplit.partition.common.priority import topological_priority
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.worker import Worker
-from netsplit.session import Plan, Session, Study
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
+from netsplit.training.parallel import ParallelModel
 
 __all__ = ["Cut", "Deployed", "Ours", "best_cut", "free_ideal", "unit_of", "unit_seconds"]
 

@@ -23,7 +23,7 @@ from benchmarks.settings import SUITES, Setting, settings_of
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.files import write_text
 from netsplit.partition import METHODS
-from netsplit.planning import check
+from netsplit.planning.decide import check
 
 SLOW = ("auto", "netsplit_exact", "netsplit", "pesto", "pesto_full")
 """Methods that search until their time is up; the others are heuristics."""

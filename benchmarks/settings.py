@@ -15,8 +15,9 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.config import build
 from netsplit.errors import NetSplitError
+from netsplit.formats.read import read_workload
 from netsplit.partition import METHODS, MEtf, MSct, MTopo, Partitioner, PipeDream, Problem
-from netsplit.workload import Workload, read_workload
+from netsplit.planning.workload import Workload
 
 __all__ = ["SUITES", "Setting", "settings_of"]
 

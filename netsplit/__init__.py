@@ -29,11 +29,11 @@ install()
 
 _HOME = {
     "Arguments": "netsplit.graph.batch",
-    "LearningRate": "netsplit.learning_rate",
+    "LearningRate": "netsplit.optim.learning_rate",
     "NetSplitError": "netsplit.errors",
-    "ParallelModel": "netsplit.parallel",
-    "ParameterGroups": "netsplit.optimizers",
-    "Session": "netsplit.session",
+    "ParallelModel": "netsplit.training.parallel",
+    "ParameterGroups": "netsplit.optim.optimizers",
+    "Session": "netsplit.experiment.session",
     "cpu_cluster": "netsplit.api",
     "draws": "netsplit.graph.plain_draws",
     "from_onnx": "netsplit.graph.onnx",

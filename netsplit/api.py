@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from netsplit.captures import MAX_PROGRAMS
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import ConfigError
+from netsplit.experiment.session import Session
 from netsplit.graph.calls import Loss
-from netsplit.learning_rate import LearningRate, SchedulerFactory, learning_rate
-from netsplit.optimizers import ForModel, for_model
-from netsplit.parallel import ParallelModel
+from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
+from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
 from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.measured import default_folder
 from netsplit.profile.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.session import Session
+from netsplit.training.captures import MAX_PROGRAMS
+from netsplit.training.parallel import ParallelModel
 
 __all__ = ["SCHEDULES", "cpu_cluster", "parallelize"]
-
-MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
 
 def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:

@@ -15,15 +15,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from netsplit.partition.capacity import read_bytes
-from netsplit.planning import SAME, CheckedPlan, check, objective_name, score_s
+from netsplit.partition.common.capacity import read_bytes
+from netsplit.planning.decide import SAME, CheckedPlan, check, objective_name, score_s
 from netsplit.profile.memory import memory_of
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Partitioner, Placement, Problem
-    from netsplit.partition.moved import Moved
-    from netsplit.partition.what_if import WhatIf
-    from netsplit.workload import Workload
+    from netsplit.planning.plan_diff import Moved
+    from netsplit.planning.what_if import WhatIf
+    from netsplit.planning.workload import Workload
 
 __all__ = ["Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
 
@@ -132,9 +132,9 @@ def explain_plan(
     console: Console, plan: CheckedPlan, partitioner: Partitioner, time_limit_s: float | None
 ) -> dict[str, Any]:
     """Print why the plan is as it is and what would help; answers both for the file."""
-    from netsplit.partition.explain import explain
-    from netsplit.partition.what_if import what_if, what_if_lines
-    from netsplit.workload import Simulated
+    from netsplit.planning.explanation.explain import explain
+    from netsplit.planning.what_if import what_if, what_if_lines
+    from netsplit.planning.workload import Simulated
 
     problem, placement = plan.problem, plan.placement
     program = problem.evaluate.program(placement) if isinstance(problem.evaluate, Simulated) else None
@@ -167,7 +167,7 @@ def show_moves(
 ) -> dict[str, Any]:
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
     from netsplit.partition.base import Placement
-    from netsplit.partition.moved import moved
+    from netsplit.planning.plan_diff import moved
 
     problem, free = plan.problem, replace(plan.problem, contiguous=False)
     if isinstance(other, Placement):

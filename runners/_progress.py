@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from netsplit.training import Epoch, Iteration
+from netsplit.training.epochs import Epoch, Iteration
 
 __all__ = ["ConsoleProgress"]
 

@@ -27,13 +27,13 @@ from runners._cases import cases_of, published_of
 from runners._entry import CONF, entry, sentence, tracker_of
 
 if TYPE_CHECKING:
-    from netsplit.cases import Cases
     from netsplit.cluster.local import ClusterSpec
-    from netsplit.learning_rate import LearningRate
-    from netsplit.optimizers import OptimizerFactory
+    from netsplit.experiment.cases import Cases
+    from netsplit.experiment.records import Comparison
+    from netsplit.optim.learning_rate import LearningRate
+    from netsplit.optim.optimizers import OptimizerFactory
     from netsplit.partition.base import Partitioner
     from netsplit.program.schedules import Schedule
-    from netsplit.records import Comparison
     from netsplit.tracking import Tracker
 
 __all__ = ["job", "main"]
@@ -86,7 +86,7 @@ def _each_case(
     console: Console,
 ) -> None:
     """A comparison for each, and the table of all; one that fails stops no other."""
-    from netsplit.cases import Cases, published_tags
+    from netsplit.experiment.cases import Cases, published_tags
 
     parts = {name: _checked(case, name) for name, case in cases.items()}
     for each in parts.values():
@@ -112,7 +112,7 @@ def _each_case(
 
 
 def _conclude(cases: Cases, folder: Path, console: Console) -> None:
-    from netsplit.cases import cases_figure
+    from netsplit.experiment.cases import cases_figure
 
     cases.write(folder)
     cases_figure(cases, folder / "cases.png")
@@ -167,12 +167,12 @@ def _comparison(
 
     import torch
 
-    from netsplit.comparison import Experiment, compare, with_length
-    from netsplit.forecast import forecast
-    from netsplit.optimizers import for_model
+    from netsplit.experiment.comparison import Experiment, compare, with_length
+    from netsplit.experiment.forecast import forecast
+    from netsplit.experiment.session import Session
+    from netsplit.optim.optimizers import for_model
     from netsplit.profile.measured import default_folder
     from netsplit.profile.optimizer import check_optimizer
-    from netsplit.session import Session
     from runners._progress import ConsoleProgress
 
     torch.manual_seed(settings.seed)

@@ -24,7 +24,7 @@ from runners._entry import CONF, entry, settings_of
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Partitioner, Placement, Problem
-    from netsplit.workload import Workload
+    from netsplit.planning.workload import Workload
 
 __all__ = ["Settings", "described", "job", "main", "need_graph", "one_partitioner"]
 
@@ -83,8 +83,8 @@ def job(cfg: DictConfig) -> float:
     folder = Path(HydraConfig.get().runtime.output_dir)
     result = Path(settings.result) if settings.result is not None else folder / "result.json"
 
-    from netsplit.planning import decide
-    from netsplit.workload import read_workload
+    from netsplit.formats.read import read_workload
+    from netsplit.planning.decide import decide
     from runners._plan import Waiting, explain_plan, headline, show_moves, show_plan
 
     work = read_workload(settings.graph, settings.inputs)
@@ -202,8 +202,8 @@ def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | No
 def _earlier(name: str, problem: Problem) -> Placement:
     """The plan of a `result.json`, with its order and its stages."""
     from netsplit.partition.base import Placement, SolverReport, Stage
-    from netsplit.partition.priority import topological_priority
-    from netsplit.partition.verify import verify
+    from netsplit.partition.common.priority import topological_priority
+    from netsplit.planning.verify import verify
 
     graph = problem.graph
     try:
@@ -247,7 +247,7 @@ def _loaded(option: Path) -> DictConfig:
 def _infeasible(
     settings: Settings, work: Workload, problem: Problem, partitioner: Partitioner, error: InfeasibleError
 ) -> dict[str, Any]:
-    from netsplit.planning import objective_name
+    from netsplit.planning.decide import objective_name
 
     return {
         "graph": settings.graph,

@@ -42,7 +42,7 @@ def job(cfg: DictConfig) -> None:
     if not tracker.enabled:
         raise ConfigError("tracking records nothing, so there is nothing to report: choose tracking=mlflow.")
 
-    from netsplit.tracking.report import check_output, read_report, write_report
+    from netsplit.report import check_output, read_report, write_report
 
     check_output(settings.output)
     report = read_report(tracker.uri, settings.names, settings.runs, settings.title)

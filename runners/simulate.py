@@ -63,9 +63,10 @@ def job(cfg: DictConfig) -> float:
     cluster = described(cfg, "runners.simulate")
     folder = Path(HydraConfig.get().runtime.output_dir)
 
-    from netsplit.planning import decide
+    from netsplit.formats.read import read_workload
+    from netsplit.planning.decide import decide
+    from netsplit.planning.workload import Simulated
     from netsplit.simulate.trace import write_trace
-    from netsplit.workload import Simulated, read_workload
     from runners._plan import Waiting
     from runners._simulated import show
 
@@ -121,8 +122,8 @@ def _settings(cfg: DictConfig) -> Settings:
 def _placement(name: str, problem: Problem) -> Placement:
     """What a comparison wrote as `placement.json`, or `runners.partition` as `result.json`."""
     from netsplit.partition.base import Placement, SolverReport, Stage
-    from netsplit.partition.priority import topological_priority
-    from netsplit.partition.verify import verify
+    from netsplit.partition.common.priority import topological_priority
+    from netsplit.planning.verify import verify
 
     try:
         found = json.loads(Path(name).read_text(encoding="utf-8"))

@@ -13,10 +13,10 @@ from benchmarks import fidelity, runtime
 from benchmarks._ours import Cut, unit_of
 from benchmarks._rounds import Contender, Rounds, quartiles
 from benchmarks._subjects import Subject, UNet, resnet
+from netsplit.experiment.session import Session
 from netsplit.graph import Graph, capture
 from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, NodeSeconds
-from netsplit.session import Session
 from tests.nets import cluster_of
 
 CHAIN = Subject("chain", partial(resnet, (1, 1), 8), (3, 16, 16), 2, chain=True)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.cases import Cases, cases_figure
 from netsplit.errors import ConfigError
-from netsplit.records import Comparison
+from netsplit.experiment.cases import Cases, cases_figure
+from netsplit.experiment.records import Comparison
 from netsplit.tracking.table import ComparisonRow
 from runners._cases import cases_of
 

@@ -20,9 +20,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from netsplit.data import batches, digits
+from netsplit.formats.read import read_workload
 from netsplit.models import amoebanet_d
 from netsplit.runtime.board import read_place
-from netsplit.workload import read_workload
 
 ROOT = Path(__file__).resolve().parent.parent
 FILTERS, BATCH, LIMIT, MICROBATCHES = 8, 32, 160, 4

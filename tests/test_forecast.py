@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
-from netsplit.comparison import Experiment
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
-from netsplit.forecast import forecast, study_of
+from netsplit.experiment.comparison import Experiment
+from netsplit.experiment.forecast import forecast, study_of
 from netsplit.graph.ir import Graph
 from netsplit.partition import MTopo, NetSplit, Problem, Single
-from netsplit.partition.ablated import Ablated, without_links
+from netsplit.partition.methods.thesis.ablated import Ablated, without_links
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch
 from netsplit.tracking import MethodRun, Tracker

@@ -15,16 +15,16 @@ from torch.optim import lr_scheduler as lr
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
-from netsplit.checkpoints import Checkpoints
 from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.learning_rate import LearningRate
-from netsplit.optimizers import for_model
-from netsplit.parallel import ParallelModel
+from netsplit.experiment.session import Plan, Session
+from netsplit.optim.learning_rate import LearningRate
+from netsplit.optim.optimizers import for_model
 from netsplit.partition import MTopo, Random
 from netsplit.runtime.share import UpdateRule
-from netsplit.session import Plan, Session
-from netsplit.training import History, fit
+from netsplit.training.checkpoints import Checkpoints
+from netsplit.training.epochs import History, fit
+from netsplit.training.parallel import ParallelModel
 from tests.nets import CASES, SGD, TOLERANCE
 from tests.runtime.test_checkpoint import planned, samples_of
 
@@ -219,7 +219,7 @@ def test_a_scheduler_of_steps_is_not_stepped_by_hand(parallel: ParallelModel) ->
 def test_a_bad_argument_is_one_sentence_before_any_worker_starts(
     options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("netsplit.session.WorkerPool", None)
+    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
     with pytest.raises(NetSplitError) as e:
         netsplit.parallelize(fresh(), LOSS, BATCHES[0], **options)
     assert words in str(e.value)

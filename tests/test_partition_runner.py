@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from netsplit.partition import verify
-from netsplit.partition.moved import Moved, Part
-from netsplit.partition.what_if import Change, WhatIf, what_if_lines
+from netsplit.planning import verify
+from netsplit.planning.plan_diff import Moved, Part
+from netsplit.planning.what_if import Change, WhatIf, what_if_lines
 from runners import _plan
 from runners._entry import entry
 from runners.partition import job

@@ -12,16 +12,16 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
-from netsplit.comparison import Experiment, _Recording
 from netsplit.data import synthetic
-from netsplit.forecast import forecast, study_of
-from netsplit.history import Epoch, History, Iteration
+from netsplit.experiment.comparison import Experiment, _Recording
+from netsplit.experiment.forecast import forecast, study_of
+from netsplit.experiment.records import row_of
 from netsplit.partition import Ddp, MTopo, Single
 from netsplit.program import GPipe
-from netsplit.records import row_of
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.metrics import overflow_summary
 from netsplit.tracking.store import NullStore
+from netsplit.training.history import Epoch, History, Iteration
 
 
 def two(capacity: str = "4GB") -> ClusterDescription:

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 import torch
 
+from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, Rehearsal, fitted, in_turns
 from netsplit.graph import capture, initial_values
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.instructions import Program
-from netsplit.rehearsal import MOST_MESSAGE_S, Fit, Rehearsal, fitted, in_turns
 from netsplit.runtime.pool import WorkerPool
 from netsplit.simulate import simulate
 from tests.nets import CASES, cluster_of

@@ -12,8 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.formats.own import save_workload
+from netsplit.formats.read import read_workload
 from netsplit.partition.base import Placement, SolverReport
-from netsplit.workload import Workload, read_workload
+from netsplit.planning.workload import Workload
 from runners._entry import entry
 from runners.simulate import job
 from tests.simulate.drawn import chain, costs_of
@@ -34,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     work, placement = workload(), halves()
-    work.save(tmp_path / "graph.json")
+    save_workload(work, tmp_path / "graph.json")
     (tmp_path / "placement.json").write_text(json.dumps(asdict(placement)))
 
     def call(*arguments: str) -> Ended:
@@ -127,7 +129,7 @@ def test_a_placement_of_another_graph_is_refused(run: Run) -> None:
 
 def test_all_costs_survive_the_graph_file(tmp_path: Path) -> None:
     work = workload()
-    work.save(tmp_path / "graph.json")
+    save_workload(work, tmp_path / "graph.json")
     assert read_workload(tmp_path / "graph.json").costs == work.costs
     text = (tmp_path / "graph.json").read_text()
     (tmp_path / "graph.json").write_text(text.replace('"slow": 1.25', '"slow": 0.5'))

@@ -1,4 +1,4 @@
-"""`netsplit.training.fit` with a model that only pretends: no worker, no waiting."""
+"""`netsplit.training.epochs.fit` with a model that only pretends: no worker, no waiting."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from netsplit.checkpoints import Checkpoints, newest, stable_folder
 from netsplit.config import CheckpointSettings, check
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
-from netsplit.parallel import ParallelModel
 from netsplit.simulate.timeline import Timeline
-from netsplit.training import RESTARTS, Epoch, History, Iteration, fit
+from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
+from netsplit.training.epochs import RESTARTS, Epoch, History, Iteration, fit
+from netsplit.training.parallel import ParallelModel
 
 BATCH, SAMPLES, TEST = 4, 30, 9  # seven whole batches an epoch, and one of two samples
 

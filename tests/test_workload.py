@@ -10,9 +10,11 @@ import pytest
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.formats import read_pipedream
+from netsplit.formats.own import save_workload
+from netsplit.formats.read import read_workload
 from netsplit.partition.base import Placement, SolverReport
+from netsplit.planning.workload import Workload
 from netsplit.program import GPipe, SingleBatch
-from netsplit.workload import Workload, read_workload
 
 COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
 PIPEDREAM = "\n".join(
@@ -44,7 +46,7 @@ def test_the_format_is_told_by_content_not_by_name(tmp_path: Path, name: str) ->
     assert read_workload(tmp_path / name).stage_time
     (tmp_path / name).write_text("  \n" + json.dumps(MSR))
     assert read_workload(tmp_path / name).cluster is not None
-    work().save(tmp_path / name)
+    save_workload(work(), tmp_path / name)
     assert read_workload(tmp_path / name) == work()
 
 

@@ -19,8 +19,8 @@ from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import NetSplitError
 from netsplit.formats.text import JsonPlaces, checked_number, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.planning.workload import ACCELERATOR, CPU, Workload
 from netsplit.profile.costs import Costs, NodeSeconds
-from netsplit.workload import ACCELERATOR, CPU, Workload
 
 __all__ = ["MOST_BYTES", "PSEUDO_BYTES", "read_msr"]
 

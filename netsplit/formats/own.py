@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.files import write_text
 from netsplit.formats.text import JsonPlaces, Place, checked_number, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
+from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, NodeSeconds
 
-if TYPE_CHECKING:
-    from netsplit.workload import Workload
-
-__all__ = ["dumps_workload", "read_own"]
+__all__ = ["dumps_workload", "read_own", "save_workload"]
 
 
 _RATES = (
@@ -64,14 +64,17 @@ def dumps_workload(work: Workload) -> str:
     return json.dumps(data, indent=1, allow_nan=False)
 
 
+def save_workload(work: Workload, path: str | Path) -> None:
+    """Write our own JSON, whole or not at all; `read.read_workload` gives an equal workload back."""
+    write_text(path, dumps_workload(work))
+
+
 def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload:
     """The workload of a parsed file.
 
     Raises:
         NetSplitError: a field is missing, unknown or wrong; or the file holds a graph without costs.
     """
-    from netsplit.workload import Workload
-
     graph = files.loads(text, where)
     _check_graph(graph, JsonPlaces(text, where))
     if data.get("costs") is None:

@@ -19,8 +19,8 @@ from typing import Literal
 from netsplit.errors import NetSplitError
 from netsplit.formats.text import checked_number, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.planning.workload import ACCELERATOR, Workload
 from netsplit.profile.costs import Costs, NodeSeconds
-from netsplit.workload import ACCELERATOR, Workload
 
 __all__ = ["INPUT", "Inputs", "read_pipedream"]
 

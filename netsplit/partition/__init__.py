@@ -1,24 +1,24 @@
 """Methods that decide which device runs which node, and in which order: one file per method."""
 
-from netsplit.partition.ablated import Ablated
-from netsplit.partition.auto import Auto
-from netsplit.partition.balanced import Balanced
 from netsplit.partition.base import Objective, Partitioner, Placement, Problem, SolverReport, Stage
-from netsplit.partition.ddp import Ddp
-from netsplit.partition.dpos import Dpos
-from netsplit.partition.heft import Heft
-from netsplit.partition.layerwise import Layerwise
-from netsplit.partition.m_etf import MEtf
-from netsplit.partition.m_sct import MSct
-from netsplit.partition.m_topo import MTopo
-from netsplit.partition.netsplit import NetSplit
-from netsplit.partition.netsplit_exact import NetSplitExact
-from netsplit.partition.pesto import Pesto
-from netsplit.partition.pesto_full import PestoFull
-from netsplit.partition.pipedream import PipeDream
-from netsplit.partition.random import Random
-from netsplit.partition.round_robin import RoundRobin
-from netsplit.partition.single import Single
+from netsplit.partition.methods.auto.auto import Auto
+from netsplit.partition.methods.baechi.m_etf import MEtf
+from netsplit.partition.methods.baechi.m_sct import MSct
+from netsplit.partition.methods.baechi.m_topo import MTopo
+from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.ddp import Ddp
+from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
+from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.layerwise import Layerwise
+from netsplit.partition.methods.pesto.pesto import Pesto
+from netsplit.partition.methods.pesto.pesto_full import PestoFull
+from netsplit.partition.methods.pipedream.pipedream import PipeDream
+from netsplit.partition.methods.random import Random
+from netsplit.partition.methods.round_robin import RoundRobin
+from netsplit.partition.methods.single import Single
+from netsplit.partition.methods.thesis.ablated import Ablated
+from netsplit.partition.methods.thesis.netsplit import NetSplit
 
 METHODS: dict[str, type[Partitioner]] = {
     kind.name: kind

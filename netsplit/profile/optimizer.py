@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
+from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.clock import Clock, Lap, worker_conditions
 
 __all__ = [

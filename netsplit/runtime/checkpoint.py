@@ -28,7 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.random import DrawCounter
-from netsplit.learning_rate import settings_of
+from netsplit.optim.learning_rate import settings_of
 from netsplit.runtime.checkpoint_files import (
     Refusal,
     Saved,

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from netsplit.learning_rate import LearningRate, step
-from netsplit.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
+from netsplit.optim.learning_rate import LearningRate, step
+from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
 
 __all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule"]
 
@@ -173,7 +173,7 @@ class Share:
             self.step_scheduler(None)
 
     def step_scheduler(self, loss: float | None) -> None:
-        """See `netsplit.learning_rate.step`."""
+        """See `netsplit.optim.learning_rate.step`."""
         if self.scheduler is not None:
             step(self.scheduler, loss)
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from netsplit.api import MOMENTUM
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
-from netsplit.comparison import Experiment
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError
-from netsplit.forecast import study_of
+from netsplit.experiment.comparison import Experiment
+from netsplit.experiment.forecast import study_of
+from netsplit.experiment.session import Session
+from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.base import Partitioner
-from netsplit.partition.ddp import Ddp
+from netsplit.partition.methods.ddp import Ddp
 from netsplit.profile.measured import default_folder
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.session import Session
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies.cases import WORKERS, ByName, ModelCase, check_references
 from netsplit.studies.result import Cell, Column, Picture, StudyResult

@@ -12,7 +12,7 @@ from netsplit.cluster.cluster import Link
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import ConfigError
-from netsplit.session import Session
+from netsplit.experiment.session import Session
 from netsplit.studies.cases import WORKERS, ByName
 from netsplit.studies.result import Cell, Column, Picture, StudyResult
 

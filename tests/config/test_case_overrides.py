@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.records import Comparison
+from netsplit.experiment.records import Comparison
 from netsplit.tracking import Tracker
 from runners import compare
 from runners._cases import cases_of, published_of

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from netsplit import comparison
-from netsplit.comparison import each_method
-from netsplit.records import Comparison
+from netsplit.experiment import comparison
+from netsplit.experiment.comparison import each_method
+from netsplit.experiment.records import Comparison
 from netsplit.tracking import ComparisonRow, Tracker
 from runners import compare
 from runners._entry import CONF

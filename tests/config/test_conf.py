@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.config import build, check
 from netsplit.data import Data
 from netsplit.errors import ConfigError
-from netsplit.optimizers import for_model
+from netsplit.optim.optimizers import for_model
 from runners._cases import cases_of
 from runners.study import question
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from netsplit.data import IGNORED
-from netsplit.parallel import correct
+from netsplit.training.parallel import correct
 
 shapes = st.lists(st.integers(1, 4), max_size=3).map(tuple)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from netsplit.data import Data, text
 from netsplit.errors import WorkerError
-from netsplit.parallel import ParallelModel
 from netsplit.simulate.timeline import Timeline
-from netsplit.training import fit
+from netsplit.training.epochs import fit
+from netsplit.training.parallel import ParallelModel
 from tests.data.folders import make_text
 
 

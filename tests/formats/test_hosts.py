@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from netsplit.cluster.cluster import Device
+from netsplit.formats.own import save_workload
+from netsplit.formats.read import read_workload
+from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.overhead import trivial_step
 from netsplit.simulate.contention import contends
-from netsplit.workload import Workload, read_workload
 from tests.nets import cluster_of
 
 COSTS = Costs({"cpu": {"mul": NodeSeconds(1e-3, 1e-3)}}, 2, contention={"cpu": 1.5})
@@ -21,7 +23,7 @@ COSTS = Costs({"cpu": {"mul": NodeSeconds(1e-3, 1e-3)}}, 2, contention={"cpu": 1
 def written(path: Path, hosts: tuple[str | None, str | None]) -> dict[str, object]:
     cluster = cluster_of(2)
     devices = tuple(replace(d, host=host) for d, host in zip(cluster.devices, hosts, strict=True))
-    Workload("w", trivial_step(), COSTS, replace(cluster, devices=devices)).save(path)
+    save_workload(Workload("w", trivial_step(), COSTS, replace(cluster, devices=devices)), path)
     return json.loads(path.read_text())  # type: ignore[no-any-return]
 
 

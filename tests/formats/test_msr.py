@@ -11,8 +11,8 @@ import pytest
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.formats.msr import MOST_BYTES, read_msr
 from netsplit.partition.base import Placement, SolverReport
-from netsplit.partition.instance import Instance
-from netsplit.workload import Workload
+from netsplit.partition.common.instance import Instance
+from netsplit.planning.workload import Workload
 
 
 def task(i: int, ms: float, **more: Any) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import NetSplitError
+from netsplit.formats.own import save_workload
+from netsplit.formats.read import read_workload
 from netsplit.graph.files import save
-from netsplit.workload import Workload, read_workload
+from netsplit.planning.workload import Workload
 from tests.partition.builders import chain, cluster_of, costs_of, problems
 
 
@@ -41,7 +43,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 @given(work=workloads())
 def test_what_is_saved_comes_back_equal(work: Workload, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("own") / "any name.txt"
-    work.save(file)
+    save_workload(work, file)
     assert read_workload(file) == work
 
 
@@ -52,7 +54,7 @@ def saved(tmp_path: Path) -> Callable[..., Path]:
     def write(change: Callable[[dict[str, Any]], Any]) -> Path:
         graph = chain([4, 4, 4])
         file = tmp_path / "own.json"
-        Workload("w", graph, costs_of(graph), cluster_of([100, 100])).save(file)
+        save_workload(Workload("w", graph, costs_of(graph), cluster_of([100, 100])), file)
         data = json.loads(file.read_text())
         change(data)
         file.write_text(json.dumps(data, indent=1))

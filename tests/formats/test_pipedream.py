@@ -6,8 +6,8 @@ import pytest
 
 from netsplit.errors import NetSplitError
 from netsplit.formats import read_pipedream
+from netsplit.planning.workload import Workload
 from netsplit.profile.costs import NodeSeconds
-from netsplit.workload import Workload
 
 COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
 

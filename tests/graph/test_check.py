@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.captures import checked_capture
 from netsplit.errors import CaptureError
 from netsplit.graph import Graph, capture
 from netsplit.graph.batch import Batch
 from netsplit.graph.check import check_capture
+from netsplit.training.captures import checked_capture
 from tests.nets import CASES, DRAWING, DROPPED, STAGES
 
 CALLS = [0]

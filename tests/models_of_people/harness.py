@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from netsplit.captures import checked_capture
 from netsplit.errors import NetSplitError
+from netsplit.experiment.session import Plan, Study
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batch import Batch
 from netsplit.graph.check import check_capture
@@ -28,10 +28,10 @@ from netsplit.partition import Placement, SolverReport
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1
-from netsplit.programs import Programs
 from netsplit.runtime.local import LocalRuntime
-from netsplit.session import Plan, Study
 from netsplit.simulate.timeline import Timeline
+from netsplit.training.captures import checked_capture
+from netsplit.training.programs import Programs
 from tests.models_of_people import plain
 from tests.models_of_people.cases import Case, Loaded
 from tests.models_of_people.plain import STEPS, Tensors, Trained

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from netsplit.partition.baechi import Tasks
 from netsplit.partition.base import Problem
+from netsplit.partition.methods.baechi.baechi import Tasks
 from netsplit.profile.costs import Costs, NodeSeconds
 from tests.partition.builders import Tensors, cluster_of, graph_of
 

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from numba import njit
 
-from netsplit.partition.instance import Instance
+from netsplit.partition.common.instance import Instance
 
 
 @njit(cache=False)

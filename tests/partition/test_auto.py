@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import METHODS, Auto, Placement, Problem
-from netsplit.partition.anneal import Annealer, clusters_of
-from netsplit.partition.instance import Instance
-from netsplit.partition.kernels import Step
-from netsplit.partition.portfolio import candidates
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.engines.anneal import Annealer, clusters_of
+from netsplit.partition.engines.kernels import Step
+from netsplit.partition.methods.auto.portfolio import candidates
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch, compile_program
 from netsplit.simulate import Timeline, simulate
@@ -79,8 +79,8 @@ def test_annealing_that_the_clock_ends_leaves_time_to_simulate_what_it_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a busy machine: more moves than there is time for."""
-    monkeypatch.setattr("netsplit.partition.search.NODES_A_SECOND", 1e12)
-    monkeypatch.setattr("netsplit.partition.search.MOVES_A_CHOICE", 10**9)
+    monkeypatch.setattr("netsplit.partition.methods.auto.search.NODES_A_SECOND", 1e12)
+    monkeypatch.setattr("netsplit.partition.methods.auto.search.MOVES_A_CHOICE", 10**9)
     problem = replace(simulated(large_problem(40, room=4.0), GPipe(4)), objective="simulated")
     notes = Auto(time_limit_s=3.0, starts=4).partition(problem).report.notes
     assert notes["stopped"] == "time"
@@ -97,7 +97,7 @@ def test_a_proof_that_fails_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no proof today")
 
-    monkeypatch.setattr("netsplit.partition.latency_bounds.relaxation", broken)
+    monkeypatch.setattr("netsplit.partition.bounds.latency_bounds.relaxation", broken)
     report = Auto(time_limit_s=4.0, starts=2).partition(large_problem(20, devices=2, room=1.3)).report
     assert "no proof today" in report.notes["proof_failed"]
     assert report.bound is not None

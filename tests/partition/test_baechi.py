@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from netsplit.partition.baechi import (
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.baechi.baechi import (
     AuthorsMemory,
     StaticMemory,
     Tasks,
@@ -14,7 +15,6 @@ from netsplit.partition.baechi import (
     breadth_first,
     receive,
 )
-from netsplit.partition.instance import Instance
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import graph_of, problems
 

@@ -4,7 +4,7 @@ import pytest
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import MTopo, NetSplit, Problem
-from netsplit.partition.capacity import MemoryModel, read_bytes
+from netsplit.partition.common.capacity import MemoryModel, read_bytes
 from netsplit.profile.memory import memory_of
 from tests.partition.builders import cluster_of, costs_of, graph_of, large_problem
 

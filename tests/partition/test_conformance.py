@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import METHODS, Auto, NetSplit, NetSplitExact, Partitioner, Pesto, Placement, Problem
-from netsplit.partition.verify import verify
+from netsplit.planning.verify import verify
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import chain, cluster_of, costs_of, problems, trained, with_capacities
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
-from netsplit.partition.balanced import Balanced
-from netsplit.partition.instance import Instance
-from netsplit.partition.layerwise import Layerwise
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.layerwise import Layerwise
 from netsplit.profile.costs import Costs, NodeSeconds
 from tests.partition.builders import chain, cluster_of, costs_of, large_problem, problems, with_capacities
 

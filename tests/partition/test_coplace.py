@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 
 from netsplit.partition import Problem
-from netsplit.partition.atoms import atoms_of
-from netsplit.partition.coplace import coplace
+from netsplit.partition.common.atoms import atoms_of
+from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.memory import memory_of
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of, problems
 

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplitExact, Problem
-from netsplit.partition.enumeration import best_order, enumerated, least_s
-from netsplit.partition.instance import Instance, Ints
-from netsplit.partition.kernels import Step
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.engines.kernels import Step
+from netsplit.partition.methods.exact.enumeration import best_order, enumerated, least_s
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.partition.builders import large_problem, problems, trained

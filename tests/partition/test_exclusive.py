@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplit, Problem
-from netsplit.partition import exclusive as exclusive_module
-from netsplit.partition.anneal import Annealer
-from netsplit.partition.coplace import coplace
-from netsplit.partition.instance import Instance
-from netsplit.partition.kernels import Step
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.engines.anneal import Annealer
+from netsplit.partition.engines.kernels import Step
+from netsplit.partition.methods.thesis import exclusive as exclusive_module
+from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.memory import static_bytes
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate

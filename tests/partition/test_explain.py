@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Link
 from netsplit.partition import Placement, Problem, Random, SolverReport
 from netsplit.partition.base import Stage
-from netsplit.partition.explain import Explanation, explain
-from netsplit.partition.explanation.binding import longest_chain
-from netsplit.partition.explanation.path import critical_path, merged, totals
-from netsplit.partition.explanation.uses import load_parts
-from netsplit.partition.instance import Instance
+from netsplit.partition.common.instance import Instance
+from netsplit.planning.explanation.binding import longest_chain
+from netsplit.planning.explanation.explain import Explanation, explain
+from netsplit.planning.explanation.path import critical_path, merged, totals
+from netsplit.planning.explanation.uses import load_parts
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
@@ -305,7 +305,8 @@ def test_replicas_of_a_stage_share_its_work() -> None:
 
 def test_explaining_needs_neither_torch_nor_the_simulator() -> None:
     code = (
-        "import sys, netsplit.partition.explain, netsplit.partition.what_if, netsplit.partition.moved; "
+        "import sys, netsplit.planning.explanation.explain, netsplit.planning.what_if\n"
+        "import netsplit.planning.plan_diff\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'netsplit.simulate', 'netsplit.program')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

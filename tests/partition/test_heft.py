@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
-from netsplit.partition.heft import Heft, mean_ranks
-from netsplit.partition.insertion import IdleSlots, Room, Tasks
-from netsplit.partition.instance import Instance
-from netsplit.partition.verify import verify
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.heft import Heft, mean_ranks
+from netsplit.partition.methods.insertion import IdleSlots, Room, Tasks
+from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, NodeSeconds
 from tests.partition.builders import (
     chain,

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.partition import Problem
-from netsplit.partition.instance import Instance
-from netsplit.partition.kernels import Step
-from netsplit.partition.priority import topological_priority
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.engines.kernels import Step
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.partition.builders import problems, trained

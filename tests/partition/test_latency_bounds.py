@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from netsplit.partition.base import Problem
-from netsplit.partition.instance import Instance
-from netsplit.partition.latency_bounds import (
+from netsplit.partition.bounds.latency_bounds import (
     critical_path_s,
     dominated_sets,
     latency_bound,
@@ -16,9 +15,10 @@ from netsplit.partition.latency_bounds import (
     never_cut,
     relaxation,
 )
-from netsplit.partition.latency_diagram import OutOfTime, diagram_bound, topological_frontier_order
-from netsplit.partition.latency_relaxed import RelaxedModel
-from netsplit.partition.step_graph import Edge, StepGraph
+from netsplit.partition.bounds.latency_diagram import OutOfTime, diagram_bound, topological_frontier_order
+from netsplit.partition.bounds.latency_relaxed import RelaxedModel
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.step_graph import Edge, StepGraph
 from tests.partition.brute_force import least_latency
 from tests.partition.builders import chain, cluster_of, costs_of, large_problem, problems
 from tests.partition.test_netsplit_exact import quick, steps

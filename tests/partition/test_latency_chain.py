@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 from netsplit.partition.base import Problem
-from netsplit.partition.instance import Instance
-from netsplit.partition.latency_blocks import blocks_of, steps_of
-from netsplit.partition.latency_chain import chain_bound, chain_of
-from netsplit.partition.latency_fold import fold
-from netsplit.partition.step_graph import StepGraph
+from netsplit.partition.bounds.latency_blocks import blocks_of, steps_of
+from netsplit.partition.bounds.latency_chain import chain_bound, chain_of
+from netsplit.partition.bounds.latency_fold import fold
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.step_graph import StepGraph
 from netsplit.profile.costs import Costs, NodeSeconds
 from tests.partition.brute_force import least_latency
 from tests.partition.builders import chain, cluster_of, costs_of

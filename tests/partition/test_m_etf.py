@@ -10,10 +10,10 @@ from torch import nn
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph import capture
-from netsplit.partition.baechi import memory_for
 from netsplit.partition.base import Problem
-from netsplit.partition.instance import Instance
-from netsplit.partition.m_etf import EtfLoop, MEtf
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.baechi.baechi import memory_for
+from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
 from netsplit.profile.costs import Costs, NodeSeconds
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import large_problem, problems, with_capacities

@@ -4,7 +4,7 @@ import pytest
 
 from netsplit.errors import ConfigError
 from netsplit.partition import MTopo, Problem
-from netsplit.partition.m_topo import even_level, footprints
+from netsplit.partition.methods.baechi.m_topo import even_level, footprints
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of
 
 

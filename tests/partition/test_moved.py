@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
 from netsplit.partition import Placement, Problem, Random, SolverReport
-from netsplit.partition.moved import moved
+from netsplit.planning.plan_diff import moved
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.partition.builders import cluster_of, costs_of, graph_of, problems, with_capacities

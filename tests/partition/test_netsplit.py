@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import NetSplit, Problem
-from netsplit.partition import netsplit as netsplit_module
-from netsplit.partition.atoms import atoms_of
-from netsplit.partition.coplace import coplace
-from netsplit.partition.engines import Outcome
+from netsplit.partition.common.atoms import atoms_of
+from netsplit.partition.engines.mixed_integer import Outcome
+from netsplit.partition.methods.thesis import netsplit as netsplit_module
+from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
 

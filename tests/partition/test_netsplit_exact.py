@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition.base import Problem
-from netsplit.partition.cp_schedule import latency_of
-from netsplit.partition.instance import Instance
-from netsplit.partition.netsplit_exact import NetSplitExact, canonical, solve_latency
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.exact.cp_schedule import latency_of
+from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact, canonical, solve_latency
 from tests.partition.brute_force import arrays, iteration, least_latency
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
 

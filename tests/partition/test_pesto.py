@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import Problem
-from netsplit.partition import pesto as pesto_module
-from netsplit.partition.atoms import atoms_of
-from netsplit.partition.engines import Outcome
-from netsplit.partition.pesto import Pesto
+from netsplit.partition.common.atoms import atoms_of
+from netsplit.partition.engines.mixed_integer import Outcome
+from netsplit.partition.methods.pesto import pesto as pesto_module
+from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
 

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.partition import Problem
-from netsplit.partition.instance import Instance
-from netsplit.partition.pesto_coarsen import coarsen, heights, mergeable_batch
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.pesto.coarsen import coarsen, heights, mergeable_batch
 from tests.partition.builders import (
     chain,
     cluster_of,

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import Problem
-from netsplit.partition.atoms import atoms_of
-from netsplit.partition.instance import Instance
-from netsplit.partition.pesto_coarsen import coarsen
-from netsplit.partition.pesto_full import PestoFull
-from netsplit.partition.pesto_mip import Mip, MipAnswer
-from netsplit.partition.pesto_rows import PestoRows
-from netsplit.partition.pesto_tasks import Tasks
+from netsplit.partition.common.atoms import atoms_of
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.pesto.coarsen import coarsen
+from netsplit.partition.methods.pesto.mip import Mip, MipAnswer
+from netsplit.partition.methods.pesto.pesto_full import PestoFull
+from netsplit.partition.methods.pesto.rows import PestoRows
+from netsplit.partition.methods.pesto.tasks import Tasks
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import (
     chain,

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.partition.priority import topological_priority
+from netsplit.partition.common.priority import topological_priority
 from tests.partition.builders import graph_of, problems
 
 

@@ -1,7 +1,7 @@
 """`round_robin` deals atoms in turn."""
 
 from netsplit.partition import Problem
-from netsplit.partition.round_robin import RoundRobin
+from netsplit.partition.methods.round_robin import RoundRobin
 from tests.partition.builders import chain, cluster_of, costs_of
 
 

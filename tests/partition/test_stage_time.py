@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Placement, SolverReport
-from netsplit.partition.pipedream import PipeDream
-from netsplit.partition.random import Random
-from netsplit.partition.stage_plans import fits
-from netsplit.partition.stage_time import best_stages, stage_time_lower_bound_s, stage_time_s
+from netsplit.partition.methods.pipedream.pipedream import PipeDream
+from netsplit.partition.methods.pipedream.stage_plans import fits
+from netsplit.partition.methods.pipedream.stage_time import (
+    best_stages,
+    stage_time_lower_bound_s,
+    stage_time_s,
+)
+from netsplit.partition.methods.random import Random
 from tests.partition.builders import large_problem, problems
 from tests.partition.stage_problems import chain_problem, devices, plans, slowest
 

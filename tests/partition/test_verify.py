@@ -10,11 +10,11 @@ from netsplit.cluster.cluster import Link
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import MTopo, NetSplit, Placement, Problem, Random, Single, SolverReport
 from netsplit.partition.base import Stage
-from netsplit.partition.dpos import Dpos
-from netsplit.partition.heft import Heft
-from netsplit.partition.instance import Instance
-from netsplit.partition.verify import recompute_max_load, recompute_used_bytes, verify
-from netsplit.partition.verify_timeline import verify_timeline
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.heft import Heft
+from netsplit.planning.verify import recompute_max_load, recompute_used_bytes, verify
+from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.memory import static_bytes
 from netsplit.program import compile_program
 from netsplit.program.schedules import GPipe, SingleBatch

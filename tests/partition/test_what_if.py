@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.errors import InfeasibleError
 from netsplit.partition import MTopo, Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.capacity import infeasible
-from netsplit.partition.instance import Instance
-from netsplit.partition.what_if import Change, apply_change, possible_changes, what_if, what_if_lines
+from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.common.instance import Instance
+from netsplit.planning.what_if import Change, apply_change, possible_changes, what_if, what_if_lines
 from netsplit.profile.costs import Costs
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate

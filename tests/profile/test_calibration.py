@@ -14,18 +14,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit import calibration
-from netsplit.calibration import Calibration, calibrate, located
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
+from netsplit.experiment import calibration
+from netsplit.experiment.calibration import Calibration, calibrate, located
+from netsplit.experiment.session import Session
+from netsplit.experiment.trial_run import Fit, Rehearsal
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.profile.overhead import trivial_step
 from netsplit.program import GPipe
-from netsplit.rehearsal import Fit, Rehearsal
 from netsplit.runtime.meeting import Hello
 from netsplit.runtime.pool import WorkerPool
-from netsplit.session import Session
 from tests.nets import SGD, cluster_of
 
 

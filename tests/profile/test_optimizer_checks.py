@@ -12,8 +12,8 @@ from torch import nn, optim
 from torch.optim import lr_scheduler as lr
 
 from netsplit.errors import ConfigError
-from netsplit.learning_rate import LearningRate, learning_rate, warmup_cosine
-from netsplit.optimizers import ParameterGroups, for_model, make_optimizer
+from netsplit.optim.learning_rate import LearningRate, learning_rate, warmup_cosine
+from netsplit.optim.optimizers import ParameterGroups, for_model, make_optimizer
 from netsplit.profile.optimizer import check_optimizer, optimizer_alpha
 
 

@@ -25,6 +25,7 @@ from netsplit.graph import Graph, capture
 from netsplit.graph.analyse import analyse
 from netsplit.graph.deferrable import deferrable_nodes
 from netsplit.partition import METHODS
+from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.flops import Pass, step_bytes
 from netsplit.profile.predict import (
@@ -35,7 +36,6 @@ from netsplit.profile.predict import (
 )
 from netsplit.profile.roofline_classes import unknown_operators
 from netsplit.program import GPipe
-from netsplit.workload import Workload
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 

@@ -31,10 +31,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.utils.data import TensorDataset
 
-from netsplit.checkpoints import Checkpoints
 from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.session import Plan, Session, Study
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.random import DrawCounter
 from netsplit.partition import MTopo, Random
@@ -54,8 +54,8 @@ from netsplit.runtime.checkpoint_files import (
 )
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.worker import Worker
-from netsplit.session import Plan, Session, Study
-from netsplit.training import Epoch, Iteration, fit
+from netsplit.training.checkpoints import Checkpoints
+from netsplit.training.epochs import Epoch, Iteration, fit
 from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, cluster_of, placements, plain_training
 
 ADAM = partial(torch.optim.Adam, lr=0.01, weight_decay=0.01)

@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from netsplit.errors import ConfigError
 from netsplit.graph import initial_values
-from netsplit.learning_rate import LearningRate, SchedulerFactory
-from netsplit.optimizers import OptimizerFactory, for_model
+from netsplit.optim.learning_rate import LearningRate, SchedulerFactory
+from netsplit.optim.optimizers import OptimizerFactory, for_model
 from netsplit.program import Program, compile_program
 from netsplit.runtime.checkpoint import load_plain
 from netsplit.runtime.checkpoint_files import Refusal

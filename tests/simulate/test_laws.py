@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from netsplit.partition.explanation.path import critical_path, overheads, totals
-from netsplit.partition.verify_timeline import verify_timeline
+from netsplit.planning.explanation.path import critical_path, overheads, totals
+from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.program.instructions import Reduce
 from netsplit.simulate import memory_profile, simulate
 from netsplit.simulate.contention import Contended

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
-from netsplit.tracking.report import (
+from netsplit.report import (
     ComparisonResult,
     EpochFigures,
     MethodResult,
@@ -18,7 +18,7 @@ from netsplit.tracking.report import (
     grouped,
     html_page,
 )
-from netsplit.tracking.report.results import Place
+from netsplit.report.results import Place
 from netsplit.tracking.table import ComparisonRow
 from tests.tracking.samples import rows
 

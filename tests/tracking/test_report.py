@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.tracking.report import (
+from netsplit.report import (
     ComparisonResult,
     EpochFigures,
     Report,
@@ -22,8 +22,8 @@ from netsplit.tracking.report import (
     markdown_page,
     write_report,
 )
-from netsplit.tracking.report.markup import clean, element, text_of
-from netsplit.tracking.report.results import Place
+from netsplit.report.markup import clean, element, text_of
+from netsplit.report.results import Place
 from netsplit.tracking.table import ComparisonRow
 from tests.tracking.reports import (
     DRAWING,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from netsplit.tracking.report import ComparisonResult, html_page
+from netsplit.report import ComparisonResult, html_page
 from tests.tracking.reports import HOSTILE, cases, planned, report, study, trained
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

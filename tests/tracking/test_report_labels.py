@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.tracking.report.axes import even_axis, frame, log_axis, ticks
-from netsplit.tracking.report.curves import _LINE, _apart
-from netsplit.tracking.report.markup import breakable, clean, element, short, text_of
-from netsplit.tracking.report.units import as_given, column, fixed, took
+from netsplit.report.axes import even_axis, frame, log_axis, ticks
+from netsplit.report.curves import _LINE, _apart
+from netsplit.report.markup import breakable, clean, element, short, text_of
+from netsplit.report.units import as_given, column, fixed, took
 from tests.tracking.reports import Parsed
 
 

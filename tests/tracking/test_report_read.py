@@ -12,19 +12,19 @@ from typing import NamedTuple
 import pytest
 from matplotlib.figure import Figure
 
-from netsplit.cases import published_tags
 from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.experiment.cases import published_tags
 from netsplit.partition.base import SolverReport
+from netsplit.report import check_output, choose, html_page, read_report, write_report
+from netsplit.report.choose import check_runs
+from netsplit.report.places import place_of
+from netsplit.report.results import Place
+from netsplit.report.studies import _Files
+from netsplit.report.units import NONE
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies import Column, Picture, StudyResult, record, write
 from netsplit.tracking import Comparison, Tracker
 from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_summary
-from netsplit.tracking.report import check_output, choose, html_page, read_report, write_report
-from netsplit.tracking.report.choose import check_runs
-from netsplit.tracking.report.places import place_of
-from netsplit.tracking.report.results import Place
-from netsplit.tracking.report.studies import _Files
-from netsplit.tracking.report.units import NONE
 from runners._entry import entry
 from runners.compare import main as compare
 from runners.report import job

@@ -8,7 +8,7 @@ Sources: Tarnawski et al., NeurIPS 2020; Archer et al., ICML 2024.
 
 from __future__ import annotations
 
-from netsplit.partition.instance import Instance
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load.answer import MaxLoadAnswer
 
 __all__ = ["MaxLoadAnswer", "solve_max_load"]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from netsplit.partition.atoms import DisjointSets
-from netsplit.partition.instance import Csr, Floats, Ints
+from netsplit.partition.common.atoms import DisjointSets
+from netsplit.partition.common.instance import Csr, Floats, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["Annealer"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netsplit.partition.base import Status
-from netsplit.partition.instance import Instance, Ints
+from netsplit.partition.common.instance import Instance, Ints
 
 __all__ = ["MaxLoadAnswer", "answer_of"]
 

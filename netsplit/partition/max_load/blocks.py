@@ -20,7 +20,7 @@ from typing import Protocol
 import highspy
 import numpy as np
 
-from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.annealing import Annealer
 from netsplit.partition.max_load.bounds import BlockModel, quiet
 from netsplit.partition.max_load.filling import BlockAnnealer, Segments

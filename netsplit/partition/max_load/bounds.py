@@ -11,7 +11,7 @@ import time
 import highspy
 import numpy as np
 
-from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["BlockModel", "core_bound", "quiet", "sharing_bound"]

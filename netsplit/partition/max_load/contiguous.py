@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from netsplit.partition.capacity import infeasible
-from netsplit.partition.instance import Instance, Ints
+from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.contraction import contract
 from netsplit.partition.max_load.ideals import Ideals, Order

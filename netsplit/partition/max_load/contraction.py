@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.atoms import DisjointSets
-from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.common.atoms import DisjointSets
+from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["contract"]

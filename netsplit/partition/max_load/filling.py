@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.annealing import Annealer
 from netsplit.partition.max_load.model import Hypergraph
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.compiled import compiled
-from netsplit.partition.instance import Floats, Ints
+from netsplit.partition.common.instance import Floats, Ints
+from netsplit.partition.engines.compiled import compiled
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["Frontier", "narrowest"]

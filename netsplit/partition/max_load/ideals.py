@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.instance import Csr, Instance, Ints
+from netsplit.partition.common.instance import Csr, Instance, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["Ideals", "Order"]

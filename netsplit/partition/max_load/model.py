@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.instance import Csr, Floats, Instance, Ints
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
 
 __all__ = ["Hypergraph"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from netsplit.partition.capacity import infeasible
-from netsplit.partition.instance import Floats, Instance, Ints
+from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.contiguous import linear_split
 from netsplit.partition.max_load.contraction import contract

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from netsplit.partition.atoms import DisjointSets
+from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.max_load.bounds import BlockModel
 from netsplit.partition.max_load.contraction import contract
 from netsplit.partition.max_load.model import Hypergraph

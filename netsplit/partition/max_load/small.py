@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsplit.partition.instance import Ints
+from netsplit.partition.common.instance import Ints
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["solve_small"]

@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 from numba import njit
 
-from netsplit.partition.instance import Ints
+from netsplit.partition.common.instance import Ints
 from netsplit.partition.max_load.ideals import Ideals
 from netsplit.partition.max_load.model import Hypergraph
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.partition import Problem
-from netsplit.partition.instance import Instance
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load import blocks
 from netsplit.partition.max_load.frontier import Frontier
 from netsplit.partition.max_load.model import Hypergraph

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
-from netsplit.partition.instance import Instance
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.max_load.contraction import contract
 from netsplit.partition.max_load.ideals import Ideals, Order

@@ -15,15 +15,15 @@ from torch.utils.data import Dataset
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import NetSplitError
+from netsplit.experiment.session import Plan, Session
 from netsplit.graph import Graph
-from netsplit.parallel import ParallelModel
 from netsplit.partition import METHODS
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program import GPipe, OneFOneB, Schedule
-from netsplit.programs import Programs
 from netsplit.runtime.local import LocalRuntime
-from netsplit.session import Plan, Session
-from netsplit.training import fit
+from netsplit.training.epochs import fit
+from netsplit.training.parallel import ParallelModel
+from netsplit.training.programs import Programs
 from tests.nets import cluster_of
 from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import assert_close

@@ -15,8 +15,8 @@ from torch.optim import lr_scheduler as lr
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from netsplit.graph import Graph, capture, initial_values
-from netsplit.learning_rate import LearningRate, warmup_cosine
-from netsplit.optimizers import ForModel, OptimizerFactory, ParameterGroups, for_model
+from netsplit.optim.learning_rate import LearningRate, warmup_cosine
+from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, for_model
 from netsplit.program import GPipe, Program
 from netsplit.program.schedules import OneFOneB, PipeDream
 from netsplit.runtime.distributed import DistributedRuntime

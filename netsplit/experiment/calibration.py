@@ -1,0 +1,282 @@
+"""Costs of a graph on a session's workers: each device kind alone, then together.
+
+one worker of each kind, alone      operators, optimiser, instructions        reused from disk
+all CPU workers of a kind at once   contention, messages (`rehearsal`)        with the rest, if it was steady
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from netsplit.cluster.cluster import Cluster, Device
+from netsplit.experiment.trial_run import Fit, Rehearsal, fitted
+from netsplit.graph.ir import Graph
+from netsplit.profile.compute import Profiler, settle
+from netsplit.profile.costs import Costs
+from netsplit.profile.measured import Measured, ProfileCache, profile_digest
+from netsplit.profile.messages import copy_seconds_per_byte
+from netsplit.profile.optimizer import (
+    accumulate_seconds_per_byte,
+    describe_optimizer,
+    optimizer_alpha,
+    step_seconds_per_byte,
+)
+from netsplit.profile.overhead import instruction_seconds, trivial_step
+from netsplit.profile.speed import reference_seconds
+from netsplit.program.compile import compile_program
+from netsplit.program.schedules import GPipe
+from netsplit.runtime.executor import Executor
+from netsplit.runtime.pool import WorkerPool
+from netsplit.runtime.share import OptimizerFactory, Share
+from netsplit.runtime.transport import LocalTransport, ProcessTransport
+from netsplit.runtime.worker import Worker
+
+__all__ = ["Calibration", "calibrate", "located"]
+
+log = logging.getLogger(__name__)
+
+MOVED = 0.10  # of the machine's speed since a profile was kept, from which a word is said
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What there is to measure.
+
+    Args:
+        batch: the graph's inputs for one micro-batch.
+        values: the initializers.
+        in_flight: micro-batches that a device computes before its first backward.
+    """
+
+    graph: Graph
+    batch: tuple[Tensor, ...]
+    values: dict[str, Tensor]
+    optimizer: OptimizerFactory
+    in_flight: int = 1
+
+
+def calibrate(task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache) -> Costs:
+    """Costs of every device kind: kept ones where nothing has changed, else measured now."""
+    found: dict[str, Measured] = {}
+    mates = {rank: _mates(cluster.devices, rank) for rank in range(len(cluster.devices))}
+    for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # where contention shows, if anywhere
+        kind = cluster.devices[rank].kind
+        if kind not in found:
+            found[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank)
+    return _costs(found, optimizer_alpha(task.optimizer))
+
+
+def _of_kind(
+    task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache, mates: list[int], rank: int
+) -> Measured:
+    """Kept, or measured on the worker `rank` alone and then with its `mates`; kept without what is unsure."""
+    device, spec = cluster.devices[rank], pool.spec
+    digest = profile_digest(
+        task.graph,
+        pool.call_one(rank, _identity),
+        optimizer=describe_optimizer(task.optimizer),
+        in_flight=task.in_flight,
+        mates=len(mates),
+        links=None if spec.bandwidth is None else (spec.latency_s, spec.bandwidth),
+    )
+    kept = cache.get(digest, task.graph.nodes)
+    measured, age_s = kept if kept is not None else (None, 0.0)
+    if measured is not None and not _still_good(device, measured, age_s, pool.call_one(rank, _speed)):
+        measured, age_s = None, 0.0
+    if measured is not None and measured.steady:
+        return measured
+    if measured is None:
+        log.info("measuring %d operators on %s", len(task.graph), device.name)
+        measured = pool.call_one(rank, _measure, task)
+    if len(mates) < 2:
+        cache.put(digest, measured)
+        return measured
+    copy_s_per_byte, fit = _together(measured, task, pool, cluster, mates)
+    complete = replace(
+        measured, copy_s_per_byte=copy_s_per_byte, contention=fit.contention, message_s=fit.message_s,
+        steady=fit.steady,
+    )  # fmt: skip
+    cache.put(digest, complete if fit.steady else replace(measured, steady=False), age_s)
+    return complete
+
+
+def _costs(found: dict[str, Measured], alpha: int) -> Costs:
+    return Costs(
+        {kind: each.seconds for kind, each in found.items()},
+        alpha,
+        step_seconds_per_byte={kind: each.step_seconds_per_byte for kind, each in found.items()},
+        instruction_s={kind: each.instruction_s for kind, each in found.items()},
+        message_s={kind: each.message_s for kind, each in found.items() if each.message_s},
+        contention={kind: each.contention for kind, each in found.items() if each.contention > 1},
+        copy_s_per_byte={kind: each.copy_s_per_byte for kind, each in found.items() if each.copy_s_per_byte},
+        accumulate_s_per_byte={kind: each.accumulate_s_per_byte for kind, each in found.items()},
+    )
+
+
+def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
+    """The devices with the hosts that their workers name; a kind for each processor model where they differ.
+
+    For workers that were started elsewhere: what the controller's machine is says nothing of theirs.
+    """
+    models = [said["processor"] for said in pool.call(_identity)]
+    on_cpu = [torch.device(device.torch_device).type == "cpu" for device in devices]
+    several = len({model for model, here in zip(models, on_cpu, strict=True) if here}) > 1
+    return tuple(
+        replace(device, host=hello.host, kind=f"{device.kind} {model}" if several and here else device.kind)
+        for device, hello, model, here in zip(devices, pool.hellos, models, on_cpu, strict=True)
+    )
+
+
+def _mates(devices: Sequence[Device], rank: int) -> list[int]:
+    """Ranks of the CPU devices of one kind and host; a GPU shares nothing that is measured here."""
+    own = devices[rank]
+    if torch.device(own.torch_device).type != "cpu" or own.host is None:
+        return [rank]
+    return [q for q, other in enumerate(devices) if (other.kind, other.host) == (own.kind, own.host)]
+
+
+def _together(
+    measured: Measured, task: Calibration, pool: WorkerPool, cluster: Cluster, mates: list[int]
+) -> tuple[float, Fit]:
+    """What shows only while several devices of a host compute: copying, and the rehearsal's fit."""
+    copying = pool.call(_measure_copying, mates[:2])
+    copy_s_per_byte = sum(copying[rank] for rank in mates[:2]) / 2
+    measured = replace(measured, copy_s_per_byte=copy_s_per_byte)
+    names = tuple(cluster.devices[rank].name for rank in mates)
+    kind = cluster.devices[mates[0]].kind
+    log.info("rehearsing on %s", ", ".join(names))
+    rehearsal = Rehearsal(task.graph, task.batch, task.values, task.optimizer, kind, names)
+    costs = _costs({kind: measured}, optimizer_alpha(task.optimizer))
+    return copy_s_per_byte, fitted(rehearsal, costs, cluster, pool)
+
+
+def _still_good(device: Device, kept: Measured, age_s: float, now_s: float) -> bool:
+    """Says how old it is, and how far the machine's speed has moved since.
+
+    False: that is too far to rehearse with these seconds, which would blame the difference on contention.
+    """
+    log.info("costs on %s as measured %s ago", device.name, _ago(age_s))
+    moved = now_s / kept.reference_s - 1 if kept.reference_s > 0 else 0.0
+    if abs(moved) <= MOVED:
+        if not kept.steady:
+            log.info("they lack how devices slow one another, which was uncertain: rehearsing again")
+        return True
+    if kept.steady:
+        log.warning(
+            "%s takes %.0f %% %s for the same work than when its costs were measured (%s ago): measure anew "
+            "for predictions as of now.",
+            device.name,
+            100 * abs(moved),
+            "longer" if moved > 0 else "less",
+            _ago(age_s),
+        )
+    return kept.steady
+
+
+def _ago(seconds: float) -> str:
+    for name, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _identity(worker: Worker) -> dict[str, Any]:
+    """What a worker's seconds depend on beside the graph."""
+    return {
+        "kind": worker.device.kind,
+        "host": socket.gethostname(),
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        return platform.processor()
+
+
+def _speed(worker: Worker) -> float:
+    return reference_seconds(worker.torch_device)
+
+
+def _profiler(worker: Worker, task: Calibration) -> Profiler:
+    return Profiler(
+        task.graph, task.batch, task.values, worker.torch_device, in_flight=task.in_flight, repeats=4
+    )
+
+
+def _measure(worker: Worker, task: Calibration) -> Measured:
+    """One device alone: its operators in two rounds, what else it does between them."""
+    device = worker.torch_device
+    reference = [reference_seconds(device)]
+    profiler = _profiler(worker, task)
+    profiler.round()
+    initializers = task.graph.initializers.items()
+    shapes = {k: init.shape for k, init in initializers if init.is_parameter and init.requires_grad}
+    step = step_seconds_per_byte(task.optimizer, shapes, device)
+    adding = accumulate_seconds_per_byte(list(shapes.values()), device)
+    instruction = _instruction_seconds(worker)
+    profiler.round()
+    settle(profiler)
+    reference.append(reference_seconds(device))
+    return Measured(
+        profiler.seconds(),
+        step,
+        instruction,
+        accumulate_s_per_byte=adding,
+        drift=profiler.drift,
+        reference_s=sum(reference) / 2,
+    )
+
+
+def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
+    name, graph = worker.device.name, trivial_step()
+    cluster = Cluster("alone", (worker.device,), {})
+    program = compile_program(graph, {"mul": name}, {"mul": 0}, cluster, GPipe(microbatches))
+    share = Share.of({"w": torch.ones(1)}, worker.torch_device, None, ["w"])
+    transport = LocalTransport({name: worker.torch_device})
+    executor = Executor(program, name, share, transport, worker.torch_device)
+    feeds = [{"x": torch.ones(1)}] * microbatches
+
+    def run() -> float:
+        executor.run(feeds)
+        return executor.recorder.ended_s - executor.recorder.began_s
+
+    return instruction_seconds(run, len(program.instructions[name]))
+
+
+def _measure_copying(worker: Worker, ends: list[int]) -> float:
+    """Called on all workers; those that are not `ends` only help to make the group."""
+    group = dist.new_group(ends, backend="gloo")
+    found = 0.0
+    if worker.rank in ends:
+        devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
+        mover = ProcessTransport(devices, worker.device.name)
+        peer = worker.devices[ends[1] if worker.rank == ends[0] else ends[0]].name
+        found = copy_seconds_per_byte(mover, peer, _barrier(group))
+    if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        dist.destroy_process_group(group)
+    return found
+
+
+def _barrier(group: Any) -> Callable[[], None]:
+    def wait() -> None:
+        dist.barrier(group)
+
+    return wait

@@ -1,0 +1,198 @@
+"""Comparisons side by side: what every method reaches in every case, beside what others published."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from netsplit.files import write_text
+from netsplit.tracking.drawing import colours_of, new_figure, save, tint
+from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
+from netsplit.tracking.tags import PUBLISHED
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+    from netsplit.experiment.records import Comparison
+
+__all__ = ["Cases", "Cell", "cases_figure", "published_tags"]
+
+Published = Mapping[str, Mapping[str, float]]
+"""Case -> method -> samples per second."""
+
+_NONE = "-"
+_HEADINGS = (
+    "case", "method", "status", "seconds_to_plan", "predicted_s", "measured_s", "samples_per_s", "published",
+    "difference", "over_capacity",
+)  # fmt: skip
+
+
+class Cell(NamedTuple):
+    """One method in one case. Samples per second; measured where the method was trained, else predicted."""
+
+    case: str
+    row: ComparisonRow
+    published: float | None
+    best: bool  # of the methods of the case that fit their devices, if there are several methods
+
+    @property
+    def difference(self) -> float | None:
+        """(ours - published) / published."""
+        if self.published is None or self.row.throughput is None:
+            return None
+        return self.row.throughput / self.published - 1
+
+
+@dataclass(frozen=True)
+class Cases:
+    """All comparisons, by case."""
+
+    found: Mapping[str, Comparison]
+    published: Published = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Cell]:
+        for case, comparison in self.found.items():
+            reached = [row for row in comparison.rows if row.throughput is not None]
+            most = max((row.throughput or 0.0 for row in reached if not row.overfull), default=None)
+            for row in comparison.rows:
+                known = self.published.get(case, {}).get(row.method)
+                best = row in reached and len(reached) > 1 and row.throughput == most and not row.overfull
+                yield Cell(case, row, known, best)
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(cell.row.method for cell in self))
+
+    def of(self, method: str) -> dict[str, Cell]:
+        """Case -> the method's cell."""
+        return {cell.case: cell for cell in self if cell.row.method == method}
+
+    def table(self, title: str = "") -> Table:
+        """Methods by cases, for the terminal."""
+        from rich import box
+        from rich.table import Table
+
+        legend = self._legend() or None
+        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, caption=legend)
+        table.add_column("samples/s")
+        for case in self.found:
+            table.add_column(case, justify="right")
+        for method in self.methods:
+            cells = self.of(method)
+            texts = [_text(cells.get(case)) for case in self.found]
+            table.add_row(method, *(_kept_together(text) for text in texts))
+        return table
+
+    def markdown(self) -> str:
+        """The same as a GitHub table."""
+        lines = [["samples/s", *self.found], ["---", *("---:" for _ in self.found)]]
+        for method in self.methods:
+            cells = self.of(method)
+            lines.append([f"`{method}`", *(_text(cells.get(case)) for case in self.found)])
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        legend = self._legend()
+        return f"{table}\n\n{legend}\n" if legend else f"{table}\n"
+
+    def csv(self) -> str:
+        """One line for each method in each case."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(_HEADINGS)
+        for cell in self:
+            row = cell.row
+            writer.writerow(
+                [
+                    cell.case, row.method, row.status, row.solve_s, row.predicted_s, row.measured_s,
+                    row.throughput, cell.published, cell.difference, ", ".join(row.overfull),
+                ]
+            )  # fmt: skip
+        return out.getvalue()
+
+    def write(self, folder: Path) -> None:
+        """`cases.md` and `cases.csv`."""
+        write_text(folder / "cases.md", self.markdown())
+        write_text(folder / "cases.csv", self.csv())
+
+    def _legend(self) -> str:
+        parts = ["* the most of a case"] if any(cell.best for cell in self) else []
+        parts += [f"{OVER} {LEGEND[OVER]}"] if any(cell.row.overfull for cell in self) else []
+        known = any(cell.published is not None and cell.difference is not None for cell in self)
+        parts += ["in brackets what was published, and the difference"] if known else []
+        return "; ".join(parts)
+
+
+def published_tags(figures: Mapping[str, float]) -> dict[str, str]:
+    """What others published of methods in one case, as tags of its comparison, for the report."""
+    return {f"{PUBLISHED}{method}": str(value) for method, value in figures.items()}
+
+
+def cases_figure(cases: Cases, path: str | Path) -> Figure:
+    """Throughput of every method in every case: a group of bars for each case; marks where published.
+
+    A bar is pale, and its figure marked, where the method does not fit its devices.
+    """
+    methods, names = cases.methods, list(cases.found)
+    colours = colours_of(methods)
+    figure = new_figure(max(7.0, 1.6 * len(names) + 0.25 * len(names) * len(methods)), 5)
+    axes = figure.subplots()
+    width = 0.8 / max(len(methods), 1)
+    for index, method in enumerate(methods):
+        for at, cell in ((names.index(case), cell) for case, cell in cases.of(method).items()):
+            place = at + (index - (len(methods) - 1) / 2) * width
+            height = cell.row.throughput or 0.0
+            over = OVER if cell.row.overfull else ""
+            axes.bar(place, height, 0.92 * width, color=tint(colours[method]) if over else colours[method])
+            axes.annotate(
+                f"{over}{height:.3g}" if height else "failed", (place, height), xytext=(0, 2),
+                textcoords="offset points", ha="center", va="bottom", fontsize=7, zorder=4,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4},
+                rotation=0 if height else 90,
+            )  # fmt: skip
+            if cell.published is not None:
+                edge = 0.46 * width
+                axes.plot([place - edge, place + edge], [cell.published] * 2, color="black", lw=1.6)
+    axes.set_xticks(range(len(names)), names)
+    axes.set_ylabel("samples per second")
+    axes.legend(handles=_entries(cases), loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    axes.margins(y=0.1)
+    save(figure, path)
+    return figure
+
+
+def _entries(cases: Cases) -> list[Artist]:
+    """What the picture's colours and marks mean that there are."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    found: list[Artist] = [
+        Patch(color=colour, label=method) for method, colour in colours_of(cases.methods).items()
+    ]
+    if any(cell.published is not None for cell in cases):
+        found.append(Line2D([], [], color="black", lw=1.6, label="published"))
+    if any(cell.row.overfull for cell in cases):
+        found.append(Patch(color=tint("#777777"), label=f"{OVER} {LEGEND[OVER]}"))
+    return found
+
+
+def _text(cell: Cell | None) -> str:
+    if cell is None:
+        return _NONE
+    if cell.row.throughput is None:
+        return "failed" if cell.row.failed else _NONE
+    over, best = OVER if cell.row.overfull else "", "*" if cell.best else ""
+    text = f"{over}{cell.row.throughput:.2f}{best}"
+    if cell.published is not None and cell.difference is not None:
+        text += f" ({cell.published:.2f}, {100 * cell.difference:+.0f} %)"
+    return text
+
+
+def _kept_together(text: str) -> str:
+    """A line may end before the brackets, not within them."""
+    start, bracket, rest = text.partition(" (")
+    return start + bracket + rest.replace(" ", "\N{NO-BREAK SPACE}")

@@ -1,0 +1,324 @@
+"""Methods compared on one model, data and cluster: planned, trained from the same start, recorded.
+
+study once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from netsplit.config import CheckpointSettings
+from netsplit.data.dataset import Data
+from netsplit.data.loader import batches
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.records import (
+    Comparison,
+    capacities,
+    record_comparison,
+    record_study,
+    row_of,
+    write_plan,
+)
+from netsplit.experiment.session import Plan, Session, Study
+from netsplit.optim.learning_rate import LearningRate
+from netsplit.optim.optimizers import for_model
+from netsplit.partition.base import Partitioner
+from netsplit.program.schedules import Schedule
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.share import OptimizerFactory
+from netsplit.simulate.trace import write_trace
+from netsplit.tracking import Comparison as ParentRun
+from netsplit.tracking import ComparisonRow, MethodRun, Tracker
+from netsplit.tracking.figures import link_figure
+from netsplit.tracking.metrics import (
+    epoch_metrics,
+    iteration_metrics,
+    learning_rate_metrics,
+    overflow_summary,
+    solver_summary,
+    timeline_summary,
+)
+from netsplit.tracking.timeline_figure import timeline_figure
+from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
+from netsplit.training.epochs import Epoch, Iteration, Observer, fit
+from netsplit.training.history import History
+from netsplit.training.parallel import save_state
+
+__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "tags_of", "with_length"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is compared."""
+
+    name: str
+    model: nn.Module
+    loss: Callable[..., Tensor]
+    data: Data
+    partitioners: Mapping[str, Partitioner]
+    schedule: Schedule
+    optimizer: OptimizerFactory
+    epochs: int
+    batch_size: int
+    seed: int = 0
+    config: Any = None  # resolved, for the record
+    accumulate: int = 1
+    drop_last: bool = False
+    clip_norm: float | None = None
+    autocast: str | None = None
+    resume: str = "never"
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    variable_copies: int | None = None
+    learning_rate: LearningRate | None = None
+    ema_decay: float | None = None
+    check: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
+
+
+class Progress(Observer, Protocol):
+    """An observer that is told which method is next, and how many iterations it will take."""
+
+    def method(self, name: str, iterations: int) -> None: ...
+
+
+def with_length(experiment: Experiment) -> Experiment:
+    """The experiment with a scheduler that knows how many steps the training has.
+
+    Raises:
+        ConfigError: the scheduler cannot be made, or ends before the training.
+    """
+    rate = experiment.learning_rate
+    if rate is None:
+        return experiment
+    rate = rate.over(experiment.epochs, _steps_per_epoch(experiment))
+    rate.check(for_model(experiment.optimizer, experiment.model, experiment.loss))
+    return replace(experiment, learning_rate=rate)
+
+
+def compare(
+    experiment: Experiment, session: Session, tracker: Tracker, folder: Path, progress: Progress
+) -> Comparison:
+    """Plan and train with every method, from the same parameters and on the same batches.
+
+    A method that fails keeps its row, with the reason; the others go on.
+
+    Raises:
+        CaptureError, ConfigError, WorkerError: before any method could begin.
+    """
+    found = Comparison(folder)
+    if experiment.resume not in ("never", "auto"):
+        _origin(experiment.resume)
+    _ = session.pool  # a cluster that does not come up leaves no run behind
+    with tracker.comparison(
+        experiment.name, experiment.config, tags=tags_of(experiment, session.spec.name)
+    ) as parent:
+        parent.data(experiment.data)
+        study = _study(experiment, session)
+        record_study(parent, study, folder)
+        if session.link_samples:
+            link_figure(session.link_samples, study.cluster.links, folder / "links.png")
+            parent.artifact(folder / "links.png")
+        each_method(
+            experiment,
+            study,
+            parent,
+            found,
+            lambda partitioner, run: _method(experiment, session, study, partitioner, run, found, progress),
+        )
+    return found
+
+
+def each_method(
+    experiment: Experiment,
+    study: Study,
+    parent: ParentRun,
+    found: Comparison,
+    row: Callable[[Partitioner, MethodRun], ComparisonRow],
+) -> None:
+    """The rows of all methods, each in a run of its own, recorded; a method that fails stops no other."""
+    command = {key: value for key, value in experiment.labels.items() if key == "command"}
+    for name, partitioner in experiment.partitioners.items():
+        try:
+            with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
+                done = row(partitioner, run)
+                run.summary(overflow_summary(done.predicted_peak, done.capacity))
+                run.summary({"over_capacity": ", ".join(done.overfull) or None})
+            found.rows.append(done)
+        except (NetSplitError, OSError) as error:
+            reason = " ".join(str(error).split())
+            log.error("%s failed: %s", name, reason)
+            failed = ComparisonRow(name, "failed", capacity=capacities(study.cluster), error=reason)
+            found.rows.append(failed)
+    record_comparison(parent, found)
+
+
+def _study(experiment: Experiment, session: Session) -> Study:
+    first = next(batches(experiment.data.train, experiment.batch_size, seed=experiment.seed))
+    study = session.study(
+        experiment.model,
+        experiment.loss,
+        first,
+        experiment.schedule,
+        experiment.optimizer,
+        experiment.clip_norm,
+        experiment.autocast,
+        experiment.learning_rate,
+        experiment.ema_decay,
+        check=experiment.check,
+    )
+    return replace(study, costs=replace(study.costs, variable_copies=experiment.variable_copies))
+
+
+def _method(
+    experiment: Experiment,
+    session: Session,
+    study: Study,
+    partitioner: Partitioner,
+    run: MethodRun,
+    found: Comparison,
+    progress: Progress,
+) -> ComparisonRow:
+    plan = study.plan(partitioner, experiment.seed)
+    run.summary(solver_summary(plan.placement.report))
+    folder = found.folder / run.name
+    log.info("%s: drawing the plan, placing the parameters", run.name)
+    write_plan(plan, folder)
+    run.describe(f"```\n{plan.summary()}\n```")
+
+    def restart() -> DistributedRuntime:
+        return session.deploy(plan, seed=experiment.seed).runtime
+
+    model = session.deploy(plan, seed=experiment.seed)
+    progress.method(run.name, experiment.epochs * _steps_per_epoch(experiment))
+    observer = _Recording(run, progress, experiment.batch_size)
+    with _checkpoints(experiment, found.folder, run.name) as checkpoints:
+        history = fit(
+            model,
+            experiment.data,
+            epochs=experiment.epochs,
+            seed=experiment.seed,
+            observer=observer,
+            accumulate=experiment.accumulate,
+            drop_last=experiment.drop_last,
+            checkpoints=checkpoints,
+            restart=restart if experiment.resume == "auto" else None,
+        )
+    found.histories[run.name] = history
+    model.save(folder / "checkpoint.pt")
+    if experiment.ema_decay is not None:
+        save_state(model.ema_state_dict(), folder / "averages.pt")
+    return _measured(experiment, plan, run, folder, observer.measured(history), observer.first is None)
+
+
+def _measured(
+    experiment: Experiment, plan: Plan, run: MethodRun, folder: Path, history: History, earlier: bool
+) -> ComparisonRow:
+    """What was measured beside what was predicted: trace, picture, metrics and the row."""
+    write_trace(folder / "trace.json", plan.predicted, history.measured, program=plan.program)
+    timeline_figure(plan.predicted, history.measured, folder / "timeline.png")
+    found = timeline_summary(plan.predicted, history.typical, experiment.batch_size)
+    run.summary(found | ({"prediction_error": None, "measured_by": "an earlier run"} if earlier else {}))
+    run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
+    row = row_of(plan, run.name, history, earlier)
+    run.summary({"capacity_bytes": row.capacity, "nodes": row.nodes})
+    run.artifact(folder)
+    return row
+
+
+def _steps_per_epoch(experiment: Experiment) -> int:
+    count, step = len(experiment.data.train), experiment.accumulate * experiment.batch_size
+    if experiment.drop_last:
+        count -= count % experiment.batch_size
+    return math.ceil(count / step)
+
+
+def _checkpoints(
+    experiment: Experiment, folder: Path, method: str
+) -> AbstractContextManager[Checkpoints | None]:
+    """The method's own folder of checkpoints, opened; nothing where none is to be saved or read."""
+    settings, resume = experiment.checkpoint, experiment.resume
+    every_epochs = 1 if settings.never and resume == "auto" else settings.every_epochs
+    if settings.never and resume == "never":
+        return nullcontext()
+    if settings.folder is not None:
+        place = Path(settings.folder)
+    elif resume == "auto":
+        name = f"{type(experiment.model).__name__}-{experiment.data.name}"
+        place = stable_folder(experiment.config, name)
+    else:
+        place = folder / "checkpoints"
+    return Checkpoints(
+        place / method,
+        every_epochs=every_epochs,
+        every_iterations=settings.every_iterations,
+        keep=settings.keep,
+        resume=resume == "auto",
+        origin=None if resume in ("never", "auto") else _origin(resume),
+    )
+
+
+def _origin(folder: str) -> Path:
+    found = newest(folder)
+    if found is None:
+        raise ConfigError(
+            f"resume is '{folder}', where there is no whole checkpoint: give never, auto, a checkpoint or a "
+            "folder of checkpoints."
+        )
+    return found
+
+
+class _Recording:
+    """Passes on to the progress shown what it writes to MLflow, and knows which iterations this run did."""
+
+    def __init__(self, run: MethodRun, progress: Progress, batch_size: int) -> None:
+        self.run = run
+        self.progress = progress
+        self.batch_size = batch_size
+        self.first: int | None = None  # step that this run began with; None: nothing was left to train
+        self.rates: tuple[float, ...] = ()  # learning rates written last
+
+    def measured(self, history: History) -> History:
+        """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
+        own = [each for each in history.iterations if self.first is not None and each.step >= self.first]
+        return replace(history, iterations=own) if own else history
+
+    def iteration(self, done: Iteration) -> None:
+        self.first = done.step if self.first is None else self.first
+        if done.timed:
+            samples = done.samples or self.batch_size
+            self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, samples))
+        else:
+            self.run.metrics([("loss", done.loss, done.step)])
+        if done.learning_rates != self.rates:
+            self.rates = done.learning_rates
+            self.run.metrics(learning_rate_metrics(done.step, done.learning_rates))
+        self.progress.iteration(done)
+
+    def epoch(self, done: Epoch) -> None:
+        values = epoch_metrics(
+            done.index, train_loss=done.train_loss, test_accuracy=done.test_accuracy, seconds=done.seconds
+        )
+        self.run.metrics(values)
+        self.progress.epoch(done)
+
+
+def tags_of(experiment: Experiment, cluster: str) -> dict[str, str]:
+    """What MLflow shows a comparison and its methods by."""
+    found = {
+        "model": type(experiment.model).__name__,
+        "dataset": experiment.data.name,
+        "cluster": cluster,
+        "schedule": experiment.schedule.name,
+        "methods": ", ".join(experiment.partitioners),
+    }
+    return found | dict(experiment.labels)

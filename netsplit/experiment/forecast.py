@@ -1,0 +1,129 @@
+"""Methods compared on devices that are not here: planned and simulated, with predicted costs.
+
+model on the meta device ──capture──► Graph ──predicted_costs──► per method: plan ──► record ──► row
+
+Nothing is computed and nothing is held: a model of any size is planned on any machine.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.errors import ConfigError
+from netsplit.experiment.comparison import Experiment, each_method, tags_of
+from netsplit.experiment.records import Comparison, record_study, row_of, write_plan
+from netsplit.experiment.session import Study
+from netsplit.graph.step import capture
+from netsplit.optim.optimizers import for_model
+from netsplit.partition.base import Partitioner
+from netsplit.planning.workload import Workload
+from netsplit.profile.optimizer import optimizer_alpha
+from netsplit.profile.predict import predicted_costs, unknown_in_words
+from netsplit.runtime.share import UpdateRule
+from netsplit.simulate.trace import write_trace
+from netsplit.tracking import ComparisonRow, MethodRun, Tracker
+from netsplit.tracking.metrics import solver_summary, timeline_summary
+from netsplit.tracking.timeline_figure import timeline_figure
+
+__all__ = ["PLANNED", "forecast", "study_of"]
+
+log = logging.getLogger(__name__)
+
+PLANNED = {"mode": "planned"}
+"""Tag of runs in which nothing was trained."""
+
+
+def forecast(
+    experiment: Experiment, description: ClusterDescription, tracker: Tracker, folder: Path
+) -> Comparison:
+    """Plan with every method, and predict an iteration of each; `experiment.epochs` counts for nothing.
+
+    A method that fails keeps its row, with the reason; the others go on.
+
+    Raises:
+        CaptureError, ConfigError: before any method could begin.
+    """
+    found = Comparison(folder)
+    study = study_of(experiment, description)
+    unknown = unknown_in_words(study.graph)
+    planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
+    tags = tags_of(experiment, description.name) | planned
+    with tracker.comparison(experiment.name, experiment.config, tags=tags) as parent:
+        parent.data(experiment.data)
+        record_study(parent, study, folder)
+
+        def row(partitioner: Partitioner, run: MethodRun) -> ComparisonRow:
+            run.tags(planned)
+            return _method(experiment, study, partitioner, run, folder / run.name)
+
+        each_method(experiment, study, parent, found, row)
+    return found
+
+
+def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
+    """The model's graph with predicted costs on the described devices.
+
+    Raises:
+        CaptureError: the model cannot be captured.
+        ConfigError: the devices' speeds are given relative to a profile, one does not compute in the dtype of
+            `autocast`, or the batch does not divide into micro-batches.
+    """
+    description.require_models()
+    for each in description.accelerators.values():
+        each.under(experiment.autocast)  # refuses a dtype, before a model is captured for nothing
+    size = experiment.schedule.microbatch_size(experiment.batch_size)
+    if size * experiment.schedule.microbatches != experiment.batch_size:
+        raise ConfigError(
+            f"batch_size {experiment.batch_size} does not divide into {experiment.schedule.microbatches} "
+            "micro-batches, and costs are predicted for equal ones: choose schedule.microbatches that "
+            "divides it."
+        )
+    model = experiment.model.to("meta")
+    log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
+    batch = experiment.data.shapes(size)
+    graph = capture(model, experiment.loss, batch, autocast=experiment.autocast)
+    log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+    kinds = {rates.name: rates for rates in description.accelerators.values()}
+    optimizer = for_model(experiment.optimizer, model, experiment.loss)
+    alpha = optimizer_alpha(optimizer) + (experiment.ema_decay is not None)
+    costs = replace(
+        predicted_costs(graph, kinds, alpha),
+        variable_copies=experiment.variable_copies,
+        copy_s_per_byte=description.copying(kinds),
+    )
+    workload = Workload(type(model).__name__, graph, costs)
+    need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
+    cluster = description.cluster(workload.base_kind, need_bytes)
+    rule = UpdateRule(experiment.clip_norm, loss_scaling=experiment.autocast == "float16")
+    return Study(
+        model,
+        graph,
+        {},
+        costs,
+        cluster,
+        experiment.schedule,
+        optimizer,
+        experiment.loss,
+        rule,
+    )
+
+
+def _method(
+    experiment: Experiment, study: Study, partitioner: Partitioner, run: MethodRun, folder: Path
+) -> ComparisonRow:
+    plan = study.plan(partitioner, experiment.seed)
+    run.summary(solver_summary(plan.placement.report))
+    write_plan(plan, folder)
+    run.describe(f"```\n{plan.summary()}\n```")
+    write_trace(folder / "trace.json", plan.predicted, None, program=plan.program)
+    timeline_figure(plan.predicted, None, folder / "timeline.png")
+    run.summary(timeline_summary(plan.predicted, None, experiment.batch_size))
+    run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
+    row = row_of(plan, run.name)
+    found = {"predicted_throughput": row.throughput, "capacity_bytes": row.capacity, "nodes": row.nodes}
+    run.summary(found)
+    run.artifact(folder)
+    return row

@@ -1,0 +1,200 @@
+"""Learning rates that change while training goes on: torch's schedulers, the same on every device."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
+
+from netsplit.errors import ConfigError
+from netsplit.optim.factories import called, check_settings
+from netsplit.optim.optimizers import ForModel, make_optimizer
+
+__all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
+
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+ALL = "all"
+_TRIED = 3  # steps, before training
+
+
+class LearningRate:
+    """How an optimiser's learning rate changes; with it, whatever the scheduler changes besides (momentum).
+
+    ``LearningRate(torch.optim.lr_scheduler.CosineAnnealingLR, every="epoch", T_max=20)``
+
+    A scheduler is made on every device, of an optimiser with the same groups, and stepped alike on all.
+
+    Args:
+        scheduler: a class of schedulers, or its dotted name, or a function of an optimiser.
+        every: what it is stepped after. "step": each optimiser step, as a plain loop that calls
+            ``scheduler.step()`` after ``optimizer.step()``, also where a loss scale skipped that; under a
+            schedule whose devices step within the batch, each batch. "epoch": each epoch of
+            ``netsplit.training.epochs.fit``, or each call of `ParallelModel.step_scheduler`; only so can
+            ``ReduceLROnPlateau`` have the loss it wants, the epoch's mean training loss.
+        settings: of the scheduler. "all" stands for how often a training whose length is known steps it, as
+            that of an experiment is.
+
+    Raises:
+        ConfigError: a setting that the scheduler does not have.
+    """
+
+    def __init__(
+        self,
+        scheduler: SchedulerFactory | str,
+        every: Literal["step", "epoch"] = "step",
+        **settings: Any,
+    ) -> None:
+        if every not in ("step", "epoch"):
+            raise ConfigError(f"scheduler.every is {every!r}: give one of step, epoch.")
+        self.scheduler = called(scheduler, "scheduler")
+        self.every = every
+        self.settings = check_settings(self.scheduler, settings, "scheduler")
+
+    def __repr__(self) -> str:
+        name = getattr(self.scheduler, "__name__", str(self.scheduler))
+        return f"LearningRate({name}, every={self.every!r}, {self.settings})"
+
+    def over(self, epochs: int, steps_per_epoch: int) -> LearningRate:
+        """The same with numbers for "all"."""
+        count = epochs * (steps_per_epoch if self.every == "step" else 1)
+        settings = {key: count if value == ALL else value for key, value in self.settings.items()}
+        return LearningRate(self.scheduler, self.every, **settings)
+
+    def of(self, optimizer: Optimizer) -> LRScheduler:
+        """The scheduler of one device's optimiser.
+
+        Raises:
+            ConfigError: a setting is "all", and nobody said how many.
+        """
+        for key, value in self.settings.items():
+            if value == ALL:
+                raise ConfigError(f"scheduler.{key} is 'all', of a training of unknown length: say how many.")
+        return self.scheduler(optimizer, **self.settings)
+
+    def check(self, optimizer: ForModel) -> None:
+        """Try it on an optimiser without values, before any worker starts.
+
+        Raises:
+            ConfigError: it makes no scheduler, or one that is of another optimiser, cannot be stepped, or not
+                saved.
+        """
+        try:
+            own = make_optimizer(optimizer, {}).optimizer
+            made = self.of(own)
+            self._check_made(made, own)
+            for _ in range(_TRIED):
+                step(made, 1.0)
+            pickle.dumps(made.state_dict())
+        except ConfigError:
+            raise
+        except Exception as error:  # of a function that may do anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(
+                f"scheduler cannot be made of {self!r} ({reason}): give a function of an optimiser, such as "
+                "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
+            ) from error
+
+    def check_steps(self, optimizer: ForModel, steps: int) -> None:
+        """Refuse a scheduler that has an end before the training has.
+
+        Args:
+            steps: how often it will be stepped.
+
+        Raises:
+            ConfigError: only ``OneCycleLR`` has such an end.
+        """
+        made = self.of(make_optimizer(optimizer, {}).optimizer)
+        last = getattr(made, "total_steps", None)
+        if isinstance(last, int) and last < steps:
+            raise ConfigError(
+                f"scheduler {type(made).__name__} ends after {last} steps, and the training has {steps}: "
+                f"give total_steps={steps}, or more."
+            )
+
+    def check_loss(self, loss: float | None) -> None:
+        """Refuse to step ``ReduceLROnPlateau`` without a loss.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if loss is None and self.scheduler is ReduceLROnPlateau:
+            raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
+
+    def _check_made(self, made: Any, optimizer: Optimizer) -> None:
+        if not isinstance(made, LRScheduler):
+            raise ConfigError(
+                f"scheduler makes a {type(made).__name__}, which is no torch.optim.lr_scheduler.LRScheduler: "
+                "give a function of an optimiser that makes one."
+            )
+        for each in (made, *getattr(made, "_schedulers", ())):
+            if each.optimizer is not optimizer:
+                raise ConfigError(
+                    f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
+                    "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
+                )
+        if isinstance(made, ReduceLROnPlateau) and self.every == "step":
+            raise ConfigError(
+                "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
+                "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
+            )
+
+
+def step(scheduler: LRScheduler, loss: float | None) -> None:
+    """One step; `loss` is for schedulers that go by it.
+
+    Raises:
+        ConfigError: the scheduler is at its end, or wants a loss and there is none.
+    """
+    with warnings.catch_warnings():
+        # Where a device has nothing to train, or a loss scale skips a step, the optimiser has not stepped.
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        try:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                if loss is None:
+                    raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
+                scheduler.step(loss)
+            else:
+                scheduler.step()
+        except ConfigError:
+            raise
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"scheduler {type(scheduler).__name__} cannot go on: {reason}") from error
+
+
+def settings_of(scheduler: LRScheduler) -> dict[str, Any]:
+    """What the scheduler was made with, of what its state has; not where it stands."""
+    parameters = inspect.signature(type(scheduler).__init__).parameters
+    return {k: v for k, v in scheduler.state_dict().items() if k in parameters and k != "last_epoch"}
+
+
+def constant() -> None:
+    """No scheduler: the optimiser's own learning rate throughout."""
+
+
+def learning_rate(given: LearningRate | SchedulerFactory | None) -> LearningRate | None:
+    """A scheduler as `parallelize` takes it."""
+    return given if given is None or isinstance(given, LearningRate) else LearningRate(given)
+
+
+def warmup_cosine(
+    optimizer: Optimizer, warmup: int, steps: int, start_factor: float = 0.01, eta_min: float = 0.0
+) -> LRScheduler:
+    """A linear rise over `warmup` steps, then half a cosine wave down to `eta_min` at `steps`.
+
+    Args:
+        start_factor: of the learning rate, at the first step.
+    """
+    if not 0 < warmup < steps:
+        raise ConfigError(
+            f"scheduler.warmup is {warmup} of {steps} steps: give at least 1 and fewer than all."
+        )
+    rise = LinearLR(optimizer, start_factor, total_iters=warmup)
+    fall = CosineAnnealingLR(optimizer, steps - warmup, eta_min)
+    return SequentialLR(optimizer, [rise, fall], [warmup])

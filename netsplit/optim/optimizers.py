@@ -1,0 +1,236 @@
+"""Optimisers that are made on every device, each for the parameters that lie there.
+
+    factory + all parameters of the model ──on each device──► optimizer ─► groups, as in one process
+              own ones real, others blank                                  less what lies elsewhere
+
+A factory sees the whole model everywhere, so that groups are the same on every device, however it
+chooses them: by name, by shape, or by position.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import ConfigError
+from netsplit.optim.factories import called, check_settings
+
+__all__ = [
+    "MOMENTUM",
+    "ForModel",
+    "Made",
+    "OptimizerFactory",
+    "ParameterGroups",
+    "for_model",
+    "make_optimizer",
+]
+
+OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
+"""Called with a list of the parameters; or, where its own first parameter is called ``named_parameters``, of
+pairs (name, parameter), which ``torch.optim`` takes too."""
+
+MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+"""Where nobody names another."""
+
+NAMED = "named_parameters"
+MATCH = "match"
+
+
+class ParameterGroups:
+    """An optimiser whose settings differ by the parameters' names.
+
+    ``ParameterGroups(torch.optim.AdamW, lr=1e-3, groups=[{"match": ["*.bias"], "weight_decay": 0.0}])``
+
+    The parameters that no group matches are the optimiser's first group, with its common settings; then come
+    the groups in their order, empty ones included. What two groups match belongs to the first of them.
+
+    Args:
+        optimizer: a class of optimisers, or its dotted name.
+        groups: each a mapping of ``match``, a pattern or several for the model's own names as
+            ``named_parameters()`` has them (``*``, ``?`` and ``[...]`` as in file names), and of the settings
+            that are the group's own.
+        settings: of all parameters, where a group has no other.
+
+    Raises:
+        ConfigError: a setting that the optimiser does not have, or a group without patterns or settings.
+    """
+
+    def __init__(
+        self,
+        optimizer: Callable[..., torch.optim.Optimizer] | str,
+        groups: Sequence[Mapping[str, Any]] = (),
+        **settings: Any,
+    ) -> None:
+        self.optimizer = called(optimizer, "optimizer")
+        self.settings = check_settings(self.optimizer, settings, "optimizer")
+        self.groups = [self._group(index, group) for index, group in enumerate(groups)]
+
+    def __call__(self, named_parameters: Sequence[tuple[str, Tensor]]) -> torch.optim.Optimizer:
+        found: list[list[Tensor]] = [[] for _ in range(len(self.groups) + 1)]
+        for name, parameter in named_parameters:
+            found[self._place(name)].append(parameter)
+        options = ({}, *(own for _, own in self.groups))
+        groups = [{"params": each, **own} for each, own in zip(found, options, strict=True)]
+        return self.optimizer(groups, **self.settings)
+
+    def __repr__(self) -> str:
+        name = getattr(self.optimizer, "__name__", str(self.optimizer))
+        return f"ParameterGroups({name}, {self.settings}, {self.groups})"
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Refuse a pattern for which the model has no parameter.
+
+        Raises:
+            ConfigError: it says which.
+        """
+        for patterns, _ in self.groups:
+            for pattern in patterns:
+                if not any(fnmatchcase(name, pattern) for name in names):
+                    known = ", ".join(sorted(names)[:3])
+                    raise ConfigError(
+                        f"optimizer.groups matches '{pattern}', and no trainable parameter of the model is "
+                        f"called so: correct it (there are {len(names)}, such as {known})."
+                    )
+
+    def _place(self, name: str) -> int:
+        for index, (patterns, _) in enumerate(self.groups, 1):
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                return index
+        return 0
+
+    def _group(self, index: int, group: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        own = {key: value for key, value in group.items() if key != MATCH}
+        patterns = group.get(MATCH, ())
+        patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        if not patterns or not own or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ConfigError(
+                f"optimizer.groups[{index}] is {dict(group)}: give 'match', a list of patterns of names, and "
+                "settings of its own, as in {match: ['*.bias'], weight_decay: 0.0}."
+            )
+        return patterns, check_settings(self.optimizer, own, f"optimizer.groups[{index}]", partly=True)
+
+
+@dataclass(frozen=True)
+class ForModel:
+    """A factory with the trainable parameters of the model that it is for, in the model's own order."""
+
+    factory: OptimizerFactory
+    parameters: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+
+    def __call__(self, parameters: Any) -> torch.optim.Optimizer:
+        return self.factory(parameters)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An optimiser of one device's parameters, and the names in each of its groups on all devices."""
+
+    optimizer: torch.optim.Optimizer
+    groups: tuple[tuple[str, ...], ...]
+
+
+def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> ForModel:
+    """The factory for a model, and for a loss where that is a module with parameters (named ``loss.…``).
+
+    Parameters that do not require gradients are left out; a tied one has the first of its names.
+    """
+    if isinstance(factory, ForModel):
+        return factory
+    found: dict[int, tuple[str, nn.Parameter]] = {}
+    for prefix, module in (("", model), ("loss.", loss)):
+        if isinstance(module, nn.Module):
+            for name, parameter in module.named_parameters():
+                found.setdefault(id(parameter), (prefix + name, parameter))
+    trained = [(name, parameter) for name, parameter in found.values() if parameter.requires_grad]
+    return ForModel(factory, {name: (each.dtype, tuple(each.shape)) for name, each in trained})
+
+
+def make_optimizer(factory: OptimizerFactory, own: Mapping[str, Tensor]) -> Made:
+    """The optimiser of a device's own parameters.
+
+    Args:
+        factory: of a `ForModel`, what it is called with are all parameters of the model; those that are not
+            in `own` have no values (torch's meta device), and are taken out of the groups afterwards.
+        own: by name.
+
+    Raises:
+        ConfigError: no optimiser, several, or one of other parameters than those given.
+    """
+    whole = dict(own)
+    if isinstance(factory, ForModel):
+        blanks = {k: _blank(*kind) for k, kind in factory.parameters.items() if k not in own}
+        whole = {k: own[k] if k in own else blanks[k] for k in factory.parameters} | whole
+        factory = factory.factory
+    names = {id(parameter): name for name, parameter in whole.items()}
+    optimizer = factory(list(whole.items()) if _wants_names(factory) else list(whole.values()))
+    _check(optimizer, names)
+    groups = tuple(tuple(names[id(p)] for p in group["params"]) for group in optimizer.param_groups)
+    _keep(optimizer, {id(parameter) for parameter in own.values()})
+    return Made(optimizer, groups)
+
+
+def _blank(dtype: torch.dtype, shape: tuple[int, ...]) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
+
+
+def _wants_names(factory: OptimizerFactory) -> bool:
+    if isinstance(factory, ParameterGroups):
+        return True
+    try:
+        return next(iter(inspect.signature(factory).parameters), "") == NAMED
+    except (TypeError, ValueError):
+        return False
+
+
+def _check(optimizer: Any, names: Mapping[int, str]) -> None:
+    """That it is one optimiser of exactly these parameters."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        parts = list(optimizer.values()) if isinstance(optimizer, Mapping) else optimizer
+        if isinstance(parts, list | tuple) and any(isinstance(p, torch.optim.Optimizer) for p in parts):
+            raise ConfigError(
+                f"optimizer makes {len(parts)} optimisers, and a device steps one: make one with several "
+                "groups of parameters, as netsplit.ParameterGroups does."
+            )
+        raise ConfigError(
+            f"optimizer makes a {type(optimizer).__name__}, which is no torch.optim.Optimizer: give a "
+            "function of parameters, such as functools.partial(torch.optim.Adam, lr=1e-3)."
+        )
+    kind = type(optimizer).__name__
+    found = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
+    foreign = sum(key not in names for key in found)
+    if foreign:
+        raise ConfigError(
+            f"optimizer {kind} has parameters that it was not given ({foreign} of them), as those of the "
+            "model before it was split, which nothing trains: make it of those that it is called with, as in "
+            "lambda parameters: torch.optim.SGD(parameters, lr=0.1)."
+        )
+    left_out = [name for key, name in names.items() if key not in found]
+    if left_out:
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        raise ConfigError(
+            f"optimizer {kind} leaves out parameter '{left_out[0]}'{more}: give it all that it is called "
+            "with, and call requires_grad_(False) beforehand on what is not to be trained."
+        )
+    twice = [names[key] for key, count in found.items() if count > 1]
+    if twice:
+        raise ConfigError(f"optimizer {kind} has parameter '{twice[0]}' twice: give it each once.")
+
+
+def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
+    """Take out what is not the device's own."""
+    for group in optimizer.param_groups:
+        kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) in own]
+        for key in ("params", "param_names"):
+            if key in group:
+                group[key] = [group[key][index] for index in kept]
+    for parameter in list(optimizer.state):
+        if id(parameter) not in own:
+            del optimizer.state[parameter]

@@ -1,0 +1,327 @@
+"""The folded graph as a row of blocks between nodes that everything passes.
+
+    s ──► block ──► t ──► block ──► ...      a step: (device of s, device of t, bytes, seconds s to t)
+
+A block's steps come from a relaxed decision diagram over its nodes; the seconds are at least each path's
+and at least the load of each device between s and t.
+
+Source: Bergman, Cire, van Hoeve, Hooker, Decision Diagrams for Optimization, 2016, chapter 4.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.partition.bounds.latency_diagram import check_clock
+from netsplit.partition.bounds.latency_fold import Arc, Folded
+from netsplit.partition.common.instance import Floats, Ints
+
+__all__ = ["Block", "Steps", "blocks_of", "steps_of"]
+
+NEVER = -1e30
+CLOCK = 1.0  # cells of time per cell of a device's bytes
+
+
+@dataclass(frozen=True)
+class Block:
+    source: int  # -1: the start of the iteration
+    target: int  # -1: its end
+    nodes: tuple[int, ...]  # in order, the target last
+    need: float  # bytes that these nodes add at least
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    source: Ints  # [S] device of the block's source
+    target: Ints  # [S]
+    used: Floats  # [S, D]
+    seconds: Floats  # [S]
+
+    def take(self, rows: Any) -> Steps:
+        return Steps(self.source[rows], self.target[rows], self.used[rows], self.seconds[rows])
+
+
+def frontier_order(folded: Folded, deadline: float = math.inf) -> list[int]:
+    """A topological order with few producers open at once.
+
+    Raises:
+        OutOfTime: after the deadline.
+    """
+    sources = [{arc.source for arc in arcs} | {int(folded.producer[u]) for u in folded.reads[v]}
+               for v, arcs in enumerate(folded.arcs)]  # fmt: skip
+    left = np.zeros(folded.count, np.int64)
+    readers: list[list[int]] = [[] for _ in range(folded.count)]
+    for v, before in enumerate(sources):
+        for s in before:
+            left[s] += 1
+            readers[s].append(v)
+    waits = [len(before) for before in sources]
+    ready = [v for v in range(folded.count) if not waits[v]]
+    order: list[int] = []
+    made: dict[int, int] = {}
+    while ready:
+        check_clock(deadline)
+        v = max(
+            ready,
+            key=lambda v: (
+                sum(left[s] == 1 for s in sources[v]) - bool(readers[v]),
+                max([made[s] for s in sources[v]], default=-1),
+                -v,
+            ),
+        )
+        ready.remove(v)
+        made[v] = len(order)
+        order.append(v)
+        for s in sources[v]:
+            left[s] -= 1
+        for w in readers[v]:
+            waits[w] -= 1
+            if not waits[w]:
+                ready.append(w)
+    return order
+
+
+def blocks_of(folded: Folded, deadline: float = math.inf) -> list[Block]:
+    order = frontier_order(folded, deadline)
+    left = np.zeros(folded.count, np.int64)
+    for v in range(folded.count):
+        for s in _before(folded, v):
+            left[s] += 1
+    live: set[int] = set()
+    blocks, source, begin = [], -1, 0
+    for k, v in enumerate(order):
+        for s in _before(folded, v):
+            left[s] -= 1
+            if not left[s]:
+                live.discard(s)
+        if left[v]:
+            live.add(v)
+        last = k + 1 == len(order)
+        # Seconds add up only where the one lies inside of the other, there and back.
+        nested = source < 0 or (v in folded.after[source])
+        nested = nested and (source < 0 or not folded.backed[source] or source in folded.around[v])
+        if (live == {v} and nested) or last:
+            nodes = tuple(order[begin : k + 1])
+            target = v if live == {v} and not last else -1
+            blocks.append(Block(source, target, nodes, float(folded.own[list(nodes)].sum())))
+            source, begin = v, k + 1
+    return blocks
+
+
+def _before(folded: Folded, v: int) -> set[int]:
+    return {arc.source for arc in folded.arcs[v]} | {int(folded.producer[u]) for u in folded.reads[v]}
+
+
+@dataclass(eq=False)
+class _Labels:
+    device: NDArray[np.int64]  # [L, K] of the live nodes
+    ended: Floats  # [L, K] seconds there and back, from the block's source
+    present: NDArray[np.int64]  # [L, U] devices with the live variables, as bits
+    used: Floats  # [L, D]
+    clock: Floats  # [L, D] load of each device since the source
+    origin: Ints  # [L] device of the source
+    goal: Ints  # [L] device of the block's target, decided first: what only it reads need not stay open
+    arrival: Floats  # [L] of all that the target reads, so far
+
+    def take(self, rows: Any) -> _Labels:
+        return _Labels(*(getattr(self, k)[rows] for k in _NAMES))
+
+
+_NAMES = ("device", "ended", "present", "used", "clock", "origin", "goal", "arrival")
+
+
+def steps_of(
+    folded: Folded, block: Block, before: Floats, most_s: float, width: int, deadline: float,
+    beyond: float = 0.0,
+) -> Steps | None:  # fmt: skip
+    """All steps through a block whose iteration could take less than `most_s`.
+
+    `before` [D]: least seconds up to the source on each device (inf: it cannot be there).
+    """
+    devices = len(folded.capacity)
+    t, first = block.target, block.source
+    sources = np.flatnonzero(np.isfinite(before)) if first >= 0 else np.zeros(1, np.int64)
+    goals = np.arange(devices if t >= 0 else 1)
+    start, goal = (part.reshape(-1) for part in np.meshgrid(sources, goals, indexing="ij"))
+    count = len(start)
+    live = [first] if first >= 0 else []
+    makes: dict[int, list[int]] = {}
+    for u, s in enumerate(folded.producer.tolist()):
+        makes.setdefault(s, []).append(u)
+    own_vars = makes.get(first, [])
+    into_t = {arc.source: arc for arc in folded.arcs[t]} if t >= 0 else {}
+    for_t = set(folded.reads[t]) if t >= 0 else set[int]()
+    labels = _Labels(
+        start[:, None][:, : len(live)],
+        np.zeros((count, len(live))),
+        np.repeat((1 << start)[:, None], len(own_vars), axis=1),
+        np.zeros((count, devices)),
+        np.zeros((count, devices)),
+        start,
+        goal,
+        np.full(count, NEVER if first >= 0 else 0.0),
+    )
+    _send(folded, labels, first, own_vars, start, into_t, for_t, 0)
+    variables = list(own_vars)
+    last_read: dict[int, int] = {}
+    last_use: dict[int, int] = {}
+    for k, v in enumerate(block.nodes):
+        if v == t:
+            continue
+        for u in folded.reads[v]:
+            last_read[u] = k
+        for s in _before(folded, v):
+            last_use[s] = k
+    inside = folded.inside if t < 0 else _to_target(folded, block, beyond)
+    for k, v in enumerate(block.nodes):
+        if time.perf_counter() > deadline:
+            return None
+        weight = _window(folded, block, v)
+        parts = []
+        mine = makes.get(v, [])
+        for d in range(devices):
+            old = labels.take(labels.goal == d) if v == t else labels
+            n_labels = len(old.origin)
+            used, present, clock = old.used.copy(), old.present.copy(), old.clock.copy()
+            used[:, d] += folded.own[v]
+            if v == t:
+                ended = np.maximum(old.arrival, clock.max(axis=1))
+            else:
+                ended = np.full(n_labels, NEVER if first >= 0 else 0.0)
+                for arc in folded.arcs[v]:
+                    at = live.index(arc.source)
+                    ended = np.maximum(ended, old.ended[:, at] + arc.seconds[old.device[:, at], d])
+                for u in folded.reads[v]:
+                    at = variables.index(u)
+                    used[:, d] += folded.held[u] * ((present[:, at] >> d) & 1 == 0)
+                    present[:, at] |= 1 << d
+            ended = ended + folded.forward_s[v, d] + folded.backward_s[v, d]
+            clock[:, d] += weight[0] * folded.forward_s[v, d] + weight[1] * folded.backward_s[v, d]
+            new = _Labels(
+                np.column_stack([old.device, np.full(n_labels, d)]),
+                np.column_stack([old.ended, ended]),
+                np.column_stack([present, np.full((n_labels, len(mine)), 1 << d)]),
+                used,
+                clock,
+                old.origin,
+                old.goal,
+                old.arrival.copy(),
+            )
+            if v != t:
+                _send(folded, new, v, mine, np.full(n_labels, d), into_t, for_t, present.shape[1])
+            total = before[new.origin] if first >= 0 else 0.0
+            fine = (new.used <= folded.capacity).all(axis=1) & (total + ended + inside[v] < most_s)
+            fine &= total + np.maximum(new.clock.max(axis=1), new.arrival) + beyond < most_s
+            parts.append(new.take(fine))
+        labels = _Labels(*(np.concatenate([getattr(p, name) for p in parts]) for name in _NAMES))
+        live.append(v)
+        variables += makes.get(v, [])
+        keep_v = [j for j, u in enumerate(variables) if last_read.get(u, -1) > k]
+        final = k + 1 == len(block.nodes)
+        # Of the last block, the end is the latest of all: it is kept as one more live node.
+        keep = [j for j, s in enumerate(live) if last_use.get(s, -1) > k or (final and j + 1 == len(live))]
+        if block.target < 0:
+            tops = [j for j in range(len(live)) if j not in keep or j + 1 == len(live)]
+            last = labels.ended[:, tops].max(axis=1, initial=NEVER)
+            labels.arrival = np.maximum(labels.arrival, last)
+        live = [live[j] for j in keep]
+        variables = [variables[j] for j in keep_v]
+        labels.device, labels.ended = labels.device[:, keep], labels.ended[:, keep]
+        labels.present = labels.present[:, keep_v]
+        labels = _merge(labels, folded.capacity, width)
+        if len(labels.origin) > 16 * width:
+            return None
+    if block.target < 0:
+        seconds = np.maximum(labels.clock.max(axis=1, initial=0.0), labels.arrival)
+        target = np.zeros(len(labels.origin), np.int64)
+    else:
+        seconds, target = labels.ended[:, -1], labels.device[:, -1]
+    return Steps(labels.origin, target, labels.used, np.maximum(seconds, 0.0))
+
+
+def _to_target(folded: Folded, block: Block, beyond: float) -> Floats:
+    """[N] least seconds of an iteration after a node of the block, there and back."""
+    fastest = (folded.forward_s + folded.backward_s).min(axis=1)
+    found = np.full(folded.count, 0.0)
+    found[block.target] = beyond
+    for v in reversed(block.nodes):
+        for arc in folded.arcs[v]:
+            if v == block.target or found[v] > 0:
+                found[arc.source] = max(found[arc.source], found[v] + fastest[v])
+    return found
+
+
+def _send(
+    folded: Folded, labels: _Labels, v: int, variables: list[int], at: Ints, into_t: dict[int, Arc],
+    for_t: set[int], column: int,
+) -> None:  # fmt: skip
+    """What the block's target reads of node v, now on devices `at`, goes to the target's device at once."""
+    if v in into_t:
+        ended = labels.ended[:, -1] + into_t[v].seconds[at, labels.goal]
+        labels.arrival = np.maximum(labels.arrival, ended)
+    rows = np.arange(len(at))
+    for k, u in enumerate(variables):
+        if u in for_t:
+            labels.used[rows, labels.goal] += folded.held[u] * (at != labels.goal)
+            labels.present[:, column + k] |= 1 << labels.goal
+
+
+def _window(folded: Folded, block: Block, v: int) -> tuple[bool, bool]:
+    """Whether the forward, and the backward, of v lie between those of the block's ends."""
+    s, t = block.source, block.target
+    if v == t:
+        return False, False
+    there = (s < 0 or v in folded.after[s]) and (t < 0 or t in folded.after[v])
+    back = (s < 0 or s in folded.around[v]) and (t < 0 or v in folded.around[t])
+    return there, back
+
+
+def _codes(columns: list[Any]) -> Ints:
+    """[L] numbers, equal where all columns are equal."""
+    code, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        values = column.astype(np.int64)
+        values -= values.min(initial=0)
+        span = int(values.max(initial=0)) + 1
+        if size * span > 2**62:
+            _, code = np.unique(code, return_inverse=True)
+            code = code.reshape(-1).astype(np.int64)
+            size = int(code.max()) + 1
+        code = code * span + values
+        size *= span
+    return code
+
+
+def _merge(labels: _Labels, capacity: Floats, width: int) -> _Labels:
+    if len(labels.origin) <= 1:
+        return labels
+    state = [labels.origin, labels.goal, *labels.device.T, *labels.present.T]
+    base = _codes(state)
+    share = labels.used / np.maximum(capacity, 1.0)
+    clock = labels.clock[np.arange(len(labels.origin)), labels.origin]
+    load = clock / max(float(clock.max()), 1e-300)
+    cells = 1e6
+    while True:
+        columns = [base, *(np.floor(share * cells)).T]
+        columns.append(np.floor(load * min(cells, 1e6) * CLOCK))
+        _, code = np.unique(_codes(columns), return_inverse=True)
+        code = code.reshape(-1)
+        if int(code.max()) + 1 <= width or cells < 1:
+            break
+        cells /= 3 if cells > 1e3 else 1.4
+    if int(code.max()) + 1 == len(code):
+        return labels
+    order = np.argsort(code, kind="stable")
+    starts = np.flatnonzero(np.diff(code[order], prepend=-1))
+    merged = labels.take(order[starts])
+    for name in ("ended", "used", "clock", "arrival"):
+        values = getattr(labels, name)[order]
+        if values.ndim == 1 or values.shape[1]:
+            setattr(merged, name, np.minimum.reduceat(values, starts, axis=0))
+    return merged

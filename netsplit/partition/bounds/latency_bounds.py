@@ -1,0 +1,224 @@
+"""Lower bounds on the latency of a full graph, for graphs too large for the complete model.
+
+    incumbent ──► edges that no better answer cuts ──► fewer, larger atoms ──► relaxation R ──► bound
+                  (longest path through the cut edge)                          (CP-SAT)
+
+R has placement, memory (5-18), precedence with transfers, and the load of every device, over the whole
+iteration and between a node and its immediate dominator; that computations and transfers exclude one
+another is left out, so every schedule of the simulator is a solution of R and R's bound holds for it.
+Merging atoms by an incumbent keeps every better answer: the bound is then min(incumbent, R's).
+
+Source: NetSplit thesis (5-11..5-18) for the core of R; rows for intervals of time after Fernandez and
+Bussell, IEEE Trans. Computers 1973.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netsplit.partition.bounds.latency_chain import chain_bound
+from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock, diagram_bound
+from netsplit.partition.common.atoms import DisjointSets
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.step_graph import Edge, StepGraph
+
+if TYPE_CHECKING:
+    from netsplit.partition.bounds.latency_relaxed import RelaxedModel
+
+__all__ = ["Relaxed", "critical_path_s", "latency_bound", "least_load_s", "never_cut", "relaxation"]
+
+_TICKS = 10_000_000  # of the horizon
+BUILDING = 0.5  # of the time that is left, for the model
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """R's bound, and the best placement it came across (it fits; its R value may be below any schedule)."""
+
+    bound_s: float
+    where: Ints | None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def latency_bound(
+    instance: Instance, time_limit_s: float, seed: int = 0, incumbent_s: float | None = None
+) -> tuple[float, dict[str, Any]]:
+    """Seconds that no placement and order of the full graph can beat, and how they were found.
+
+    Args:
+        instance: the problem as arrays.
+        time_limit_s: of all of it.
+        seed: of the search.
+        incumbent_s: latency of a known answer; a better one makes the bound better.
+    """
+    found = relaxation(instance, time_limit_s, seed, incumbent_s)
+    return found.bound_s, found.notes
+
+
+def critical_path_s(instance: Instance) -> float:
+    """The longest path of the iteration, with every node as fast as on its best device."""
+    graph = StepGraph(instance)
+    return float(max((graph.head + graph.fastest + graph.tail).max(initial=0.0), 0.0))
+
+
+def relaxation(
+    instance: Instance,
+    time_limit_s: float,
+    seed: int = 0,
+    incumbent_s: float | None = None,
+    workers: int = 2,
+) -> Relaxed:
+    """Solve R as far as the time allows."""
+    deadline = time.perf_counter() + time_limit_s
+    graph = StepGraph(instance)
+    path_s = float((graph.head + graph.fastest + graph.tail).max(initial=0.0))
+    load_s = least_load_s(instance)
+    bound_s = max(path_s, load_s)
+    notes: dict[str, Any] = {"critical_path_s": path_s, "load_s": load_s}
+    known = incumbent_s is not None and np.isfinite(incumbent_s)
+    most_s = float(incumbent_s) if known and incumbent_s is not None else graph.serial_s
+    if instance.n == 0 or bound_s >= most_s:
+        return Relaxed(min(bound_s, most_s), None, notes)
+    diagram_s = _diagrams(graph, most_s, time.perf_counter() + 0.15 * time_limit_s)
+    bound_s = max(bound_s, diagram_s)
+    notes["diagram_s"] = diagram_s
+    if not known or bound_s < most_s * (1 - 1e-9):
+        chain_s, tried = chain_bound(graph, most_s, time.perf_counter() + 0.4 * time_limit_s)
+        bound_s = max(bound_s, chain_s)
+        notes |= {"chain_s": chain_s, "chain": tried}
+    if known and bound_s >= most_s * (1 - 1e-9):
+        return Relaxed(min(bound_s, most_s), None, notes)
+    try:
+        model = _model(graph, most_s, bound_s, notes, deadline)
+    except OutOfTime:
+        notes["relaxation"] = "not built in time"
+        return Relaxed(min(bound_s, most_s) if known else bound_s, None, notes)
+    outcome = model.solve(deadline - time.perf_counter(), seed, workers)
+    notes |= outcome.notes
+    best_s = outcome.bound_s if known else min(outcome.bound_s, float("inf"))
+    return Relaxed(max(bound_s, min(best_s, most_s) if known else best_s), outcome.where, notes)
+
+
+def _model(
+    graph: StepGraph, most_s: float, bound_s: float, notes: dict[str, Any], deadline: float
+) -> RelaxedModel:
+    """R, built within half of the time left: the other half is for solving it."""
+    from netsplit.partition.bounds.latency_relaxed import RelaxedModel
+
+    now = time.perf_counter()
+    until = now + BUILDING * (deadline - now)
+    shut = never_cut(graph, most_s, until)
+    group_of = _groups(graph.instance, graph, shut)
+    notes["groups"] = int(group_of.max()) + 1
+    return RelaxedModel(graph, group_of, shut, most_s, _TICKS, bound_s, until)
+
+
+def _diagrams(graph: StepGraph, most_s: float, deadline: float) -> float:
+    """Ever wider diagrams, as long as the next, which takes twice as long, should be ready in time."""
+    found, width, began = 0.0, 250, time.perf_counter()
+    while True:
+        bound = diagram_bound(graph, most_s, width, deadline)
+        if bound is None:
+            return found
+        found = max(found, bound)
+        now = time.perf_counter()
+        if found >= most_s or width >= 64_000 or now + 2.2 * (now - began) > deadline:
+            return found
+        width, began = 2 * width, now
+
+
+def never_cut(
+    graph: StepGraph, most_s: float, deadline: float = math.inf
+) -> dict[Edge, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Per edge [D, D]: the pairs of devices it cannot lie across in an answer that takes at most `most_s`.
+
+    An answer with the edge across p -> q takes at least the longest path through both its transfers, and
+    at least the longest path through either, with all other things as fast as they can be.
+
+    Raises:
+        OutOfTime: after the deadline.
+    """
+    allowed = most_s * (1 + 1e-9)
+    found = {}
+    for edge in graph.edges:
+        check_clock(deadline)
+        found[edge] = graph.cut_path_s(edge) > allowed
+    return found
+
+
+def _groups(instance: Instance, graph: StepGraph, shut: dict[Edge, Any]) -> Ints:
+    """[n] number of the set of atoms that no better answer separates, ascending with the first node."""
+    sets = DisjointSets(instance.n)
+    for nodes in instance.atoms.items[instance.atoms.starts[:-1]].tolist():
+        for v in instance.atoms[int(instance.atom_of[nodes])].tolist():
+            sets.merge(nodes, v)
+    apart = ~np.eye(len(instance.devices), dtype=bool)
+    for edge, closed in shut.items():
+        if closed[apart].all():
+            sets.merge(edge.source, edge.target)
+    number: dict[int, int] = {}
+    return np.array([number.setdefault(sets.find(v), len(number)) for v in range(instance.n)], np.int64)
+
+
+def least_load_s(instance: Instance) -> float:
+    """All work, each node at the rate at which all devices together do it, no device idle.
+
+    With seconds p[v, d] the time T has T * sum over d of max over v of (least p[v] / p[v, d]) at least the
+    sum of the least seconds: a device does in T no more least-seconds of work than that.
+    """
+    seconds = instance.forward_s + instance.backward_s
+    least = seconds.min(axis=1, initial=np.inf)
+    some = least > 0
+    if not some.any():
+        return 0.0
+    speed = (least[some, None] / seconds[some]).max(axis=0)
+    return float(least[some].sum() / speed.sum())
+
+
+def dominated_sets(
+    before: list[list[int]], sizes: Floats, deadline: float = math.inf
+) -> list[tuple[int, int, list[int]]]:
+    """(s, t, tasks strictly between) for joins t of a graph and their immediate dominators s.
+
+    `before[t]` are the predecessors, all below t. Only sets with parallel tasks in them are returned;
+    -1 stands for the start of everything. After the deadline the sets found so far are returned.
+    """
+    n = len(before)
+    depth, idom = np.zeros(n, np.int64), np.full(n, -1, np.int64)
+    for t in range(n):
+        if time.perf_counter() > deadline:
+            return []
+        if before[t]:
+            meet = before[t][0]
+            for s in before[t][1:]:
+                meet = _meet(meet, s, idom, depth)
+            idom[t] = meet
+        depth[t] = depth[idom[t]] + 1 if idom[t] >= 0 else 1
+    found = []
+    for t in range(n):
+        if len(before[t]) < 2:
+            continue
+        if time.perf_counter() > deadline:
+            break
+        s, inside, stack = int(idom[t]), set[int](), list(before[t])
+        while stack:
+            v = stack.pop()
+            if v != s and v not in inside:
+                inside.add(v)
+                stack.extend(before[v])
+        if sum(sizes[v] > 0 for v in inside) > 1:
+            found.append((s, t, sorted(inside)))
+    return found
+
+
+def _meet(a: int, b: int, idom: Ints, depth: Ints) -> int:
+    while a != b and a >= 0 and b >= 0:
+        if depth[a] < depth[b]:
+            a, b = b, a
+        a = int(idom[a])
+    return a if a == b else -1

@@ -1,0 +1,163 @@
+"""A lower bound on latency by dynamic programming over the blocks of the folded graph.
+
+A label is (device of the last node that everything passes, bytes of each device in whole buckets); its
+value are the seconds so far, so labels that are equal lose nothing when they meet. Over a run of blocks on
+one device the buckets are differences of rounded prefix sums: a run, however long, is short by two at most.
+
+Source: resource-constrained shortest paths with rounded resources; rounding by prefix sums is our own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netsplit.partition.bounds.latency_blocks import Block, Steps, blocks_of, steps_of
+from netsplit.partition.bounds.latency_diagram import OutOfTime
+from netsplit.partition.bounds.latency_fold import Folded, fold
+from netsplit.partition.common.instance import Floats, Ints
+from netsplit.partition.common.step_graph import StepGraph
+
+__all__ = ["Chain", "chain_bound", "chain_of"]
+
+RATE = 2e7  # trials of a step a second
+LABELS = 400_000
+DEVICES = 5  # of which a label's key has room for the bytes
+FOLDING_S = 2e-6  # of a pair of nodes: folding compares all pairs; twice what was measured
+
+
+@dataclass(eq=False)
+class Chain:
+    folded: Folded
+    blocks: list[Block]
+    steps: list[Steps]
+    most_s: float
+    ahead: list[Floats] = field(default_factory=list)  # [blocks + 1][D] least seconds that follow
+
+    def bound(self, buckets: int, limit: int, deadline: float) -> float | None:
+        """Seconds that no answer beats, at most `most_s`; None: too many labels, or out of time."""
+        from netsplit.partition.bounds.latency_kernels import advance, undominated
+
+        capacity = self.folded.capacity.astype(np.int64)
+        bucket = max(1, int(capacity.max()) // buckets)
+        room = capacity // bucket
+        everything = int(capacity.sum()) // bucket
+        need = np.rint([block.need for block in self.blocks]).astype(np.int64)
+        behind = np.concatenate([[0], np.cumsum(need)])
+        keys, seconds = np.zeros(1, np.int64), np.zeros(1)
+        keys[0] = start_key(len(capacity))
+        for k, steps in enumerate(self.steps):
+            low, high = int(behind[k]), int(behind[k + 1])
+            pure = _pure(steps, float(need[k]))
+            order = np.argsort(steps.seconds, kind="stable")
+            counts = np.floor(steps.used).astype(np.int64) // bucket
+            kept = undominated(
+                steps.source[order], steps.target[order], pure[order], counts[order], steps.seconds[order]
+            )
+            steps, pure, counts = steps.take(order[kept]), pure[order[kept]], counts[order[kept]]
+            order = np.argsort(steps.seconds + self.ahead[k + 1][steps.target], kind="stable")
+            counts = counts[order]
+            going = high // bucket - low // bucket
+            fresh = high // bucket - -(-low // bucket)
+            later = int(behind[-1] - high) // bucket
+            starts = np.zeros(len(capacity) + 1, np.int64)
+            by_source = np.argsort(steps.source[order], kind="stable")
+            order, counts = order[by_source], counts[by_source]
+            starts[1:] = np.cumsum(np.bincount(steps.source, minlength=len(capacity)))
+            keys, seconds, fine = advance(
+                keys, seconds, starts, steps.target[order], pure[order], counts, going, fresh,
+                steps.seconds[order], self.ahead[k + 1], room, everything - later, self.most_s, limit,
+                int(RATE * max(0.0, deadline - time.perf_counter())),
+            )  # fmt: skip
+            if not fine or time.perf_counter() > deadline:
+                return None
+            if not len(keys):
+                return self.most_s
+        return float(min(seconds.min(), self.most_s))
+
+
+def start_key(devices: int) -> int:
+    key = 0
+    for d in range(devices):
+        key |= 2 << (4 + 11 * d)
+    return key
+
+
+def _pure(steps: Steps, need: float) -> Ints:
+    """[S] the one device that a step uses, for the bytes of its nodes alone; or -1."""
+    total = steps.used.sum(axis=1)
+    only = steps.used[np.arange(len(total)), steps.target] == total
+    return np.where(only & (total == need), steps.target, -1)
+
+
+def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float, dict[str, Any]]:
+    """Seconds that no answer beats, at most `most_s`, and what was tried.
+
+    0 where the graph does not fold, not in time, or has too many devices.
+    """
+    if len(graph.instance.devices) > DEVICES:
+        return 0.0, {}
+    if time.perf_counter() + FOLDING_S * graph.n**2 > deadline:
+        return 0.0, {"skipped": "no time to fold"}
+    folded = fold(graph)
+    if folded is None or not folded.count:
+        return 0.0, {}
+    width, notes = 1000, dict[str, Any]()
+    best_s = float((folded.fastest + folded.inside).max())
+    step = 1.06
+    while time.perf_counter() < deadline and best_s < most_s and width < 100_000:
+        target = min(most_s, step * best_s) if best_s > 0 else most_s
+        chain = chain_of(folded, target, width, deadline)
+        if chain is None:
+            break
+        found = float(chain.ahead[0][0])
+        for buckets in (16, 24, 40, 64, 100, 160, 256, 400, 640, 1000):
+            if found >= target:
+                break
+            bound = chain.bound(buckets, LABELS, deadline)
+            if bound is None:
+                break
+            if bound > found:
+                found, notes = bound, {"width": width, "buckets": buckets}
+        if found < target:  # nearly as good as it can be proven at this width
+            width, step = 2 * width, 1 + max(0.004, (step - 1) / 2)
+        best_s = max(best_s, min(found, target))
+    return best_s, notes
+
+
+def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chain | None:
+    """The blocks' steps that an iteration of less than `most_s` may consist of."""
+    if not folded.count or len(folded.capacity) > DEVICES:
+        return None
+    devices = len(folded.capacity)
+    try:
+        blocks = blocks_of(folded, deadline)
+    except OutOfTime:
+        return None
+    before, found = np.zeros(devices), []
+    before[1:] = np.inf
+    for block in blocks:
+        beyond = 0.0 if block.target < 0 else float(folded.inside[block.target])
+        steps = steps_of(folded, block, before, most_s, width, deadline, beyond)
+        if steps is None:
+            return None
+        found.append(steps)
+        after = np.full(devices, np.inf)
+        np.minimum.at(after, steps.target, before[steps.source] + steps.seconds)
+        before = after
+    ahead: list[Floats] = [np.full(devices, np.inf) for _ in blocks] + [np.zeros(devices)]
+    befores = [np.concatenate([[0.0], np.full(devices - 1, np.inf)])]
+    for k in range(len(blocks) - 1, -1, -1):
+        np.minimum.at(ahead[k], found[k].source, found[k].seconds + ahead[k + 1][found[k].target])
+    kept = []
+    for k, steps in enumerate(found):
+        fine = befores[-1][steps.source] + steps.seconds + ahead[k + 1][steps.target] < most_s
+        steps = steps.take(fine)
+        kept.append(steps)
+        after = np.full(devices, np.inf)
+        np.minimum.at(after, steps.target, befores[-1][steps.source] + steps.seconds)
+        befores.append(after)
+    return Chain(folded, blocks, kept, most_s, ahead)

@@ -1,0 +1,1 @@
+"""What methods share: atoms, capacities, a problem as arrays, total orders."""

@@ -1,0 +1,226 @@
+"""A problem as arrays: what the methods that search or schedule compute with.
+
+Index letters: `v` node (topological order), `u` variable that another node reads, `p, q` device,
+`a` atom (a set of nodes that must share a device). Seconds and bytes throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.cluster.cluster import Link
+from netsplit.partition.base import Problem
+from netsplit.partition.common.atoms import atoms_of
+from netsplit.profile.memory import node_weight_bytes, related_nodes
+
+__all__ = ["Csr", "Floats", "Instance", "Ints"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Csr:
+    """Rows of indices, one after another: row i is ``items[starts[i] : starts[i + 1]]``."""
+
+    starts: Ints
+    items: Ints
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> Csr:
+        rows = list(rows)
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=starts[1:])
+        return cls(starts, np.array([i for row in rows for i in row], np.int64))
+
+    def __getitem__(self, i: int) -> Ints:
+        return self.items[self.starts[i] : self.starts[i + 1]]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """Arrays of a problem. Shapes: n nodes, m variables, D devices, A atoms, h held variables."""
+
+    problem: Problem
+    names: tuple[str, ...]  # [n]
+    devices: tuple[str, ...]  # [D]
+    variables: tuple[str, ...]  # [m] those with a producer and a reader
+    forward_s: Floats  # [n, D]
+    backward_s: Floats  # [n, D]; zero where no gradient passes
+    trained: NDArray[np.bool_]  # [n] a gradient passes through the node
+    producer: Ints  # [m] node
+    consumers: Csr  # [m] -> nodes, ascending
+    reads: Csr  # [n] -> variables with a producer
+    makes: Csr  # [n] -> variables with a reader
+    nbytes: Ints  # [m]
+    carrying: NDArray[np.bool_]  # [m] its gradient travels back
+    latency_s: Floats  # [D, D]
+    seconds_per_byte: Floats  # [D, D]
+    atom_of: Ints  # [n]
+    unit_of: Ints  # [n] block of nodes that runs in one piece (`Graph.units`); numbers ascend with the first
+    state_bytes: Ints  # [n] alpha * initializers
+    held_bytes: Ints  # [h] copies * bytes of every variable, inputs of the graph included
+    holders: Csr  # [h] -> nodes that touch it: R(j) of (5-18)
+    capacity: Ints  # [D]
+    step_s: Floats  # [n, D] optimiser step of the node's parameters
+    instruction_s: Floats  # [D] overhead of every instruction
+
+    @classmethod
+    def of(cls, problem: Problem) -> Instance:
+        graph, costs, cluster = problem.graph, problem.costs, problem.cluster
+        index = graph.position
+        names = tuple(graph.nodes)
+        kinds = [device.kind for device in cluster.devices]
+        used = [k for k, v in graph.variables.items() if v.producer is not None and v.consumers]
+        u_of = {k: u for u, k in enumerate(used)}
+        carrying = graph.carrying
+        trained = np.array([any(k in carrying for k in node.outputs if k) for node in graph], bool)
+        seconds = np.array(
+            [[[(c := costs.seconds[kind][v]).forward_s, c.backward_s] for kind in kinds] for v in names],
+            float,
+        ).reshape(len(names), len(kinds), 2)
+        held = list(graph.variables.values())
+        atom_of = np.zeros(len(names), np.int64)
+        for a, atom in enumerate(atoms_of(graph)):
+            atom_of[[index[name] for name in atom]] = a
+        links = [
+            [cluster.links.get((p.name, q.name), Link(0.0, 0.0)) for q in cluster.devices]
+            for p in cluster.devices
+        ]
+        weights = node_weight_bytes(graph)
+        step = [costs.step_seconds_per_byte.get(kind, 0.0) for kind in kinds]
+        trainable = _trainable_bytes(problem)
+        return cls(
+            problem=problem,
+            names=names,
+            devices=tuple(device.name for device in cluster.devices),
+            variables=tuple(used),
+            forward_s=np.ascontiguousarray(seconds[:, :, 0]),
+            backward_s=np.ascontiguousarray(seconds[:, :, 1] * trained[:, None]),
+            trained=trained,
+            producer=np.array([index[graph.variables[k].producer or ""] for k in used], np.int64),
+            consumers=Csr.of([sorted(index[v] for v in graph.variables[k].consumers) for k in used]),
+            reads=Csr.of([[u_of[k] for k in node.inputs if k in u_of] for node in graph]),
+            makes=Csr.of([[u_of[k] for k in node.outputs if k in u_of] for node in graph]),
+            nbytes=np.array([graph.variables[k].nbytes for k in used], np.int64),
+            carrying=np.array([k in carrying for k in used], bool),
+            latency_s=np.array([[link.latency_s for link in row] for row in links]),
+            seconds_per_byte=np.array([[link.seconds_per_byte for link in row] for row in links]),
+            atom_of=atom_of,
+            unit_of=_units(problem),
+            state_bytes=np.array([costs.alpha * weights[name] for name in names], np.int64),
+            held_bytes=np.array([problem.copies * v.nbytes for v in held], np.int64),
+            holders=Csr.of([sorted({index[name] for name in related_nodes(v)}) for v in held]),
+            capacity=np.array([device.capacity_bytes for device in cluster.devices], np.int64),
+            step_s=np.outer([trainable[name] for name in names], step).reshape(len(names), len(kinds)),
+            instruction_s=np.array([costs.instruction_s.get(kind, 0.0) for kind in kinds]),
+        )
+
+    @property
+    def n(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def atoms(self) -> Csr:
+        """[A] -> nodes of the atom, ascending."""
+        rows: list[list[int]] = [[] for _ in range(int(self.atom_of.max(initial=-1)) + 1)]
+        for v, a in enumerate(self.atom_of):
+            rows[a].append(v)
+        return Csr.of(rows)
+
+    @cached_property
+    def transfer_s(self) -> Floats:
+        """[m, D, D] seconds to move variable u from p to q; zero on the same device."""
+        return np.asarray(self.latency_s + self.nbytes[:, None, None] * self.seconds_per_byte)
+
+    @cached_property
+    def successors(self) -> Csr:
+        """[n] -> nodes that read something of v, ascending, each once."""
+        return Csr.of(
+            [sorted({int(w) for u in self.makes[v] for w in self.consumers[u]}) for v in range(self.n)]
+        )
+
+    @cached_property
+    def predecessors(self) -> Csr:
+        """[n] -> nodes that v reads something of, ascending, each once."""
+        return Csr.of([sorted({int(self.producer[u]) for u in self.reads[v]}) for v in range(self.n)])
+
+    def encode(self, device_of: Mapping[str, str]) -> Ints:
+        """[n] device index of each node."""
+        where = {name: p for p, name in enumerate(self.devices)}
+        return np.array([where[device_of[name]] for name in self.names], np.int64)
+
+    def decode(self, where: Sequence[int] | Ints) -> dict[str, str]:
+        """Node name to device name, of [n] device indices."""
+        return {name: self.devices[int(p)] for name, p in zip(self.names, where, strict=True)}
+
+    def used_bytes(self, where: Ints) -> Ints:
+        """[D] bytes on each device under (5-18)."""
+        used = np.bincount(where, weights=self.state_bytes, minlength=len(self.devices))
+        return np.asarray(np.rint(used), np.int64) + self.held_bytes @ self._present(self.holders, where)
+
+    def loads(self, where: Ints) -> Floats:
+        """[D] seconds of each device in one period of a saturated pipeline: `max_load` is the largest.
+
+        Its nodes' seconds, forward and backward; and for every variable, once, `hop_s` if it is made
+        here and read elsewhere, and once if it is made elsewhere and read here, however many nodes or
+        devices read it (Tarnawski et al., NeurIPS 2020, section 3).
+        """
+        total = self.forward_s + self.backward_s
+        loads = np.bincount(where, weights=total[np.arange(self.n), where], minlength=len(self.devices))
+        read = self._present(self.consumers, where)
+        home = np.zeros_like(read)
+        home[np.arange(len(home)), where[self.producer]] = True
+        sent = home & np.any(read & ~home, axis=1, keepdims=True)
+        return np.asarray(loads + (self.hop_s * (sent | (read & ~home))).sum(axis=0))
+
+    @cached_property
+    def hop_s(self) -> Floats:
+        """[m, D] seconds that one crossing of a device's border costs it; gradients cross back.
+
+        Over the device's port to the host where it has one, else over the slowest of its links.
+        """
+        devices = self.problem.cluster.devices
+        links = list(self.problem.cluster.links.items())
+        columns = []
+        for device in devices:
+            own = [device.port] if device.port else [link for ends, link in links if device.name in ends]
+            seconds = [link.latency_s + self.nbytes * link.seconds_per_byte for link in own]
+            columns.append(np.max([np.zeros(len(self.nbytes)), *seconds], axis=0))
+        return np.asarray(np.stack(columns, axis=1) * (1 + self.carrying)[:, None])
+
+    def _present(self, rows: Csr, where: Ints) -> NDArray[np.bool_]:
+        """[rows, D] whether any node of the row is on the device."""
+        found = np.zeros((len(rows), len(self.devices)), bool)
+        found[np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]] = True
+        return found
+
+    def fits(self, where: Ints) -> bool:
+        return bool((self.used_bytes(where) <= self.capacity).all())
+
+
+def _trainable_bytes(problem: Problem) -> dict[str, int]:
+    """Bytes of the parameters that the optimiser changes, at the first node that uses each."""
+    graph = problem.graph
+    seen: set[str] = set()
+    found: dict[str, int] = {}
+    for node in graph:
+        own = [k for k in node.initializers if k not in seen and graph.initializers[k].requires_grad]
+        seen.update(own)
+        found[node.name] = sum(graph.initializers[k].nbytes for k in own)
+    return found
+
+
+def _units(problem: Problem) -> Ints:
+    graph = problem.graph
+    unit_of = {name: i for i, unit in enumerate(graph.units) for name in unit}
+    number: dict[object, int] = {}
+    return np.array([number.setdefault(unit_of.get(v, v), len(number)) for v in graph.nodes], np.int64)

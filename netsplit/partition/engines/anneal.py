@@ -1,0 +1,321 @@
+"""Simulated annealing of a placement on the compiled single-batch step.
+
+Imported lazily, as `kernels` is. A move takes a set of atoms to one device: a single atom, a cluster of
+atoms that heavy edges join, or a window of the topological order; or it exchanges two devices' sets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netsplit.partition.common.atoms import DisjointSets
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
+from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.engines.kernels import Arrays, Step, list_schedule, makespan, upward_rank
+
+__all__ = ["Annealed", "Annealer", "clusters_of"]
+
+PENALTY = 4.0  # on bytes too many, as a share of the capacity, times the start's seconds
+TOO_FAR = 0.25  # of a capacity: beyond it a move is refused without an evaluation
+MOST_CLUSTERED = 0.5  # of all work in one cluster: moving more is an exchange of devices
+
+
+@dataclass(frozen=True, eq=False)
+class Annealed:
+    """The best placement seen that fits, and the order in which its nodes are taken."""
+
+    where: Ints  # [n]
+    order: Ints  # [n]
+    value_s: float
+
+
+class Pieces(NamedTuple):
+    """What a move needs; rows of a, k, h: nodes of atoms, atoms of clusters, held variables of atoms."""
+
+    a_starts: Ints
+    a_items: Ints
+    k_starts: Ints
+    k_items: Ints
+    h_starts: Ints
+    h_items: Ints
+    state: Ints  # [A] bytes
+    held: Ints  # [h] bytes
+    capacity: Ints  # [D]
+    periods: float
+    total_s: Floats  # [n, D] forward and backward
+    hop_s: Floats  # [m, D]
+
+
+class Annealer:
+    """Annealing runs on one instance; each run is determined by its start, length and seed.
+
+    Minimised are the seconds of a single-batch step and `periods` times the largest load of a device:
+    with n micro-batches a pipeline takes about one step and n - 1 periods.
+    """
+
+    def __init__(self, instance: Instance, periods: float = 0.0) -> None:
+        self.instance = instance
+        self.step = Step(instance)
+        self.clusters = clusters_of(instance)
+        self.stop = np.zeros(1, np.int64)  # set to 1 by another thread: runs end at once
+        clusters, held = self.clusters, _held_by_atom(instance)
+        self.pieces = Pieces(
+            instance.atoms.starts, instance.atoms.items, clusters.starts, clusters.items, held.starts,
+            held.items, _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity,
+            periods, instance.forward_s + instance.backward_s, instance.hop_s,
+        )  # fmt: skip
+
+    def evaluate(self, where: Ints) -> tuple[float, Ints]:
+        """What is minimised, in seconds, and the order of the list schedule."""
+        order = np.zeros(self.instance.n, np.int64)
+        return float(evaluate(where, order, self.pieces, self.step.arrays)), order
+
+    def run(
+        self, start: Ints, iterations: int, seed: int, heat: float = 0.03, cold: float = 1e-4
+    ) -> Annealed:
+        """Anneal from a placement.
+
+        Args:
+            start: [n] device of each node; atoms whole. It need not fit.
+            iterations: moves tried.
+            seed: of the moves and their acceptance.
+            heat: first temperature, as a share of the start's seconds; falls geometrically to `cold`.
+        """
+        atoms = self.instance.atoms
+        where = np.array([start[atoms[a][0]] for a in range(len(atoms))], np.int64)
+        best, value = anneal(where, iterations, seed, heat, cold, self.stop, self.pieces, self.step.arrays)
+        if not np.isfinite(value):
+            return Annealed(start, self.evaluate(start)[1], float("inf"))
+        nodes = best[self.instance.atom_of]
+        value, order = self.evaluate(nodes)
+        return Annealed(nodes, order, value)
+
+
+def clusters_of(instance: Instance) -> Csr:
+    """[clusters] -> atoms: every set that arises when the heaviest edges between atoms are merged in turn.
+
+    The weight of an edge is the mean seconds of its transfers; a set stops growing at half of the work.
+    """
+    weight: dict[tuple[int, int], float] = {}
+    pairs = max(1, len(instance.devices) * (len(instance.devices) - 1))
+    mean = instance.transfer_s.sum(axis=(1, 2)) / pairs * (1 + instance.carrying)
+    for u in range(len(instance.producer)):
+        a = int(instance.atom_of[instance.producer[u]])
+        for b in {int(instance.atom_of[v]) for v in instance.consumers[u]}:
+            if a != b:
+                key = (min(a, b), max(a, b))
+                weight[key] = weight.get(key, 0.0) + float(mean[u])
+    count = len(instance.atoms)
+    work = _by_atom(instance, (instance.forward_s + instance.backward_s).min(axis=1))
+    limit = MOST_CLUSTERED * float(work.sum())
+    sets = DisjointSets(count)
+    members = {a: [a] for a in range(count)}
+    load = {a: float(work[a]) for a in range(count)}
+    rows: list[list[int]] = []
+    for a, b in sorted(weight, key=lambda key: (-weight[key], key)):
+        p, q = sets.find(a), sets.find(b)
+        if p == q or load[p] + load[q] > limit:
+            continue
+        joined, total = members.pop(p) + members.pop(q), load.pop(p) + load.pop(q)
+        root = sets.merge(p, q)
+        members[root], load[root] = joined, total
+        rows.append(joined)
+    return Csr.of(rows or [[a] for a in range(count)])
+
+
+def _by_atom(instance: Instance, values: Floats | Ints) -> Any:
+    found = np.zeros(len(instance.atoms), values.dtype)
+    np.add.at(found, instance.atom_of, values)
+    return found
+
+
+def _held_by_atom(instance: Instance) -> Csr:
+    """[A] -> held variables that the atom touches, each once."""
+    rows: list[set[int]] = [set() for _ in range(len(instance.atoms))]
+    for h in range(len(instance.holders)):
+        for v in instance.holders[h]:
+            rows[int(instance.atom_of[v])].add(h)
+    return Csr.of([sorted(row) for row in rows])
+
+
+@compiled
+def evaluate(where: Ints, order: Ints, w: Pieces, a: Arrays) -> float:
+    """Fills `order` with the list schedule, by end: a receive is then posted when its tensor is made."""
+    ends = list_schedule(where, upward_rank(where, a), a, order)
+    # nearly sorted already, and nodes without duration must keep their places: an insertion sort
+    for i in range(1, len(order)):
+        v = order[i]
+        j = i - 1
+        while j >= 0 and ends[order[j]] > ends[v]:
+            order[j + 1] = order[j]
+            j -= 1
+        order[j + 1] = v
+    value = makespan(where, order, a, np.zeros((0, 2)), np.zeros((0, 2)))
+    if w.periods > 0.0:
+        value += w.periods * max_load(where, w, a)
+    return value
+
+
+@compiled
+def max_load(where: Ints, w: Pieces, a: Arrays) -> float:
+    """As `Instance.loads`."""
+    devices = len(w.capacity)
+    load = np.zeros(devices)
+    for v in range(len(where)):
+        load[where[v]] += w.total_s[v, where[v]]
+    reached = np.full(devices, -1)
+    for u in range(len(a.producer)):
+        home = where[a.producer[u]]
+        for c in range(a.c_starts[u], a.c_starts[u + 1]):
+            q = where[a.c_items[c]]
+            if q != home and reached[q] != u:
+                load[q] += w.hop_s[u, q]
+                reached[q] = u
+                if reached[home] != u:
+                    load[home] += w.hop_s[u, home]
+                    reached[home] = u
+    return load.max()
+
+
+class State(NamedTuple):
+    """A placement under change, and its bytes under (5-18)."""
+
+    where: Ints  # [A]
+    nodes: Ints  # [n] the same, by node
+    used: Ints  # [D] bytes
+    touched: Ints  # [h, D] atoms on the device that touch the held variable
+
+
+@compiled
+def place(x: int, q: int, state: State, w: Pieces) -> None:
+    """Take atom x to device q."""
+    p = state.where[x]
+    if p == q:
+        return
+    state.used[p] -= w.state[x]
+    state.used[q] += w.state[x]
+    for k in range(w.h_starts[x], w.h_starts[x + 1]):
+        h = w.h_items[k]
+        state.touched[h, p] -= 1
+        if state.touched[h, p] == 0:
+            state.used[p] -= w.held[h]
+        if state.touched[h, q] == 0:
+            state.used[q] += w.held[h]
+        state.touched[h, q] += 1
+    state.where[x] = q
+    for k in range(w.a_starts[x], w.a_starts[x + 1]):
+        state.nodes[w.a_items[k]] = q
+
+
+@compiled
+def begin(start: Ints, n: int, w: Pieces) -> State:
+    devices = len(w.capacity)
+    state = State(
+        start.copy(), np.zeros(n, np.int64), np.zeros(devices, np.int64),
+        np.zeros((len(w.held), devices), np.int64),
+    )  # fmt: skip
+    for x in range(len(start)):
+        p = start[x]
+        state.used[p] += w.state[x]
+        for k in range(w.h_starts[x], w.h_starts[x + 1]):
+            if state.touched[w.h_items[k], p] == 0:
+                state.used[p] += w.held[w.h_items[k]]
+            state.touched[w.h_items[k], p] += 1
+        for k in range(w.a_starts[x], w.a_starts[x + 1]):
+            state.nodes[w.a_items[k]] = p
+    return state
+
+
+@compiled
+def excess(state: State, w: Pieces) -> float:
+    """Bytes too many, as a share of each device's capacity, summed."""
+    over = 0.0
+    for p in range(len(w.capacity)):
+        over += max(0, state.used[p] - w.capacity[p]) / max(1, w.capacity[p])
+    return over
+
+
+@compiled
+def draw_move(where: Ints, changed: Ints, target: Ints, w: Pieces) -> int:
+    """Draw a move: fills which atoms go to which devices, and answers how many."""
+    count, devices = len(where), len(w.capacity)
+    draw = np.random.random()
+    q = np.random.randint(devices)
+    size = 0
+    if draw < 0.35:  # one atom
+        changed[0], target[0] = np.random.randint(count), q
+        return 1 if where[changed[0]] != q else 0
+    if draw < 0.75:  # a cluster, or its part on one device
+        c = np.random.randint(len(w.k_starts) - 1)
+        home = where[w.k_items[np.random.randint(w.k_starts[c], w.k_starts[c + 1])]]
+        whole = np.random.random() < 0.5
+        for k in range(w.k_starts[c], w.k_starts[c + 1]):
+            x = w.k_items[k]
+            if where[x] != q and (whole or where[x] == home):
+                changed[size], target[size] = x, q
+                size += 1
+        return size
+    if draw < 0.95:  # the part of one device in a window of the topological order
+        first = np.random.randint(count)
+        length = 1 + int(count * 0.5 ** (1 + 9 * np.random.random()))
+        home = where[first]
+        for x in range(first, min(count, first + length)):
+            if where[x] == home and home != q:
+                changed[size], target[size] = x, q
+                size += 1
+        return size
+    if draw < 0.99:  # two atoms exchange their devices
+        x, y = np.random.randint(count), np.random.randint(count)
+        changed[0], target[0], changed[1], target[1] = x, where[y], y, where[x]
+        return 2 if where[x] != where[y] else 0
+    p = np.random.randint(devices)  # two devices exchange all they hold
+    for x in range(count):
+        if p != q and (where[x] == p or where[x] == q):
+            changed[size], target[size] = x, q if where[x] == p else p
+            size += 1
+    return size
+
+
+@compiled
+def anneal(
+    start: Ints, iterations: int, seed: int, heat: float, cold: float, stop: Ints, w: Pieces, a: Arrays
+) -> tuple[Ints, float]:
+    """The best placement seen that fits, [A] device of each atom, and its value (infinite: none)."""
+    np.random.seed(seed)
+    count, n = len(start), len(a.forward_s)
+    state = begin(start, n, w)
+    order = np.zeros(n, np.int64)
+    value = evaluate(state.nodes, order, w, a)
+    over = excess(state, w)
+    scale = max(value, 1e-30)
+    current = value + PENALTY * scale * over
+    best, best_value = state.where.copy(), value if over == 0.0 else np.inf
+    changed, target = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
+    before = np.zeros(count + 2, np.int64)
+    for i in range(iterations):
+        if stop[0] != 0:
+            break
+        size = draw_move(state.where, changed, target, w)
+        if size == 0:
+            continue
+        for k in range(size):
+            before[k] = state.where[changed[k]]
+            place(changed[k], target[k], state, w)
+        over = excess(state, w)
+        trial = np.inf
+        if over < TOO_FAR:
+            value = evaluate(state.nodes, order, w, a)
+            trial = value + PENALTY * scale * over
+        temperature = scale * heat * (cold / heat) ** (i / iterations)
+        if trial <= current or np.random.random() < np.exp((current - trial) / temperature):
+            current = trial
+            if over == 0.0 and value < best_value:
+                best_value = value
+                best[:] = state.where
+        else:
+            for k in range(size):
+                place(changed[k], before[k], state, w)
+    return best, best_value

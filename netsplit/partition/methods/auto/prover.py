@@ -1,0 +1,109 @@
+"""The proof beside `auto`'s search: lower bounds of latency, and what their solutions are worth."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from netsplit.partition.common.instance import Ints
+from netsplit.partition.methods.auto.search import Found, Search
+
+__all__ = ["Prover"]
+
+log = logging.getLogger(__name__)
+
+CLOSED = 1e-6  # relative gap at which both may stop
+SLICES = (0.4, 0.6)  # of the time left, each for one relaxation; the rest is for the complete model
+PATIENCE = 0.4  # of the time, for the search to find the first incumbent
+LEAST_S = 0.3  # no proof is begun with less
+
+
+class Prover(threading.Thread):
+    """Relaxations, each from the incumbent of its time: the better it is, the less they leave open.
+
+    On small graphs `netsplit_exact` follows, and may find the optimum itself.
+    """
+
+    def __init__(self, search: Search) -> None:
+        super().__init__(daemon=True)
+        self.search = search
+        self.bound_s = 0.0
+        self.found: Found | None = None
+        self.notes: dict[str, Any] = {}
+
+    def run(self) -> None:
+        try:
+            self._begin()
+            self._relax()
+            if self._goes_on():
+                self._solve()
+        except Exception as error:  # a plan without a proof is better than none
+            log.exception("auto: the proof ended early")
+            self.notes["proof_failed"] = f"{type(error).__name__}: {error}"
+
+    def finish(self) -> Found | None:
+        """Wait for the end; the best answer that the proof came across."""
+        self.join()
+        return self.found
+
+    def _begin(self) -> None:
+        """What costs nothing; then wait for a good incumbent, but not for long."""
+        from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s
+
+        path_s, load_s = critical_path_s(self.search.instance), least_load_s(self.search.instance)
+        self.bound_s = max(path_s, load_s)
+        self.notes["bound"] = {"critical_path_s": path_s, "load_s": load_s}
+        self.search.warm.wait(max(0.0, PATIENCE * self._left_s()))
+
+    def _relax(self) -> None:
+        from netsplit.partition.bounds.latency_bounds import relaxation
+
+        search = self.search
+        for rounds, share in enumerate(SLICES, 1):
+            if not self._goes_on():
+                return
+            value_s = self._value_s()
+            found = relaxation(
+                search.instance,
+                share * self._left_s(),
+                search.problem.seed,
+                value_s if np.isfinite(value_s) else None,
+                workers=rounds,  # by the second, the search has mostly ended
+            )
+            self.bound_s = max(self.bound_s, found.bound_s)
+            self.notes["bound"] = {**found.notes, "relaxations": rounds}
+            if found.where is not None and search.instance.fits(found.where):
+                self._offer(search.scheduled(found.where, "relaxation, list-scheduled"))
+
+    def _solve(self) -> None:
+        from netsplit.partition.methods.exact.netsplit_exact import as_simulated, solve_latency
+
+        search = self.search
+        best = min((f for f in (search.best, self.found) if f), key=lambda f: f.value_s, default=None)
+        hint: tuple[Ints, Ints] | None = None if best is None else (best.where, best.order)
+        answer = solve_latency(search.instance, self._left_s(), search.problem.seed, hint=hint, workers=1)
+        answer = as_simulated(search.instance, answer, hint, search.deadline)
+        self.bound_s = max(self.bound_s, answer.bound_s)
+        if answer.where is not None and answer.order is not None and search.instance.fits(answer.where):
+            value = search.annealer.step.makespan_s(answer.where, answer.order)
+            self._offer(Found(answer.where, answer.order, value, "netsplit_exact"))
+
+    def _offer(self, found: Found) -> None:
+        if self.found is None or found.value_s < self.found.value_s:
+            self.found = found
+
+    def _value_s(self) -> float:
+        return min(self.search.value_s, float("inf") if self.found is None else self.found.value_s)
+
+    def _left_s(self) -> float:
+        return self.search.deadline - time.perf_counter()
+
+    def _goes_on(self) -> bool:
+        if self.bound_s >= self._value_s() * (1 - CLOSED):
+            self.search.stop()
+            return False
+        return self._left_s() > LEAST_S

@@ -1,0 +1,231 @@
+"""The search of `auto`: starts from many methods, annealed in rounds of fewer and longer runs."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.common.capacity import fill_in_order
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.engines.anneal import Annealed, Annealer
+from netsplit.partition.methods.auto.portfolio import Candidate, candidates, order_of
+
+if TYPE_CHECKING:
+    from netsplit.partition.methods.auto.prover import Prover
+
+__all__ = ["Found", "Search"]
+
+log = logging.getLogger(__name__)
+
+PORTFOLIO = (
+    "single", "m_topo", "balanced", "layerwise", "heft", "dpos", "m_etf", "m_sct", "round_robin", "pipedream",
+    "pesto", "netsplit",
+)  # fmt: skip
+NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed
+MOVES_A_CHOICE = 6000  # of an atom and a device, in one round: more of them find nothing new
+ROUNDS = ((1.0, 0.25, 0.06), (0.35, 0.25, 0.03), (0.13, 0.2, 0.02), (0.06, 0.3, 0.01))
+"""Share of the starts that go on, share of all moves, and heat of each round."""
+WIDE = 2  # rounds that use both cores; then one is the prover's
+COARSE = 1000  # nodes, beyond which the portfolio's `pipedream` takes 400 states: it took 8 s with its own
+TANGLED = 10_000  # edges, beyond which `m_sct`, whose relaxation takes seconds, is not in the portfolio
+COLD_S = 1.0  # loading takes less, compiling takes more
+TRIES = 400  # moves that are simulated, for ``simulated``
+ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
+SLIGHT = 1e-9  # relative: a difference by rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    where: Ints  # [n]
+    order: Ints  # [n]
+    value_s: float
+    source: str
+
+
+class Search:
+    """One search for ``latency`` or ``simulated``; until `deadline` on ``time.perf_counter``.
+
+    Args:
+        methods: whose answers are starts, beside contiguous fills.
+        name: of the method that searches, for the log.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        starts: int,
+        deadline: float,
+        methods: Sequence[str] = PORTFOLIO,
+        name: str = "auto",
+    ) -> None:
+        self.problem, self.starts, self.methods, self.name = problem, starts, methods, name
+        self.started, self.deadline = time.perf_counter(), deadline
+        self.instance = Instance.of(problem)
+        self.simulated = problem.objective == "simulated" and problem.evaluate is not None
+        self.annealer = Annealer(self.instance, problem.in_flight - 1.0 if self.simulated else 0.0)
+        self.best: Found | None = None
+        self.notes: dict[str, Any] = {"moves": 0}
+        self.warm = threading.Event()  # a good answer is known, and a core is free
+        self._seeds = np.random.SeedSequence(problem.seed % 2**63)
+
+    def compile(self) -> None:
+        """Load or compile the inner loops. Compiling, once an installation, is not the search's time."""
+        began = time.perf_counter()
+        self.annealer.run(np.zeros(self.instance.n, np.int64), 0, seed=0)
+        spent = time.perf_counter() - began
+        if spent > COLD_S:
+            log.info("compiled the search in %.1f s, once for this installation", spent)
+            self.started, self.deadline = self.started + spent, self.deadline + spent
+
+    def run(self, prover: Prover | None) -> Found | None:
+        """The best found, by the search or the prover; None where nothing fits."""
+        stops = self.started + (ANNEALED if self.simulated else 1.0) * (self.deadline - self.started)
+        clock = threading.Timer(max(0.0, stops - time.perf_counter()), self.stop)
+        clock.daemon = True
+        clock.start()
+        try:
+            if prover is not None:
+                prover.start()
+            results = self._anneal(self._portfolio())
+            if self.simulated:
+                self._simulate(results)
+            if prover is not None:
+                proven = prover.finish()
+                if proven is not None and proven.value_s < (1 - SLIGHT) * self.value_s:
+                    self.best = proven
+        finally:
+            clock.cancel()
+            self.stop()
+            self.warm.set()
+        return self.best
+
+    @property
+    def value_s(self) -> float:
+        return float("inf") if self.best is None else self.best.value_s
+
+    def stop(self) -> None:
+        self.annealer.stop[0] = 1
+
+    def scheduled(self, where: Ints, source: str) -> Found:
+        """A placement in the order of its list schedule."""
+        value, order = self.annealer.evaluate(where)
+        return Found(where, order, value, source)
+
+    def _offer(self, found: Found) -> None:
+        if found.value_s < self.value_s:
+            self.best = found
+            log.info("%s: %.6g s by %s", self.name, found.value_s, found.source)
+
+    def _portfolio(self) -> list[Candidate]:
+        found = []
+        filled = fill_in_order(self.problem, self.instance.capacity.tolist())
+        if filled is not None:  # whatever the clock does, there is an answer
+            where = self.instance.encode(filled)
+            self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
+        options = {"pipedream": {"max_states": 400}} if self.instance.n > COARSE else {}
+        edges = len(self.instance.predecessors.items)
+        methods = [name for name in self.methods if name != "m_sct" or edges <= TANGLED]
+        until = self.started + 0.3 * (self.deadline - self.started)
+        for each in candidates(self.problem, self.instance, methods, self._value_of, until, options):
+            found.append(each)
+            if each.fits:
+                order = order_of(self.instance, each.placement)
+                self._offer(Found(each.where, order, each.value_s, each.method))
+                if not self.simulated:
+                    self._offer(self.scheduled(each.where, f"{each.method}, list-scheduled"))
+        self.notes["portfolio"] = {each.method: each.value_s for each in found}
+        return found
+
+    def _anneal(self, found: Sequence[Candidate]) -> list[Annealed]:
+        """Successive halving: every start a little, the better ones longer and colder."""
+        ranked = sorted(found, key=lambda each: (not each.fits, each.value_s, each.method))
+        places = [each.where for each in ranked[: max(1, self.starts // 2)]]
+        places += self._fills(self.starts - len(places))
+        share = 0.6 if self.simulated else 1.0
+        total = share * NODES_A_SECOND * (self.deadline - self.started) / max(20, self.instance.n)
+        most = MOVES_A_CHOICE * len(self.instance.atoms) * len(self.instance.devices)
+        results: list[Annealed] = []
+        for i, (kept, part, heat) in enumerate(ROUNDS):
+            if i == WIDE:
+                self.warm.set()
+            count = max(1, round(kept * len(places))) if i == 0 else max(1, round(kept * self.starts))
+            moves = int(min(most, part * total / count))
+            results = self._round(places[:count], moves, heat, workers=2 if i < WIDE else 1)
+            self.notes["moves"] += moves * count
+            for each in results:
+                if np.isfinite(each.value_s) and not self.simulated:
+                    self._offer(Found(each.where, each.order, each.value_s, "annealing"))
+            results.sort(key=lambda each: each.value_s)
+            places = [each.where for each in results]
+            if self.annealer.stop[0]:
+                self.notes["stopped"] = "time"
+                break
+        self.warm.set()
+        return results
+
+    def _round(self, places: Sequence[Ints], moves: int, heat: float, workers: int) -> list[Annealed]:
+        seeds = [int(seed.generate_state(1)[0]) for seed in self._seeds.spawn(len(places))]
+        with ThreadPoolExecutor(workers) as pool:
+            runs = [
+                pool.submit(self.annealer.run, place, moves, seed, heat)
+                for place, seed in zip(places, seeds, strict=True)
+            ]
+            return [run.result() for run in runs]
+
+    def _fills(self, count: int) -> list[Ints]:
+        """Contiguous placements: devices in drawn orders, filled to drawn shares of their capacity."""
+        draw = random.Random(self.problem.seed)
+        cluster, found = self.problem.cluster, []
+        for _ in range(count):
+            devices = draw.sample(cluster.devices, len(cluster.devices))
+            problem = replace(self.problem, cluster=replace(cluster, devices=tuple(devices)))
+            limits = [round(device.capacity_bytes * draw.uniform(0.6, 1.0)) for device in devices]
+            limits[-1] = sum(device.capacity_bytes for device in devices)
+            filled = fill_in_order(problem, limits)
+            if filled is not None:
+                found.append(self.instance.encode(filled))
+        return found
+
+    def _simulate(self, results: Sequence[Annealed]) -> None:
+        """The schedule's own iteration: of what annealing found, and of moves from the best of it."""
+        for each in results:
+            if np.isfinite(each.value_s) and time.perf_counter() < self.deadline:
+                self._try(each.where, each.order, "annealing")
+        draw = np.random.default_rng(self.problem.seed % 2**63)
+        clusters, tries = self.annealer.clusters, 0
+        while self.best is not None and time.perf_counter() < self.deadline and tries < TRIES:
+            tries += 1
+            atoms = clusters[int(draw.integers(len(clusters)))]
+            where = self.best.where.copy()
+            where[np.isin(self.instance.atom_of, atoms)] = int(draw.integers(len(self.instance.devices)))
+            if not np.array_equal(where, self.best.where) and self.instance.fits(where):
+                self._try(where, self.annealer.evaluate(where)[1], "a simulated move")
+        self.notes["simulated_moves"] = tries
+
+    def _try(self, where: Ints, order: Ints, source: str) -> None:
+        names = self.instance.names
+        rank = {names[int(v)]: float(i) for i, v in enumerate(order)}
+        placement = Placement(
+            source,
+            self.instance.decode(where),
+            topological_priority(self.problem.graph, rank),
+            SolverReport("feasible", 0.0),
+        )
+        self._offer(Found(where, order, self._value_of(placement), source))
+
+    def _value_of(self, placement: Placement) -> float:
+        if self.simulated:
+            assert self.problem.evaluate is not None
+            return float(self.problem.evaluate(placement).iteration_s)
+        where = self.instance.encode(placement.device_of)
+        return self.annealer.step.makespan_s(where, order_of(self.instance, placement))

@@ -1,0 +1,1 @@
+"""Baechi's three: m-TOPO, m-ETF and m-SCT."""

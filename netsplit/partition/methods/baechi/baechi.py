@@ -1,0 +1,306 @@
+"""What Baechi's m-ETF and m-SCT share: integer time, order, memory, and the authors' own makespan.
+
+Source: Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020, with the
+authors' code (github beomyeol/baechi: placer/device.py, placer_utils.py, virtual_scheduler.py).
+Time is counted in whole ticks, a microsecond in their code, and every operator takes one at least.
+
+Their values on PipeDream's graphs are those of ``read_workload(path, inputs="profiled").problem(cluster,
+passes="forward", alpha=1, variable_copies=1)`` with four devices and every link ``Link(134e-6, 0.1754e-9)``,
+under `MTopo()`, `MEtf(memory="kept")` and `MSct(memory="kept")`: the report's objective is the makespan.
+Ties go by the order of the graph's nodes, so the graph's order has to be theirs: first ready, first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import MemoryModel
+from netsplit.partition.common.instance import Csr, Instance, Ints
+from netsplit.profile.memory import related_nodes
+
+__all__ = [
+    "Edge",
+    "Memory",
+    "MemoryRule",
+    "Tasks",
+    "Times",
+    "authors_makespan_s",
+    "breadth_first",
+    "footprints",
+    "memory_for",
+    "receive",
+    "virtual_makespan_s",
+]
+
+Times = Literal["forward", "training"]
+MemoryRule = Literal["static", "kept", "freed"]
+
+Edge = tuple[int, int, tuple[int, ...]]  # producer, consumer, the variables that pass
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """A problem as Baechi's simulations see it. Index letters are those of `Instance`."""
+
+    instance: Instance
+    tick_s: float
+    compute: Ints  # [n, D] ticks, 1 at least
+    transfer: Ints  # [m, D, D] ticks from p to q; zero on the same device
+    rank: Ints  # [n] the authors' topological order, which settles ties
+
+    @classmethod
+    def of(cls, problem: Problem, times: Times = "forward", tick_s: float = 1e-6) -> Tasks:
+        """Seconds to ticks.
+
+        ``forward`` counts the forward computation and one transfer of a variable, as the authors'
+        runs do (``--only_forward``, gradients follow their operators). ``training`` adds the backward
+        computation, and the way back of the gradients.
+        """
+        instance = Instance.of(problem)
+        seconds, hops = instance.forward_s, instance.transfer_s
+        if times == "training":
+            seconds = seconds + instance.backward_s
+            hops = hops + instance.carrying[:, None, None] * hops.transpose(0, 2, 1)
+        order = breadth_first(problem.graph)
+        return cls(
+            instance,
+            tick_s,
+            np.maximum(np.rint(seconds / tick_s), 1).astype(np.int64),
+            np.rint(hops / tick_s).astype(np.int64),
+            np.array([order[name] for name in instance.names], np.int64),
+        )
+
+    @property
+    def n(self) -> int:
+        return self.instance.n
+
+    @property
+    def devices(self) -> int:
+        return len(self.instance.devices)
+
+    @cached_property
+    def inward(self) -> tuple[tuple[Edge, ...], ...]:
+        """[n] edges into a node, in the order of its inputs."""
+        found: list[tuple[Edge, ...]] = []
+        for v in range(self.n):
+            passing: dict[int, list[int]] = {}
+            for u in dict.fromkeys(self.instance.reads[v].tolist()):
+                passing.setdefault(int(self.instance.producer[u]), []).append(u)
+            found.append(tuple((i, v, tuple(variables)) for i, variables in passing.items()))
+        return tuple(found)
+
+    @cached_property
+    def outward(self) -> tuple[tuple[Edge, ...], ...]:
+        """[n] edges out of a node, by the consumer's place in the graph."""
+        found: list[list[Edge]] = [[] for _ in range(self.n)]
+        for edges in self.inward:
+            for edge in edges:
+                found[edge[0]].append(edge)
+        return tuple(tuple(edges) for edges in found)
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """All edges, by producer, then by consumer: the order in which the authors walk them."""
+        return tuple(edge for edges in self.outward for edge in edges)
+
+
+def breadth_first(graph: Graph) -> dict[str, int]:
+    """Node name to its place in the authors' topological order: first ready, first placed."""
+    waits_for = {name: len(found) for name, found in graph.predecessors.items()}
+    queue = deque(name for name, count in waits_for.items() if not count)
+    order: dict[str, int] = {}
+    while queue:
+        name = queue.popleft()
+        order[name] = len(order)
+        for later in graph.successors[name]:
+            waits_for[later] -= 1
+            if not waits_for[later]:
+                queue.append(later)
+    return order
+
+
+def receive(
+    edge: Edge, p: int, q: int, end: int, tasks: Tasks, channel: list[int], arrived: list[dict[int, int]]
+) -> int:
+    """When the variables of an edge, made on p until `end`, are on q; what is missing is sent.
+
+    A device has one channel for all that it sends and receives, and a transfer holds both ends for
+    its whole time, the receiver's possibly later than the sender's. What a device has received
+    before, `arrived`, is not sent again (device.py, send_tensor and recv_tensor).
+    """
+    ready = 0
+    for u in edge[2]:
+        if u not in arrived[q]:
+            ticks = int(tasks.transfer[u, p, q])
+            sent = max(end, channel[p])
+            channel[p] = sent + ticks
+            channel[q] = max(sent, channel[q]) + ticks
+            arrived[q][u] = channel[q]
+        ready = max(ready, arrived[q][u])
+    return ready
+
+
+def authors_makespan_s(
+    problem: Problem, device_of: Mapping[str, str], times: Times = "forward", tick_s: float = 1e-6
+) -> float:
+    """Seconds of a placement in the authors' VirtualScheduler, which `reference.json` quotes.
+
+    The operator that was ready first runs first, and its outputs are sent as soon as it is done,
+    consumer by consumer. Not the time of this project's simulator.
+    """
+    return virtual_makespan_s(Tasks.of(problem, times, tick_s), device_of)
+
+
+def virtual_makespan_s(tasks: Tasks, device_of: Mapping[str, str]) -> float:
+    """`authors_makespan_s` of tasks that were made before."""
+    where = tasks.instance.encode(device_of).tolist()
+    free_at, channel = [0] * tasks.devices, [0] * tasks.devices
+    arrived: list[dict[int, int]] = [{} for _ in range(tasks.devices)]
+    end = [0] * tasks.n
+    waits_for = [len(edges) for edges in tasks.inward]
+    queue = [(0, int(tasks.rank[v]), v) for v in range(tasks.n) if not waits_for[v]]
+    heapq.heapify(queue)
+    while queue:
+        ready, _, v = heapq.heappop(queue)
+        p = where[v]
+        free_at[p] = end[v] = max(free_at[p], ready) + int(tasks.compute[v, p])
+        for edge in tasks.outward[v]:
+            if where[edge[1]] != p:
+                receive(edge, p, where[edge[1]], end[v], tasks, channel, arrived)
+        for _, w, _ in tasks.outward[v]:
+            waits_for[w] -= 1
+            if not waits_for[w]:
+                q = where[w]
+                ends = (
+                    end[i] if where[i] == q else max(arrived[q][u] for u in variables)
+                    for i, _, variables in tasks.inward[w]
+                )
+                heapq.heappush(queue, (max(ends), int(tasks.rank[w]), w))
+    return max(free_at) * tasks.tick_s
+
+
+def footprints(problem: Problem) -> dict[str, int]:
+    """Static bytes of each node alone: alpha * initializers + copies_alive * its own outputs.
+
+    An input of the graph counts at its first consumer, so every variable counts once in all.
+    """
+    memory = MemoryModel(problem)
+    sizes = dict(memory.state_bytes)
+    for k, variable in problem.graph.variables.items():
+        for owner in related_nodes(variable)[:1]:
+            sizes[owner] += memory.variable_bytes[k]
+    return sizes
+
+
+class Memory(ABC):
+    """Bytes left on every device while operators are placed and run."""
+
+    left: Ints  # [D]
+
+    @abstractmethod
+    def placeable(self, nodes: Ints, placed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[len(nodes), D] whether each fits; `placed` says whose colocation set has a device."""
+
+    @abstractmethod
+    def run(self, v: int, where: Ints) -> None:
+        """Node v runs on ``where[v]``."""
+
+    @abstractmethod
+    def missing(self, v: int, placed: bool) -> Ints:
+        """[D] bytes by which v does not fit."""
+
+
+class StaticMemory(Memory):
+    """(5-18): states and variables stay, a received copy counts, a colocation set is taken whole."""
+
+    def __init__(self, tasks: Tasks, capacity: Ints) -> None:
+        instance = tasks.instance
+        self.left = capacity.copy()
+        self._atom_of = instance.atom_of
+        self._bytes = instance.held_bytes
+        self._taken = np.zeros(len(instance.atoms), bool)
+        self._present = np.zeros((len(self._bytes), len(capacity)), bool)
+        self._atoms_at = Csr.of(
+            [np.unique(instance.atom_of[row]).tolist() for row in _rows(instance.holders)]
+        )
+        touched: list[list[int]] = [[] for _ in range(len(instance.atoms))]
+        self._need = np.zeros((len(touched), len(capacity)), np.int64)  # what an atom would add
+        np.add.at(self._need, instance.atom_of, instance.state_bytes[:, None])
+        for k, atoms in enumerate(_rows(self._atoms_at)):
+            self._need[atoms] += self._bytes[k]
+            for a in atoms.tolist():
+                touched[a].append(k)
+        self._touched = touched
+
+    def placeable(self, nodes: Ints, placed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.asarray(placed[:, None] | (self._need[self._atom_of[nodes]] <= self.left))
+
+    def run(self, v: int, where: Ints) -> None:
+        a, q = int(self._atom_of[v]), int(where[v])
+        if self._taken[a]:
+            return
+        self._taken[a] = True
+        self.left[q] -= self._need[a, q]
+        for k in self._touched[a]:
+            if not self._present[k, q]:
+                self._present[k, q] = True
+                self._need[self._atoms_at[k], q] -= self._bytes[k]
+
+    def missing(self, v: int, placed: bool) -> Ints:
+        return np.asarray(self._need[self._atom_of[v]] - self.left)
+
+
+class AuthorsMemory(Memory):
+    """The authors' accounting (m_etf.py, ETFDevice): an operator's own bytes, from when it runs.
+
+    It fits where its state and outputs do; a colocation set that has no device, where also the bytes
+    that it keeps for good do. Outputs are freed, unless kept, when all successors have run. Nothing is
+    put aside for a set's later members.
+    """
+
+    def __init__(self, tasks: Tasks, capacity: Ints, keep_outputs: bool) -> None:
+        self.left = capacity.copy()
+        self._own = np.array(list(footprints(tasks.instance.problem).values()), np.int64)  # [n]
+        self._lasting = self._own if keep_outputs else tasks.instance.state_bytes
+        atoms = np.zeros(len(tasks.instance.atoms), np.int64)
+        np.add.at(atoms, tasks.instance.atom_of, self._lasting)
+        self._set_bytes = atoms[tasks.instance.atom_of]
+        self._inward = tasks.inward
+        self._readers = [len(edges) for edges in tasks.outward]
+
+    def placeable(self, nodes: Ints, placed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.asarray(self._required(nodes, placed)[:, None] <= self.left)
+
+    def run(self, v: int, where: Ints) -> None:
+        self.left[where[v]] -= self._own[v]
+        for i, _, _ in self._inward[v]:
+            self._readers[i] -= 1
+            if not self._readers[i]:
+                self.left[where[i]] += self._own[i] - self._lasting[i]
+
+    def missing(self, v: int, placed: bool) -> Ints:
+        return np.asarray(self._required(np.array([v]), np.array([placed]))[0] - self.left)
+
+    def _required(self, nodes: Ints, placed: NDArray[np.bool_]) -> Ints:
+        return np.maximum(self._own[nodes], np.where(placed, 0, self._set_bytes[nodes]))
+
+
+def memory_for(tasks: Tasks, rule: MemoryRule, capacity: Ints) -> Memory:
+    if rule == "static":
+        return StaticMemory(tasks, capacity)
+    return AuthorsMemory(tasks, capacity, keep_outputs=rule == "kept")
+
+
+def _rows(table: Csr) -> list[Ints]:
+    return [table[i] for i in range(len(table))]

@@ -1,0 +1,352 @@
+"""`m_etf`: earliest task first within memory (Baechi's m-ETF).
+
+Source: Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020, section 3;
+the authors' code, github beomyeol/baechi, placer/m_etf.py and placer_utils.py (ReadyOpManager).
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.common.instance import Csr, Ints
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.methods.baechi.baechi import (
+    Memory,
+    MemoryRule,
+    Tasks,
+    Times,
+    footprints,
+    memory_for,
+    receive,
+    virtual_makespan_s,
+)
+from netsplit.profile.memory import memory_of
+
+__all__ = ["NEVER", "EtfLoop", "MEtf"]
+
+NEVER = np.iinfo(np.int64).max
+
+
+class EtfLoop:
+    """The clock of m-ETF: who runs what when, decided at the moment it happens, never revised.
+
+    At a time, each idle device proposes the ready operator that it could start first, by the authors'
+    topological order where several could; of the proposals that could start now the first in that order
+    is taken, until none is left. Then the clock goes to the next moment at which a device can do something.
+
+    The start which decides is an estimate: every edge into the operator is taken to find the channels as
+    they are now. Once decided, its edges are sent one after another, so that it may start later.
+
+    An operator without any edge that writes what it holds follows the set it is colocated with. The authors'
+    graphs have none; a captured one has a counter beside each batch normalisation, which could start at once
+    anywhere, and would draw the normalisation to whatever device is idle first.
+    """
+
+    def __init__(self, tasks: Tasks, memory: Memory) -> None:
+        n, m, devices = tasks.n, len(tasks.instance.variables), tasks.devices
+        self.tasks, self.memory = tasks, memory
+        self.where = np.full(n, -1, np.int64)  # [n] device
+        self.ran = np.zeros(n, bool)
+        self.start, self.end = np.zeros(n, np.int64), np.zeros(n, np.int64)  # [n] ticks
+        self.last: list[int] = [-1] * devices  # the operator that a device ran last
+        self._running: list[int] = [-1] * devices
+        self._free_at = np.zeros(devices, np.int64)
+        self._channel = [0] * devices
+        self._arrived: list[dict[int, int]] = [{} for _ in range(devices)]
+        self._arrival = np.full((m, devices), -1, np.int64)  # `arrived` as an array
+        self._ready_ticks = np.zeros((n, devices), np.int64)
+        self._waits_for = [len(edges) for edges in tasks.inward]
+        self._node_at = np.argsort(tasks.rank)
+        self.ready: list[int] = []  # ranks, ascending
+        self._inflow = _Inflow(tasks)
+        self._followers = _followers(tasks)
+        following = {v for found in self._followers.values() for v in found}
+        self._prepare([v for v in range(n) if not self._waits_for[v] and v not in following])
+
+    def run(self) -> bool:
+        """Whether every operator could be placed."""
+        now = 0
+        while True:
+            self._finish(now)
+            while True:
+                table = self._table(now)
+                asked = [
+                    (q, *self.propose(q, now, table))
+                    for q in range(self.tasks.devices)
+                    if self._running[q] < 0 and self.ready
+                ]
+                startable = [(row, q) for q, row, ticks in asked if ticks <= now]
+                if not startable:
+                    break
+                self._commit(*min(startable))
+            moments = [ticks for _, _, ticks in asked if ticks < NEVER]
+            moments += [int(self.end[v]) for v in self._running if v >= 0]
+            if not moments:
+                return bool(self.ran.all())
+            now = min(moments)
+
+    def propose(self, q: int, now: int, table: Ints) -> tuple[int, int]:
+        """The row of `table` that idle device q would run, and when it has something to do.
+
+        Args:
+            q: the device.
+            now: the time.
+            table: [ready operators by rank, devices] earliest starts, `NEVER` where one cannot be placed.
+        """
+        row = int(table[:, q].argmin())
+        return row, int(table[row, q])
+
+    def row_of(self, v: int) -> int:
+        """The row of a node in the table, or -1 where it is not ready."""
+        rank = int(self.tasks.rank[v])
+        row = bisect_left(self.ready, rank)
+        return row if row < len(self.ready) and self.ready[row] == rank else -1
+
+    def stuck(self) -> tuple[int, int, int]:
+        """After a run in vain: a node, the device where least is missing for it, and those bytes."""
+        v = int(self._node_at[self.ready[0]])
+        missing = self.memory.missing(v, bool(self.where[v] >= 0))
+        q = int(self.where[v]) if self.where[v] >= 0 else int(missing.argmin())
+        return v, q, int(missing[q])
+
+    def _finish(self, now: int) -> None:
+        for q, v in enumerate(self._running):
+            if v < 0 or self.end[v] > now:
+                continue
+            self._running[q] = -1
+            found = self._followers.pop(int(self.tasks.instance.atom_of[v]), [])
+            for _, w, _ in self.tasks.outward[v]:
+                self._waits_for[w] -= 1
+                if not self._waits_for[w]:
+                    found.append(w)
+            self._prepare(found)
+
+    def _prepare(self, nodes: list[int]) -> None:
+        for v in nodes:
+            insort(self.ready, int(self.tasks.rank[v]))
+            self._inflow.fix(v, self.where, self.end)
+        self._estimate(nodes)
+
+    def _estimate(self, nodes: list[int]) -> None:
+        if nodes:
+            channel = np.array(self._channel)
+            self._ready_ticks[nodes] = self._inflow.ticks(nodes, channel, self._arrival)
+
+    def _table(self, now: int) -> Ints:
+        """[ready, D] when each ready operator could start on each device, `NEVER` where it cannot."""
+        nodes = self._node_at[self.ready]
+        table = np.maximum(self._ready_ticks[nodes], np.maximum(self._free_at, now))
+        place = self.where[nodes]
+        placed = place >= 0
+        fits = self.memory.placeable(nodes, placed)
+        if placed.any():
+            fits &= ~placed[:, None] | (place[:, None] == np.arange(self.tasks.devices))
+        table[~fits] = NEVER
+        return table
+
+    def _commit(self, row: int, q: int) -> None:
+        v = int(self._node_at[self.ready.pop(row)])
+        ready, sent = 0, False
+        for edge in self.tasks.inward[v]:
+            p, end = int(self.where[edge[0]]), int(self.end[edge[0]])
+            if p != q:
+                new = [u for u in edge[2] if u not in self._arrived[q]]
+                end = receive(edge, p, q, end, self.tasks, self._channel, self._arrived)
+                for u in new:
+                    self._arrival[u, q] = self._arrived[q][u]
+                sent |= bool(new)
+            ready = max(ready, end)
+        if self.where[v] < 0:
+            self.where[self.tasks.instance.atoms[int(self.tasks.instance.atom_of[v])]] = q
+        self.start[v] = max(ready, int(self._free_at[q]))
+        self.end[v] = self._free_at[q] = self.start[v] + self.tasks.compute[v, q]
+        self.ran[v] = True
+        self.memory.run(v, self.where)
+        self._running[q] = self.last[q] = v
+        if sent:
+            self._estimate(self._node_at[self.ready].tolist())
+
+
+def _followers(tasks: Tasks) -> dict[int, list[int]]:
+    """Colocated set -> its operators that only write what they hold, where the set has others."""
+    instance, nodes = tasks.instance, tasks.instance.problem.graph.nodes
+    found: dict[int, list[int]] = {}
+    for v, name in enumerate(instance.names):
+        a = int(instance.atom_of[v])
+        writes = nodes[name].initializers and not tasks.inward[v] and not tasks.outward[v]
+        if writes and len(instance.atoms[a]) > 1:
+            found.setdefault(a, []).append(v)
+    return {a: each for a, each in found.items() if len(each) < len(instance.atoms[a])}
+
+
+class _Inflow:
+    """Estimated arrival of all that operators read, for many operators at once.
+
+    A row is a variable that a node reads; rows of one edge, and edges of one node, are neighbours.
+    """
+
+    def __init__(self, tasks: Tasks) -> None:
+        edges = [edge for found in tasks.inward for edge in found]
+        self._tasks = tasks
+        self._edges_of = Csr.of([[0] * len(found) for found in tasks.inward])  # only `starts` is used
+        self._rows_of = Csr.of([edge[2] for edge in edges])
+        self._home = np.zeros(len(edges), np.int64)  # [edges] the producer's device
+        self._end = np.zeros(len(edges), np.int64)
+        self._cost = np.zeros((len(self._rows_of.items), tasks.devices), np.int64)
+        self._producer = np.array([edge[0] for edge in edges], np.int64)
+
+    def fix(self, v: int, where: Ints, end: Ints) -> None:
+        """All that v reads has been made."""
+        first, last = self._edges_of.starts[v], self._edges_of.starts[v + 1]
+        for e in range(first, last):
+            i = self._producer[e]
+            self._home[e], self._end[e] = where[i], end[i]
+            rows = slice(self._rows_of.starts[e], self._rows_of.starts[e + 1])
+            self._cost[rows] = self._tasks.transfer[self._rows_of.items[rows], where[i]]
+
+    def ticks(self, nodes: list[int], channel: Ints, arrival: Ints) -> Ints:
+        """[len(nodes), D] when all that a node reads could be on a device."""
+        found = np.zeros((len(nodes), len(channel)), np.int64)
+        starts = self._edges_of.starts
+        fed = [k for k, v in enumerate(nodes) if starts[v + 1] > starts[v]]
+        if not fed:
+            return found
+        edges, first_edge = _spans(starts, [nodes[k] for k in fed])
+        rows, first_row = _spans(self._rows_of.starts, edges)
+        got = arrival[self._rows_of.items[rows]]
+        lacking = got < 0
+        latest = np.maximum.reduceat(got, first_row)
+        cost = np.add.reduceat(np.where(lacking, self._cost[rows], 0), first_row)
+        home, end = self._home[edges], self._end[edges]
+        begin = np.maximum(np.maximum(end, channel[home])[:, None], channel)
+        ticks = np.where(np.logical_or.reduceat(lacking, first_row), np.maximum(latest, begin + cost), latest)
+        ticks[np.arange(len(edges)), home] = end
+        found[fed] = np.maximum.reduceat(ticks, first_edge)
+        return found
+
+
+def _spans(starts: Ints, rows: list[int] | Ints) -> tuple[Ints, Ints]:
+    """The items of several rows of a `Csr`, one after another, and where each row begins there."""
+    first, size = starts[rows], starts[np.asarray(rows) + 1] - starts[rows]
+    begins = np.concatenate([[0], np.cumsum(size)[:-1]])
+    return np.arange(int(size.sum())) + np.repeat(first - begins, size), begins
+
+
+@dataclass(frozen=True)
+class MEtf(Partitioner):
+    """Places each operator on the device that can start it first, as the clock runs. No backtracking.
+
+    The report's objective is the makespan in seconds of the authors' VirtualScheduler, of forward
+    computations (`times` "forward") or of a whole step ("training").
+
+    `memory` "static" heeds (5-18): a device holds the states of its nodes and every variable that they
+    touch. "kept" and "freed" are the authors' test, `capacity` for the bytes that operators make: "freed"
+    frees an output when its readers have run, as the released code does, and "kept" never does, which is
+    how the reference values were made. With these two, (5-18) may be exceeded.
+    """
+
+    times: Times = "forward"
+    memory: MemoryRule = "static"
+    tick_s: float = 1e-6  # the authors count whole microseconds
+
+    name = "m_etf"
+    optimises = "start of each operator, one by one"
+
+    def __post_init__(self) -> None:
+        for key, value, allowed in (
+            ("times", self.times, get_args(Times)),
+            ("memory", self.memory, get_args(MemoryRule)),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{self.name}.{key} is '{value}': give one of {', '.join(allowed)}.")
+        if not 0 < self.tick_s < float("inf"):
+            raise ConfigError(f"{self.name}.tick_s is {self.tick_s}: give seconds above 0, as 1e-6.")
+        object.__setattr__(self, "respects_capacity", self.memory == "static")
+
+    def partition(self, problem: Problem) -> Placement:
+        started = time.perf_counter()
+        tasks = Tasks.of(problem, self.times, self.tick_s)
+        notes: dict[str, Any] = {}
+        guide = self.guide(tasks, notes)
+        loop = self.loop(tasks, tasks.instance.capacity, guide)
+        if not loop.run():
+            raise self._infeasible(problem, tasks, loop, guide)
+        device_of = tasks.instance.decode(loop.where)
+        start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))
+        return Placement(
+            method=self.name,
+            device_of=device_of,
+            priority=topological_priority(problem.graph, start),
+            report=SolverReport(
+                "heuristic",
+                time.perf_counter() - started,
+                objective=virtual_makespan_s(tasks, device_of),
+                notes={**notes, "own_estimate_s": int(loop.end.max(initial=0)) * self.tick_s},
+            ),
+        )
+
+    def guide(self, tasks: Tasks, notes: dict[str, Any]) -> Ints | None:
+        """What the loop is told beforehand; numbers worth recording go to `notes`."""
+        return None
+
+    def loop(self, tasks: Tasks, capacity: Ints, guide: Ints | None) -> EtfLoop:
+        return EtfLoop(tasks, memory_for(tasks, self.memory, capacity))
+
+    def _infeasible(
+        self, problem: Problem, tasks: Tasks, stuck: EtfLoop, guide: Ints | None
+    ) -> InfeasibleError:
+        """What is missing, and a capacity with which this method does succeed, which was tried."""
+        capacity, names = tasks.instance.capacity, tasks.instance.names
+        if self.memory == "static":
+            required = memory_of(problem.graph, problem.graph.nodes, problem.costs.alpha, problem.copies)
+        else:
+            required = sum(footprints(problem).values())
+        v, q, missing = stuck.stuck()
+        total = int(capacity.sum())
+        if required > total:
+            reason = (
+                f"the model needs at least {read_bytes(required)} and all devices together have"
+                f" {read_bytes(total)}: {read_bytes(required - total)} are missing in total"
+            )
+        else:
+            reason = (
+                f"the method never revises a choice and, after {int(stuck.ran.sum())} of {tasks.n} nodes,"
+                f" cannot place '{names[v]}': on device '{tasks.instance.devices[q]}'"
+                f" {read_bytes(missing)} are missing there"
+            )
+        rise = self._enough(tasks, guide, required)
+        if len(set(capacity.tolist())) == 1:
+            cure = f"a capacity of {read_bytes(int(capacity[0]) + rise)} on each device is enough"
+        else:
+            cure = f"{read_bytes(rise)} more on each device is enough"
+        return InfeasibleError(
+            f"{self.name} finds no placement that fits on cluster '{problem.cluster.name}', as {reason};"
+            f" {cure} (or use more devices, or a partitioner that packs, as auto)."
+        )
+
+    def _enough(self, tasks: Tasks, guide: Ints | None, required: int) -> int:
+        """A common rise of the capacities with which the method succeeds, to a hundredth of `required`.
+
+        Few runs rather than the least rise: the user waits for an error.
+        """
+        capacity = tasks.instance.capacity
+        step = max(1, required // 100)
+        low, most = 0, max(1, required - int(capacity.min()))  # with `most` every device takes everything
+        high = min(most, max(step, -int((capacity.sum() - required) // len(capacity))))
+        while high < most and not self.loop(tasks, capacity + high, guide).run():
+            low, high = high, min(most, 2 * high)
+        while high - low > step:
+            rise = (low + high) // 2
+            if self.loop(tasks, capacity + rise, guide).run():
+                high = rise
+            else:
+                low = rise
+        return high

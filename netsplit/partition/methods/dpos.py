@@ -1,0 +1,130 @@
+"""`dpos`: FastT's device placement and operation sequencing.
+
+Source: Yi et al., "Fast Training of Deep Learning Models over Multiple GPUs" (FastT), Middleware
+2020, section 5.1, Algorithm 1. Operator splitting (Algorithm 2, OS-DPOS) is a rewrite of the graph and
+not part of this method.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.common.capacity import check_capacity
+from netsplit.partition.common.instance import Floats, Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.methods.insertion import Schedule, Tasks, schedule_within_memory
+
+__all__ = ["Dpos", "critical_path", "max_ranks"]
+
+
+@dataclass(frozen=True)
+class Dpos(Partitioner):
+    """The critical path on the device that runs it fastest, every other operation where it ends first.
+
+    Ranks take the largest seconds over devices and links. The critical path starts at the task of
+    the largest rank and goes on to the successor of the largest rank. Its device is the one with the
+    least mean seconds over as many of the path's next nodes as fit on it; when the next one no longer
+    fits, another device is chosen likewise. The order of execution is that of the start times.
+
+    What the paper leaves open is decided so: ties for the path's device go to the one that takes more of
+    the path, ties off the path to that device too (nodes of 0 seconds would scatter), then the first;
+    "as many as possible" stops at the first node that does not fit; of several entries the one of the
+    largest rank is the path's. Line 20 of Algorithm 1 as noted sets FT to EST; it is EFT here. A node's
+    backward runs where its forward does, and its seconds count in the device's mean and beside the
+    finish time (see `heft`); memory is (5-18), of whole colocated sets.
+
+    The bound w <= 2 w_opt + C_max (Theorem 1) needs that a task never waits while a device could run
+    it. The forced device of the critical path, memory, and slots too short for a task all break that.
+    """
+
+    name = "dpos"
+    optimises = "one step's time, greedily: the critical path's device, else each task's earliest finish"
+
+    def partition(self, problem: Problem) -> Placement:
+        started = time.perf_counter()
+        check_capacity(problem, self.name)
+        instance = Instance.of(problem)
+        tasks = Tasks.of(instance)
+        ranks = max_ranks(instance, tasks)
+        path = critical_path(tasks, ranks)
+
+        def choice() -> _Choice:
+            return _Choice(instance, path)
+
+        made = schedule_within_memory(problem, self.name, tasks, tasks.by_rank(ranks), choice)
+        return Placement(
+            method=self.name,
+            device_of=made.device_of(),
+            priority=topological_priority(problem.graph, made.start_of()),
+            report=SolverReport(
+                status="heuristic",
+                seconds=time.perf_counter() - started,
+                objective=made.makespan,
+                notes={**made.notes(), "critical_path_nodes": len(path)},
+            ),
+        )
+
+
+def max_ranks(instance: Instance, tasks: Tasks) -> Floats:
+    """[2n] upward ranks: a task's largest seconds over devices, a message's over pairs of devices."""
+    pairs = ~np.eye(len(instance.devices), dtype=bool)
+    latency, pace = instance.latency_s[pairs], instance.seconds_per_byte[pairs]
+    edge_s = np.outer(tasks.messages, latency) + np.outer(tasks.nbytes, pace)
+    return tasks.upward_ranks(tasks.seconds.max(axis=1), edge_s.max(axis=1, initial=0.0))
+
+
+def critical_path(tasks: Tasks, ranks: Floats) -> list[int]:
+    """Nodes on the critical path in its order; a node's forward and backward are listed once."""
+    if not len(tasks.order):
+        return []
+    after: list[list[int]] = [[] for _ in range(2 * tasks.n)]
+    for u, t in zip(tasks.source.tolist(), tasks.target.tolist(), strict=True):
+        after[u].append(t)
+    place = {t: i for i, t in enumerate(tasks.order.tolist())}
+    options = tasks.order.tolist()
+    nodes: dict[int, None] = {}
+    while options:
+        task = min(options, key=lambda t: (-ranks[t], place[t]))
+        nodes[task % tasks.n] = None
+        options = after[task]
+    return list(nodes)
+
+
+class _Choice:
+    """Lines 9 to 20 of Algorithm 1 for one run, with the device of the critical path so far."""
+
+    def __init__(self, instance: Instance, path: list[int]) -> None:
+        self._path = path
+        self._on_path = set(path)
+        self._atom_of = instance.atom_of.tolist()
+        self._total_s = instance.forward_s + instance.backward_s
+        self._backward_s = instance.backward_s.tolist()
+        self._device = -1
+
+    def __call__(self, made: Schedule, task: int, devices: list[int]) -> int:
+        if task not in self._on_path:
+            return min(devices, key=lambda p: self._finish(made, task, p))
+        if self._device not in devices:
+            self._device = self._fastest(made, task, devices)
+        return self._device
+
+    def _finish(self, made: Schedule, task: int, p: int) -> tuple[float, bool, int]:
+        """Finish time with the node's own backward; a tie goes to the critical path's device."""
+        return made.earliest_finish(task, p) + self._backward_s[task][p], p != self._device, p
+
+    def _fastest(self, made: Schedule, task: int, devices: list[int]) -> int:
+        """The device with the least mean seconds of the path's nodes that it can take, `task` first."""
+        nodes = [v for v in self._path if made.where[self._atom_of[v]] < 0]
+        nodes.sort(key=lambda v: v != task)
+        atoms = list(dict.fromkeys(self._atom_of[v] for v in nodes))
+
+        def score(p: int) -> tuple[float, int, int]:
+            fitting = set(atoms[: made.room.run_length(atoms, p)])
+            taken = [v for v in nodes if self._atom_of[v] in fitting]
+            return float(self._total_s[taken, p].mean()), -len(taken), p
+
+        return min(devices, key=score)

@@ -1,0 +1,1 @@
+"""Placements and orders with proof, by constraint programming or by enumeration."""

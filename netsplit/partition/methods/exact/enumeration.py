@@ -1,0 +1,125 @@
+"""All placements and orders of a tiny graph, each as long as the simulator has it.
+
+The CP-SAT model leaves out that a transfer also waits for its receiver to come to it. On graphs of a few
+nodes that is made good here: what a bound of the placement does not exclude is tried in every order.
+Imported lazily.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.engines.kernels import Arrays, Step, makespan
+
+__all__ = ["MOST_NODES", "enumerated"]
+
+MOST_NODES = 8
+MOST_PLACEMENTS = 100_000
+_SLIGHT = 1e-12  # relative: sums in another order
+
+
+def enumerated(
+    instance: Instance, where: Ints, order: Ints, deadline: float
+) -> tuple[Ints, Ints, float, bool] | None:
+    """The best placement and order, no worse than the given ones; None where there are too many.
+
+    Returns:
+        [n] devices, [n] nodes in order, seconds, and whether everything was tried or excluded.
+    """
+    devices, atoms = len(instance.devices), instance.atoms
+    if instance.n > MOST_NODES or devices ** len(atoms) > MOST_PLACEMENTS:
+        return None
+    step = Step(instance)
+    feeders = _feeders(instance)
+    best = (where, order, step.makespan_s(where, order))
+    for choice in itertools.product(range(devices), repeat=len(atoms)):
+        if time.perf_counter() > deadline:
+            return (*best, False)
+        tried = np.array(choice, np.int64)[instance.atom_of]
+        if not instance.fits(tried) or least_s(tried, step.arrays) >= best[2] * (1 - _SLIGHT):
+            continue
+        value, found = best_order(tried, feeders, step.arrays, best[2] * (1 - _SLIGHT))
+        if value < best[2]:
+            best = (tried, found, float(value))
+    return (*best, True)
+
+
+def _feeders(instance: Instance) -> Ints:
+    """[blocks] bits of the blocks that must come before."""
+    found = np.zeros(int(instance.unit_of.max(initial=-1)) + 1, np.int64)
+    for v in range(instance.n):
+        for u in instance.predecessors[v].tolist():
+            if instance.unit_of[u] != instance.unit_of[v]:
+                found[instance.unit_of[v]] |= 1 << int(instance.unit_of[u])
+    return found
+
+
+@compiled
+def least_s(where: Ints, a: Arrays) -> float:
+    """A lower bound for a placement: its longest path there and back, and the load of each device."""
+    n, devices = a.forward_s.shape
+    back = np.zeros(n)  # from the start of a node's forward to the end of its backward
+    ahead = np.zeros(n)  # from the start of a node's forward to the end of anything after it
+    load = np.zeros(devices)
+    least = 0.0
+    for v in range(n - 1, -1, -1):
+        p = where[v]
+        inside = 0.0
+        for k in range(a.m_starts[v], a.m_starts[v + 1]):
+            u = a.m_items[k]
+            for c in range(a.c_starts[u], a.c_starts[u + 1]):
+                w = a.c_items[c]
+                q = where[w]
+                ahead[v] = max(ahead[v], a.transfer_s[u, p, q] + ahead[w])
+                if a.carrying[u] and a.trained[w]:
+                    inside = max(inside, a.transfer_s[u, p, q] + back[w] + a.transfer_s[u, q, p])
+        ahead[v] += a.forward_s[v, p]
+        if a.trained[v]:
+            back[v] = a.forward_s[v, p] + inside + a.backward_s[v, p]
+            ahead[v] = max(ahead[v], back[v])
+        load[p] += a.forward_s[v, p] + a.backward_s[v, p]
+        least = max(least, ahead[v])
+    return max(least, load.max())
+
+
+@compiled
+def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[float, Ints]:
+    """The order of blocks with the least step, if that takes less than `below` seconds; else infinity."""
+    blocks, n = len(feeders), len(where)
+    sequence, following = np.zeros(blocks, np.int64), np.zeros(blocks + 1, np.int64)
+    order, best = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    value, used, depth, found = below, 0, 0, False
+    nothing = np.zeros((0, 2))
+    while depth >= 0:
+        b = following[depth]
+        if b == blocks:
+            depth -= 1
+            if depth >= 0:
+                used &= ~(1 << sequence[depth])
+                following[depth] += 1
+            continue
+        if (used >> b) & 1 or feeders[b] & ~used:
+            following[depth] += 1
+            continue
+        sequence[depth] = b
+        if depth < blocks - 1:
+            used |= 1 << b
+            depth += 1
+            following[depth] = 0
+            continue
+        at = 0
+        for x in sequence:
+            for k in range(a.b_starts[x], a.b_starts[x + 1]):
+                order[at] = a.b_items[k]
+                at += 1
+        seconds = makespan(where, order, a, nothing, nothing)
+        if seconds < value:
+            value, found = seconds, True
+            best[:] = order
+        following[depth] += 1
+    return value if found else np.inf, best

@@ -1,0 +1,360 @@
+"""`netsplit_exact`: the placement and order of least latency, or of least load, with proof (CP-SAT)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from netsplit.errors import ConfigError
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
+from netsplit.partition.common.capacity import check_capacity, fill_in_order, infeasible
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.methods.exact.cp_schedule import Durations, latency_of, schedule, serial_seconds
+
+__all__ = ["ExactAnswer", "NetSplitExact", "as_simulated", "solve_latency"]
+
+Answer: TypeAlias = tuple[Ints, Ints]  # device of each node, nodes in their order
+
+_TICKS = 2_000_000  # of the horizon: what the optimum is exact to, per activity on the critical path
+_CLOSE = 1e-9  # a bound this near to the value, relatively, proves it
+_SMALL = 12  # nodes up to which the full model alone is solved
+_GAP = 1e-5  # of value and bound at which the full model counts as solved: the last ticks take longest
+_NODES = 150  # up to which the full model is built
+_HEURISTICS = ("m_topo", "balanced", "heft", "dpos", "netsplit")
+_PAIRS = 1500  # incomparable pairs of nodes up to which the full model is built
+
+
+@dataclass(frozen=True, eq=False)
+class ExactAnswer:
+    """The best placement and order found, and the proof of how good it is."""
+
+    where: Ints | None  # [n] device index; None without a solution
+    order: Ints | None  # [n] node indices, first to last; a topological order
+    value_s: float  # the schedule's own length, from unrounded seconds; inf without a solution
+    bound_s: float  # no placement and order take less
+    status: Status
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NetSplitExact(Partitioner):
+    """Minimise the problem's objective itself; the report's bound is a proof for it.
+
+    Latency: the CP-SAT model of `cp_model.LatencyModel` has the semantics of the simulator under
+    `single_batch` with every operator timed on its own, but for two things that only delay: instruction
+    overheads, and that a transfer waits for its receiver too. Its bound holds, its answer is measured as
+    the simulator does, and on graphs of up to 8 nodes all orders are tried where the two differ
+    (`enumeration`). The best of some heuristics is its complete hint. Above 150 nodes or 1500 incomparable
+    pairs of them it is replaced by the relaxations of `latency_bounds`, whose best placement is scheduled;
+    the bound is still one for the full graph.
+    `max_load` is `max_load.solve_max_load`. For `simulated`, latency is minimised and no bound claimed.
+
+    Status "limit" says that nothing was found in time and the answer is the fill in topological order.
+    """
+
+    time_limit_s: float = 60.0
+    workers: int = 2  # searches that take turns: the answer does not depend on the machine's load
+
+    name = "netsplit_exact"
+    optimises = "latency or max_load, exactly"
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise ConfigError(
+                f"netsplit_exact.time_limit_s is {self.time_limit_s}: give more than 0 seconds."
+            )
+        if self.workers < 1:
+            raise ConfigError(f"netsplit_exact.workers is {self.workers}: give 1 or more.")
+
+    def partition(self, problem: Problem) -> Placement:
+        started = time.perf_counter()
+        check_capacity(problem, self.name)
+        limit_s = problem.time_limit_s or self.time_limit_s
+        instance = Instance.of(problem)
+        if problem.objective == "max_load":
+            return self._max_load(problem, instance, limit_s, started)
+        deadline = started + 0.97 * limit_s
+        hint = _known(problem, instance, started + 0.2 * limit_s)
+        left_s = deadline - time.perf_counter()
+        answer = solve_latency(instance, left_s, problem.seed, hint, workers=self.workers)
+        answer = as_simulated(instance, answer, hint, deadline)
+        if answer.where is None or answer.order is None:
+            raise infeasible(problem, self.name)
+        claimed = problem.objective == "latency"
+        bound = min(answer.bound_s, answer.value_s) if claimed else None
+        rank = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
+        return Placement(
+            method=self.name,
+            device_of=instance.decode(answer.where),
+            priority=topological_priority(problem.graph, rank),
+            report=SolverReport(
+                status=answer.status if claimed else "feasible",
+                seconds=time.perf_counter() - started,
+                engine=_engine(),
+                objective=answer.value_s if claimed else None,
+                bound=bound,
+                gap=None if bound is None else (answer.value_s - bound) / (answer.value_s or 1.0),
+                notes={**({"bound_for": "latency"} if claimed else {}), **answer.notes},
+            ),
+        )
+
+    def _max_load(self, problem: Problem, instance: Instance, limit_s: float, started: float) -> Placement:
+        from netsplit.partition.max_load import solve_max_load
+
+        left_s = limit_s - (time.perf_counter() - started)
+        answer = solve_max_load(instance, left_s, seed=problem.seed, contiguous=problem.contiguous)
+        if answer.where is None:
+            raise infeasible(problem, self.name)
+        return Placement(
+            method=self.name,
+            device_of=instance.decode(answer.where),
+            priority=topological_priority(problem.graph, problem.graph.position),
+            report=SolverReport(
+                status=answer.status,
+                seconds=time.perf_counter() - started,
+                engine=answer.engine,
+                objective=answer.value_s,
+                bound=answer.bound_s,
+                gap=(answer.value_s - answer.bound_s) / (answer.value_s or 1.0),
+                notes={"bound_for": "max_load", **answer.notes},
+            ),
+        )
+
+
+def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | None:
+    """The best answer of the heuristics that fits, as the simulator has it."""
+    from netsplit.partition.engines.kernels import Step
+    from netsplit.partition.methods.auto.portfolio import candidates, order_of
+
+    step = Step(instance)
+
+    def value_s(placement: Placement) -> float:
+        return step.makespan_s(instance.encode(placement.device_of), order_of(instance, placement))
+
+    found = [e for e in candidates(problem, instance, _HEURISTICS, value_s, deadline) if e.fits]
+    if not found:
+        return None
+    best = min(found, key=lambda each: each.value_s)
+    return best.where, order_of(instance, best.placement)
+
+
+def as_simulated(
+    instance: Instance, answer: ExactAnswer, hint: Answer | None, deadline: float
+) -> ExactAnswer:
+    """The answer with the simulator's seconds; the hint or a list schedule where that is better."""
+    from netsplit.partition.engines.kernels import Step
+    from netsplit.partition.methods.exact.enumeration import enumerated
+
+    if answer.where is None or answer.order is None:
+        return answer
+    step = Step(instance)
+    tried = [(answer.where, answer.order), (answer.where, step.list_schedule(answer.where))]
+    tried += [hint] if hint is not None else []
+    value, where, order = min(((step.makespan_s(*each), *each) for each in tried), key=lambda each: each[0])
+    bound, notes = answer.bound_s, answer.notes
+    if bound < value * (1 - _GAP):
+        every = enumerated(instance, where, order, deadline)
+        if every is not None:
+            where, order, value, complete = every
+            bound = value if complete else bound
+            notes = {**notes, "enumerated": complete}
+    status: Status = answer.status
+    if status in ("optimal", "feasible"):
+        status = "optimal" if bound >= value * (1 - 2 * _GAP) else "feasible"
+    return ExactAnswer(where, order, value, min(bound, value), status, notes)
+
+
+def solve_latency(
+    instance: Instance,
+    time_limit_s: float,
+    seed: int = 0,
+    hint: Answer | None = None,
+    fixed: Ints | None = None,
+    horizon: float | None = None,
+    workers: int = 2,
+) -> ExactAnswer:
+    """The least latency over all placements and orders, as far as the time allows.
+
+    Args:
+        instance: the problem as arrays.
+        time_limit_s: seconds of all of it, building the model included.
+        seed: of the search.
+        hint: a feasible answer to start from; the result is never worse.
+        fixed: [n] device of a node, or -1 where it is free; the bound then holds for these only.
+        horizon: only answers that take at most this many seconds are looked for.
+        workers: of CP-SAT; they take turns, so that the same search gives the same answer.
+
+    Returns:
+        Status "infeasible" where no placement fits (or none within the horizon), "limit" without a proof
+        where the answer is None or a fill in topological order.
+    """
+    deadline = time.perf_counter() + time_limit_s
+    if instance.n == 0:
+        empty = np.zeros(0, np.int64)
+        return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
+    start = hint or (_filled(instance) if fixed is None else None)
+    least_s, notes = 0.0, dict[str, Any]()
+    full = instance.n <= _NODES and _incomparable(instance) <= _PAIRS
+    if instance.n > _SMALL and fixed is None:
+        share = 0.4 if full else 1.0
+        start, least_s, notes = _relax(instance, share * time_limit_s, seed, start, workers)
+    value = latency_of(instance, *start) if start else float("inf")
+    if notes.get("infeasible"):
+        return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
+    if start is not None and least_s >= value * (1 - _CLOSE):
+        return ExactAnswer(*start, value, min(least_s, value), "optimal", notes)
+    if not full:
+        if start is None:
+            return ExactAnswer(None, None, float("inf"), least_s, "limit", notes)
+        return ExactAnswer(*start, value, min(least_s, value), "feasible", notes)
+    most_s = min(value, horizon or float("inf"), serial_seconds(instance))
+    search = _Search(instance, most_s, fixed, seed, workers, least_s)
+    answer = search.run(start, deadline)
+    answer = replace(answer, bound_s=max(answer.bound_s, least_s), notes={**notes, **answer.notes})
+    if start is None or answer.status == "infeasible":
+        return answer
+    if answer.where is None:
+        status: Status = "feasible" if hint or notes else "limit"
+        return ExactAnswer(*start, value, min(answer.bound_s, value), status, answer.notes)
+    if answer.value_s > value:  # rounding to ticks may hide a small difference
+        answer = replace(answer, where=start[0], order=start[1], value_s=value)
+    return replace(answer, bound_s=min(answer.bound_s, answer.value_s))
+
+
+def _relax(
+    instance: Instance, time_limit_s: float, seed: int, start: Answer | None, workers: int
+) -> tuple[Answer | None, float, dict[str, Any]]:
+    """The bound of the relaxation, and the better of `start` and the relaxation's placement, scheduled."""
+    from netsplit.partition.bounds.latency_bounds import relaxation
+
+    value = latency_of(instance, *start) if start else None
+    found = relaxation(instance, time_limit_s, seed, value, workers)
+    notes = dict(found.notes)
+    if found.where is not None and instance.fits(found.where):
+        trial = _listed(instance, found.where)
+        if value is None or start is None or latency_of(instance, *trial) < value:
+            start = trial
+    if value is None and not np.isfinite(found.bound_s):
+        notes["infeasible"] = True
+    return start, found.bound_s, notes
+
+
+def _listed(instance: Instance, where: Ints) -> Answer:
+    """A placement with the order in which a list schedule by upward rank ends the nodes."""
+    from netsplit.partition.engines.kernels import Step, list_schedule, upward_rank
+
+    arrays = Step(instance).arrays
+    order = np.zeros(instance.n, np.int64)
+    ends = list_schedule(where, upward_rank(where, arrays), arrays, order)
+    return where, _by_end(instance, order, np.asarray(ends))
+
+
+def _by_end(instance: Instance, order: Ints, ends: Floats) -> Ints:
+    """The order by ends of forwards: then no sender waits for its receiver to come to the receive."""
+    at = np.argsort(order, kind="stable")
+    rank = np.lexsort((at, ends)).argsort().astype(float)
+    keys = dict(zip(instance.names, rank.tolist(), strict=True))
+    sorted_ = topological_priority(instance.problem.graph, keys)
+    return np.array(sorted(range(instance.n), key=lambda v: sorted_[instance.names[v]]), np.int64)
+
+
+class _Search:
+    """One run of the full model."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        most_s: float,
+        fixed: Ints | None,
+        seed: int,
+        workers: int,
+        least_s: float = 0.0,
+    ) -> None:
+        from netsplit.partition.methods.exact.cp_model import LatencyModel
+
+        self.instance, self.fixed, self.seed, self.workers = instance, fixed, seed, workers
+        self.tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
+        durations = Durations.ticks(instance, self.tick_s)
+        self.built = LatencyModel(instance, durations, _TICKS + 1, fixed)
+        self.built.model.add(self.built.end >= min(int(least_s / self.tick_s * (1 - 1e-12)), _TICKS))
+
+    def run(self, start: Answer | None, deadline: float) -> ExactAnswer:
+        from ortools.sat.python import cp_model
+
+        instance, built = self.instance, self.built
+        if start is not None:
+            where = start[0] if self.fixed is not None else canonical(instance, start[0])
+            built.hint(where, start[1], schedule(instance, where, start[1], built.d))
+        solver: Any = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = max(0.01, deadline - time.perf_counter())
+        solver.parameters.random_seed = self.seed % 2**31
+        solver.parameters.num_workers = self.workers
+        solver.parameters.interleave_search = self.workers > 1
+        solver.parameters.relative_gap_limit = _GAP
+        code = solver.solve(built.model)
+        notes = {"incomparable_pairs": _incomparable(instance), "tick_s": self.tick_s}
+        bound_s = max(0.0, solver.best_objective_bound) * self.tick_s
+        if code == cp_model.INFEASIBLE:
+            return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
+        if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return ExactAnswer(None, None, float("inf"), bound_s, "limit", notes)
+        where = np.array(
+            [next(d for d in built.devices if solver.value(row[d])) for row in built.x], np.int64
+        )
+        order = np.argsort([solver.value(p) for p in built.pos], kind="stable").astype(np.int64)
+        value = latency_of(instance, where, order)
+        known = schedule(instance, where, order)
+        sorted_ = _by_end(
+            instance,
+            order,
+            np.array([known.forward[v] + instance.forward_s[v, where[v]] for v in range(instance.n)]),
+        )
+        if latency_of(instance, where, sorted_) <= value:
+            order, value = sorted_, latency_of(instance, where, sorted_)
+        status: Status = "optimal" if code == cp_model.OPTIMAL else "feasible"
+        return ExactAnswer(where, order, value, min(bound_s, value), status, notes)
+
+
+def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:
+    """The same placement with devices that may swap names named in the order of their first atoms."""
+    from netsplit.partition.methods.exact.cp_model import interchangeable
+
+    where = np.asarray(where, np.int64)
+    first = [int(instance.atom_of[where == p].min(initial=instance.n)) for p in range(len(instance.devices))]
+    name = np.arange(len(instance.devices))
+    before = {q: p for p, q in interchangeable(instance)}
+    root = {p: p for p in name.tolist()}
+    for q, p in sorted(before.items()):
+        root[q] = root[p]
+    for r in set(root.values()):
+        alike = sorted(p for p in root if root[p] == r)
+        for to, p in zip(alike, sorted(alike, key=lambda p: first[p]), strict=True):
+            name[p] = to
+    return np.asarray(name[where])
+
+
+def _filled(instance: Instance) -> Answer | None:
+    """The fill of the devices in topological order, where it fits."""
+    problem = instance.problem
+    filled = fill_in_order(problem, [device.capacity_bytes for device in problem.cluster.devices])
+    if filled is None:
+        return None
+    rank = topological_priority(problem.graph, problem.graph.position)
+    order = sorted(range(instance.n), key=lambda v: rank[instance.names[v]])
+    return instance.encode(filled), np.array(order, np.int64)
+
+
+def _incomparable(instance: Instance) -> int:
+    from netsplit.partition.methods.exact.cp_model import reachable
+
+    return instance.n * (instance.n - 1) // 2 - int(reachable(instance).sum())
+
+
+def _engine() -> str:
+    return f"cp-sat {version('ortools')}"

@@ -1,0 +1,71 @@
+"""`heft`: heterogeneous earliest finish time, the list scheduler that others are compared with.
+
+Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for
+heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.common.capacity import check_capacity
+from netsplit.partition.common.instance import Floats, Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.methods.insertion import Choice, Schedule, Tasks, schedule_within_memory
+
+__all__ = ["Heft"]
+
+
+@dataclass(frozen=True)
+class Heft(Partitioner):
+    """Tasks by falling upward rank, with mean seconds; each in the slot where it finishes first.
+
+    On a plain DAG it is the paper's. A training step is a DAG of forwards and backwards (see
+    `insertion`): a node goes where its forward's finish plus its own backward's seconds is least, and
+    its backward follows it. A colocated set goes where its first node goes; a device where the whole
+    set exceeds the capacity under (5-18) is no candidate. The greedy choice never looks ahead, so with
+    large messages or large colocated sets it is easily worse than one device: that is the method.
+
+    The report's objective is the schedule's own length in seconds: without the wait of messages for
+    one another, which the simulator adds.
+    """
+
+    name = "heft"
+    optimises = "one step's time, greedily: each task's earliest finish"
+
+    def partition(self, problem: Problem) -> Placement:
+        started = time.perf_counter()
+        check_capacity(problem, self.name)
+        instance = Instance.of(problem)
+        tasks = Tasks.of(instance)
+        order = tasks.by_rank(mean_ranks(instance, tasks))
+        backward_s = instance.backward_s.tolist()
+
+        def choose(made: Schedule, task: int, devices: list[int]) -> int:
+            return min(devices, key=lambda p: (made.earliest_finish(task, p) + backward_s[task][p], p))
+
+        def choice() -> Choice:
+            return choose
+
+        made = schedule_within_memory(problem, self.name, tasks, order, choice)
+        return Placement(
+            method=self.name,
+            device_of=made.device_of(),
+            priority=topological_priority(problem.graph, made.start_of()),
+            report=SolverReport(
+                "heuristic", time.perf_counter() - started, objective=made.makespan, notes=dict(made.notes())
+            ),
+        )
+
+
+def mean_ranks(instance: Instance, tasks: Tasks) -> Floats:
+    """[2n] upward ranks: a task's mean seconds over devices, a message's over pairs of devices."""
+    pairs = ~np.eye(len(instance.devices), dtype=bool)
+    latency, pace = (
+        each[pairs].mean() if pairs.any() else 0.0 for each in (instance.latency_s, instance.seconds_per_byte)
+    )
+    return tasks.upward_ranks(tasks.seconds.mean(axis=1), tasks.messages * latency + tasks.nbytes * pace)

@@ -1,0 +1,1 @@
+"""Pesto, as the thesis compares with it and as its authors describe it."""

@@ -1,0 +1,200 @@
+"""Pesto's coarsening: merge the ends of heavy edges in batches, as long as the graph stays acyclic.
+
+Source: Hafeez et al., Pesto (Middleware 2021), Theorem and Definition 3.4, Theorem 3.5. An edge (u, v)
+may be merged if it is the only path from u to v, for which each of these is enough:
+
+- (u, v) is the only edge out of u, or the only edge into v;
+- every other successor w of u has ``height(w) > height(v)``, the height of a vertex being the edges of
+  the longest path that leads to it. A path over w could then not come down to v.
+
+A set of such edges without a common vertex may be merged at once: take a closed walk over merged
+vertices. It enters a merged pair at u or v and leaves it by u or v. Whichever it is, the next vertex is
+higher than the one it entered by (entering at v and leaving by u is the second condition, and impossible
+under the first), so heights rise all the way round: there is no such walk. With heights as longest paths
+the paper's further condition on the heights of neighbouring pairs is therefore not needed.
+
+The walk shows as much for stars: edges out of one vertex that are each the only edge into their end, or
+edges into one vertex that are each the only edge out of theirs. Rounds that find few pairs without a
+common vertex, as a hub with a thousand leaves does, are followed by rounds that take stars.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from netsplit.partition.common.atoms import DisjointSets
+from netsplit.partition.common.capacity import MemoryModel
+from netsplit.partition.common.instance import Instance
+
+__all__ = ["Coarse", "coarsen", "heights", "mergeable_batch"]
+
+_FEW = 50  # a round that merges less than this part of what is to be merged is followed by one with stars
+
+Edge = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """A coarsened graph: vertices that each run their nodes one after another, in topological order.
+
+    Vertices of one class share a device, since nodes of theirs are colocated. They keep times of their
+    own: to merge them could close a cycle.
+    """
+
+    vertices: tuple[tuple[int, ...], ...]  # node indices, ascending
+    class_of: tuple[int, ...]  # vertex to class
+    classes: tuple[tuple[int, ...], ...]  # node indices, ascending
+    variables: dict[Edge, tuple[int, ...]]  # edge of vertices to the variables that pass along it
+
+
+def coarsen(instance: Instance, target: int, limit_bytes: int) -> Coarse:
+    """Merge until `target` vertices are left, or nothing more may be merged.
+
+    Nodes that run in one piece (`Graph.units`) are merged first. Edges are tried by bytes, most first.
+
+    Args:
+        instance: the graph.
+        target: vertices at which merging ends; units and memory may leave more.
+        limit_bytes: the most that a class may hold under (5-18); atoms may exceed it.
+    """
+    vertices, classes = DisjointSets(instance.n), DisjointSets(instance.n)
+    for joined, sets in ((instance.unit_of, (vertices, classes)), (instance.atom_of, (classes,))):
+        first: dict[int, int] = {}
+        for v, number in enumerate(joined.tolist()):
+            for each in sets:
+                each.merge(first.setdefault(number, v), v)
+    memory = MemoryModel(instance.problem)
+    loads = {found[0]: memory.load([instance.names[v] for v in found]) for found in classes.sets()}
+
+    def accepts(edge: Edge) -> bool:
+        """Whether the classes of both ends fit together; if so they are joined."""
+        a, b = (classes.find(v) for v in edge)
+        if a == b:
+            return True
+        if memory.union_bytes(loads[a], loads[b]) > limit_bytes:
+            return False
+        union = memory.union(loads[a], loads[b])
+        loads[classes.merge(a, b)] = union
+        return True
+
+    stars = False
+    while (excess := vertices.count - target) > 0:
+        passing = _passing(instance, vertices)
+        nbytes = {edge: int(instance.nbytes[list(found)].sum()) for edge, found in passing.items()}
+        batch = mergeable_batch(nbytes, excess, accepts, stars)
+        if not batch:
+            break
+        stars = len(batch) * _FEW < excess
+        for edge in batch:
+            vertices.merge(*edge)
+    return _finished(instance, vertices, classes)
+
+
+def mergeable_batch(
+    nbytes: Mapping[Edge, int],
+    most: int,
+    accepts: Callable[[Edge], bool] = lambda _: True,
+    stars: bool = False,
+) -> list[Edge]:
+    """Up to `most` edges of a DAG, heaviest first, that may all be merged at once.
+
+    Args:
+        nbytes: every edge of the DAG and its bytes.
+        accepts: asked last of an edge that may be merged; True takes it.
+        stars: edges may share a vertex as far as they form a star.
+    """
+    out: dict[int, list[int]] = {}
+    into: dict[int, int] = {}
+    for u, v in nbytes:
+        out.setdefault(u, []).append(v)
+        into[v] = into.get(v, 0) + 1
+    height = heights(nbytes)
+    taken: set[int] = set()
+    hubs: set[tuple[int, str]] = set()
+    batch: list[Edge] = []
+    for u, v in sorted(nbytes, key=lambda edge: (-nbytes[edge], edge)):
+        if len(batch) == most:
+            break
+        only_out, only_in = len(out[u]) == 1, into[v] == 1
+        if u in taken or v in taken:
+            leaf_out = v not in taken and only_in and (u, "out") in hubs
+            leaf_in = u not in taken and only_out and (v, "in") in hubs
+            if not (stars and (leaf_out or leaf_in)):
+                continue
+        only = only_out or only_in
+        if (only or all(height[w] > height[v] for w in out[u] if w != v)) and accepts((u, v)):
+            batch.append((u, v))
+            if only_in and u not in taken:
+                hubs.add((u, "out"))
+            if only_out and v not in taken:
+                hubs.add((v, "in"))
+            taken.update((u, v))
+    return batch
+
+
+def heights(edges: Mapping[Edge, object]) -> dict[int, int]:
+    """Edges of the longest path that leads to each vertex of a DAG; vertices without edges are left out."""
+    out: dict[int, list[int]] = {}
+    waits: dict[int, int] = {}
+    for u, v in edges:
+        out.setdefault(u, []).append(v)
+        waits[v] = waits.get(v, 0) + 1
+    height = {u: 0 for u in out if u not in waits}
+    ready = list(height)
+    while ready:
+        u = ready.pop()
+        for v in out.get(u, ()):
+            height[v] = max(height.get(v, 0), height[u] + 1)
+            waits[v] -= 1
+            if not waits[v]:
+                ready.append(v)
+    assert all(not left for left in waits.values()), "the graph has a cycle"
+    return height
+
+
+def _passing(instance: Instance, vertices: DisjointSets) -> dict[Edge, tuple[int, ...]]:
+    """Edges between vertices (by representative) to the variables that pass along them, each once."""
+    found: dict[Edge, dict[int, None]] = {}
+    for k, producer in enumerate(instance.producer.tolist()):
+        u = vertices.find(producer)
+        for consumer in instance.consumers[k].tolist():
+            v = vertices.find(consumer)
+            if u != v:
+                found.setdefault((u, v), {})[k] = None
+    return {edge: tuple(variables) for edge, variables in found.items()}
+
+
+def _finished(instance: Instance, vertices: DisjointSets, classes: DisjointSets) -> Coarse:
+    """Vertices and classes numbered in topological order."""
+    passing = _passing(instance, vertices)
+    members = {found[0]: tuple(found) for found in vertices.sets()}
+    out: dict[int, list[int]] = {u: [] for u in members}
+    waits = dict.fromkeys(members, 0)
+    for u, v in passing:
+        out[u].append(v)
+        waits[v] += 1
+    ready = [u for u, left in waits.items() if not left]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        u = heapq.heappop(ready)
+        order.append(u)
+        for v in out[u]:
+            waits[v] -= 1
+            if not waits[v]:
+                heapq.heappush(ready, v)
+    assert len(order) == len(members), "coarsening closed a cycle"
+    number = {u: i for i, u in enumerate(order)}
+    class_number: dict[int, int] = {}
+    class_of = tuple(class_number.setdefault(classes.find(u), len(class_number)) for u in order)
+    nodes: list[list[int]] = [[] for _ in class_number]
+    for v in range(instance.n):
+        nodes[class_number[classes.find(v)]].append(v)
+    return Coarse(
+        vertices=tuple(members[u] for u in order),
+        class_of=class_of,
+        classes=tuple(map(tuple, nodes)),
+        variables={(number[u], number[v]): found for (u, v), found in passing.items()},
+    )

@@ -1,0 +1,250 @@
+"""`pesto_full`: Pesto with non-overlap, congestion and coarsening, for any number of devices.
+
+Source: Hafeez et al., Towards optimal placement and scheduling of DNN operations with Pesto, Middleware
+2021; for more than two devices the form of Moirai (arXiv 2312.04025). Rows: `pesto_rows`; coarsening:
+`pesto_coarsen`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations
+from typing import Any
+
+import numpy as np
+
+from netsplit.errors import ConfigError
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
+from netsplit.partition.common.capacity import MemoryModel, check_capacity, infeasible
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.methods.pesto.coarsen import coarsen
+from netsplit.partition.methods.pesto.mip import MipAnswer
+from netsplit.partition.methods.pesto.rows import PestoRows
+from netsplit.partition.methods.pesto.tasks import Schedule, Tasks
+
+__all__ = ["PestoFull"]
+
+_TRIALS = 600  # schedules that the search for a starting solution may compute
+_ORDERS = 24  # of the devices, among the starting placements
+_SHARE = 4  # a merged vertex holds at most this part of the largest device, so that vertices can be packed
+_ENGINE_SHARE = 0.95  # of the time left: HiGHS looks at its clock between steps that may take a second
+
+
+@dataclass(frozen=True)
+class PestoFull(Partitioner):
+    """The placement and order of coarsened tasks with the least makespan of one training step.
+
+    Pesto places the operators of a training graph. Here each vertex of the coarsened graph has a forward
+    task and, where a gradient passes, a backward task with one placement for both, since they share
+    parameters and activations; gradients travel as many bytes as their variables. As in Pesto every
+    edge of the coarsened graph is a transfer of its own: a tensor with two readers is sent twice.
+
+    HiGHS starts from the best of the contiguous splits, improved by moving one vertex at a time. The
+    report's objective is the makespan of the answer's schedule in seconds; status, bound and gap are
+    with respect to the coarsened graph. Status "limit": the time ran out before anything better than
+    that start was found, which then is the answer. Then and with status "feasible" (better, not proven)
+    another run may find another answer, as the engine is stopped by the clock.
+    """
+
+    target: int = 60  # vertices at which coarsening stops
+    time_limit_s: float = 60.0
+    gap: float = 1e-3  # relative distance of objective and bound at which the search may stop
+    most_pairs: int = 20_000  # orders to decide, above which the engine is not started
+
+    name = "pesto_full"
+    optimises = "makespan of one training step on the coarsened graph, exclusive devices and links"
+
+    def __post_init__(self) -> None:
+        if self.target < 1:
+            raise ConfigError(f"pesto_full.target is {self.target}: give 1 vertex or more.")
+        if not self.time_limit_s > 0:
+            raise ConfigError(f"pesto_full.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
+        if not 0 <= self.gap < 1:
+            raise ConfigError(f"pesto_full.gap is {self.gap}: give a fraction from 0 to below 1, as 0.001.")
+        if self.most_pairs < 0:
+            raise ConfigError(f"pesto_full.most_pairs is {self.most_pairs}: give 0 (no engine) or more.")
+
+    def partition(self, problem: Problem) -> Placement:
+        started = time.perf_counter()
+        check_capacity(problem, self.name)
+        limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
+        deadline = started + limit_s
+        instance = Instance.of(problem)
+        tasks, known = self._start(instance, deadline)
+        status, answer, found = self._improve(tasks, known, deadline)
+        lower = max(
+            [_least_makespan(tasks), *([answer.bound] if answer and answer.bound is not None else [])]
+        )
+        bound = min(lower, found.makespan)
+        notes: dict[str, Any] = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan}
+        if answer is not None:
+            notes.update(answer.notes)
+        return Placement(
+            method=self.name,
+            device_of=instance.decode(tasks.nodes_at(found.where)),
+            priority=topological_priority(problem.graph, _node_keys(tasks, found)),
+            report=SolverReport(
+                status=status,
+                seconds=time.perf_counter() - started,
+                engine=answer.engine if answer else "",
+                objective=found.makespan,
+                bound=bound,
+                gap=(found.makespan - bound) / (found.makespan or 1.0),
+                notes=notes,
+            ),
+        )
+
+    def _start(self, instance: Instance, deadline: float) -> tuple[Tasks, Schedule]:
+        """Coarsened tasks and a schedule of them that fits; the target is doubled until one is found.
+
+        Raises:
+            InfeasibleError: no packing, even of single atoms, was found.
+        """
+        target, limit = self.target, int(instance.capacity.max()) // _SHARE
+        while True:
+            tasks = Tasks.of(instance, coarsen(instance, target, limit))
+            placements = list(_contiguous(tasks))
+            if not placements:
+                packed = _packing(tasks, deadline - time.perf_counter())
+                placements = [] if packed is None else [packed]
+            if placements:
+                return tasks, _descend(tasks, placements, deadline)
+            if target >= instance.n:
+                break
+            target *= 2
+        raise infeasible(instance.problem, self.name)
+
+    def _improve(
+        self, tasks: Tasks, known: Schedule, deadline: float
+    ) -> tuple[Status, _Answer | None, Schedule]:
+        """The engine's answer where it is better than the known schedule."""
+        lower = _least_makespan(tasks)
+        if known.makespan - lower <= self.gap * known.makespan:
+            return "optimal", None, known
+        margin: dict[int, int] = {}
+        while True:
+            rows = PestoRows(tasks, known, margin)
+            mip = rows.build(self.most_pairs)
+            if mip is None:
+                return "heuristic", _Answer("", None, {"pairs_above": self.most_pairs}), known
+            left_s = _ENGINE_SHARE * (deadline - time.perf_counter())
+            raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed)
+            answer = _Answer.of(raw, rows)
+            if raw.values is None:
+                return "limit", answer, known
+            where = rows.places(raw.values)
+            over = tasks.instance.used_bytes(tasks.nodes_at(where)) - tasks.instance.capacity
+            if over.max() <= 0:
+                break
+            margin = {k: margin.get(k, 0) + max(0, int(nbytes)) for k, nbytes in enumerate(over)}
+        found = tasks.schedule(where, rows.order(raw.values))
+        better = found.makespan < known.makespan * (1 - 1e-9)
+        if raw.status == "optimal":
+            return "optimal", answer, found if better else known
+        return ("feasible", answer, found) if better else ("limit", answer, known)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What of an engine's answer the report holds; bound in seconds."""
+
+    engine: str
+    bound: float | None
+    notes: dict[str, int]
+
+    @classmethod
+    def of(cls, raw: MipAnswer, rows: PestoRows) -> _Answer:
+        mip = rows.mip
+        notes = {"variables": len(mip.lower), "constraints": len(mip.row_limits), "orders": rows.pairs}
+        return cls(raw.engine, None if raw.bound is None else raw.bound * rows.unit_s, notes)
+
+
+def _least_makespan(tasks: Tasks) -> float:
+    """No schedule is shorter: the longest path, and the work on the devices if it were divisible."""
+    path = max((h + s for h, s in zip(tasks.head_s, tasks.least_s, strict=True)), default=0.0)
+    return max(path, sum(tasks.least_s) / len(tasks.instance.devices))
+
+
+def _node_keys(tasks: Tasks, found: Schedule) -> dict[str, float]:
+    """When each node's forward starts: in its vertex, one node runs after another."""
+    instance, keys = tasks.instance, {}
+    for vertex, nodes in enumerate(tasks.coarse.vertices):
+        k, at = found.where[tasks.coarse.class_of[vertex]], found.start[vertex]
+        for v in nodes:
+            keys[instance.names[v]] = at
+            at += float(instance.forward_s[v, k])
+    return keys
+
+
+def _contiguous(tasks: Tasks) -> Iterator[tuple[int, ...]]:
+    """Placements that fit, each device running a stretch of the classes in topological order.
+
+    On every number of devices, in many orders of them: stretches of equal seconds, and devices filled
+    one after another up to their capacity.
+    """
+    instance, coarse = tasks.instance, tasks.coarse
+    memory = MemoryModel(instance.problem)
+    loads = [memory.load([instance.names[v] for v in found]) for found in coarse.classes]
+    seconds = np.zeros((len(coarse.classes), len(instance.devices)))
+    np.add.at(seconds, list(tasks.class_of), tasks.seconds)
+    seen: set[tuple[int, ...]] = set()
+    for order in islice(permutations(range(len(instance.devices))), _ORDERS):
+        tried = [_equal_split(seconds, order[:count]) for count in range(1, len(order) + 1)]
+        filled: list[int] = []
+        held, p = memory.load(()), 0
+        for load in loads:
+            while p < len(order) and memory.union_bytes(held, load) > instance.capacity[order[p]]:
+                held, p = memory.load(()), p + 1
+            if p == len(order):
+                break
+            held = memory.union(held, load)
+            filled.append(order[p])
+        else:
+            tried.append(tuple(filled))
+        for where in tried:
+            if where not in seen and instance.fits(tasks.nodes_at(where)):
+                yield where
+            seen.add(where)
+
+
+def _equal_split(seconds: np.ndarray[Any, Any], order: Sequence[int]) -> tuple[int, ...]:
+    """Classes in topological order on these devices, with about equal seconds each."""
+    work = seconds[:, list(order)].mean(axis=1)
+    middle = np.cumsum(work) - work / 2
+    slot = np.minimum((middle / (work.sum() or 1.0) * len(order)).astype(int), len(order) - 1)
+    return tuple(order[i] for i in slot)
+
+
+def _descend(tasks: Tasks, placements: list[tuple[int, ...]], deadline: float) -> Schedule:
+    """The best of the placements, then of those with one class moved, until none is better."""
+    best = min((tasks.schedule(where) for where in placements), key=lambda found: found.makespan)
+    trials, improved = 0, True
+    while improved:
+        improved = False
+        for g in range(len(tasks.coarse.classes)):
+            for k in range(len(tasks.instance.devices)):
+                if best.where[g] == k:
+                    continue
+                where = (*best.where[:g], k, *best.where[g + 1 :])
+                trials += 1
+                if trials > _TRIALS or time.perf_counter() > deadline:
+                    return best
+                trial = tasks.schedule(where)
+                if trial.makespan < best.makespan * (1 - 1e-9) and tasks.instance.fits(tasks.nodes_at(where)):
+                    best, improved = trial, True
+    return best
+
+
+def _packing(tasks: Tasks, time_limit_s: float) -> tuple[int, ...] | None:
+    """Any placement of the classes that fits: the model's memory rows alone."""
+    one = Schedule((0,) * len(tasks.coarse.classes), (), (), 0.0)
+    rows = PestoRows(tasks, one)
+    rows.memory_rows()
+    answer = rows.mip.solve(time_limit_s, 0.0, tasks.instance.problem.seed, with_start=False)
+    if answer.values is None:
+        return None
+    where = rows.places(answer.values)
+    return where if tasks.instance.fits(tasks.nodes_at(where)) else None

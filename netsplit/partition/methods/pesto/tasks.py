@@ -1,0 +1,209 @@
+"""The tasks of a training step on a coarsened graph, and their schedule for a given placement.
+
+Index letters: `t` task (a vertex's forward, or its backward), `q` message (an edge of tasks whose ends
+are in two classes, and so perhaps on two devices), `g` class of vertices that share a device, `k` device.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.methods.pesto.coarsen import Coarse
+
+__all__ = ["Schedule", "Tasks"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Start seconds of tasks and messages; exclusive devices and directed links."""
+
+    where: tuple[int, ...]  # class to device
+    start: tuple[float, ...]  # [T]
+    sent: tuple[float, ...]  # [Q]
+    makespan: float
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """Tasks in topological order: the forwards of all vertices, then the backwards, last vertex first.
+
+    A backward task follows its own forward and the backward tasks that send it gradients.
+    """
+
+    instance: Instance
+    coarse: Coarse
+    vertex_of: tuple[int, ...]  # [T]
+    forwards: int  # tasks below are forward
+    seconds: Floats  # [T, K]
+    local: tuple[tuple[int, int], ...]  # precedences that never cross devices
+    messages: tuple[tuple[int, int], ...]  # [Q] source task, target task
+    message_s: Floats  # [Q, K, K]
+
+    @classmethod
+    def of(cls, instance: Instance, coarse: Coarse) -> Tasks:
+        forwards = len(coarse.vertices)
+        trained = [v for v, found in enumerate(coarse.vertices) if instance.trained[list(found)].any()]
+        backward = {v: forwards + i for i, v in enumerate(reversed(trained))}
+        sums = [instance.forward_s[list(found)].sum(axis=0) for found in coarse.vertices]
+        sums += [instance.backward_s[list(coarse.vertices[v])].sum(axis=0) for v in backward]
+        arcs: list[tuple[int, int, int]] = [(v, t, 0) for v, t in backward.items()]
+        for (u, v), variables in coarse.variables.items():
+            arcs.append((u, v, int(instance.nbytes[list(variables)].sum())))
+            back = [k for k in variables if _returns(instance, coarse, k, v)]
+            if back:
+                arcs.append((backward[v], backward[u], int(instance.nbytes[back].sum())))
+        vertex_of = (*range(forwards), *backward)
+        classes = [coarse.class_of[v] for v in vertex_of]
+        crossing = [arc for arc in arcs if classes[arc[0]] != classes[arc[1]]]
+        nbytes = np.array([size for _, _, size in crossing], float)
+        return cls(
+            instance=instance,
+            coarse=coarse,
+            vertex_of=vertex_of,
+            forwards=forwards,
+            seconds=np.array(sums).reshape(len(vertex_of), len(instance.devices)),
+            local=tuple((s, t) for s, t, _ in arcs if classes[s] == classes[t]),
+            messages=tuple((s, t) for s, t, _ in crossing),
+            message_s=np.asarray(instance.latency_s + nbytes[:, None, None] * instance.seconds_per_byte),
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self.vertex_of)
+
+    @cached_property
+    def class_of(self) -> tuple[int, ...]:
+        """[T]"""
+        return tuple(self.coarse.class_of[v] for v in self.vertex_of)
+
+    @cached_property
+    def ends(self) -> tuple[tuple[int, int], ...]:
+        """[Q] class of the source, class of the target."""
+        return tuple((self.class_of[s], self.class_of[t]) for s, t in self.messages)
+
+    @cached_property
+    def least_s(self) -> list[float]:
+        """[T] seconds on the fastest device."""
+        return [float(s) for s in self.seconds.min(axis=1, initial=np.inf)]
+
+    @cached_property
+    def after(self) -> list[list[int]]:
+        """[T] -> tasks that wait for it directly."""
+        found: list[list[int]] = [[] for _ in range(self.count)]
+        for s, t in (*self.local, *self.messages):
+            found[s].append(t)
+        return found
+
+    @cached_property
+    def reach(self) -> list[int]:
+        """[T] -> bit t' is set if there is a path to t', or t' is the task itself."""
+        found = [1 << t for t in range(self.count)]
+        for t in reversed(range(self.count)):
+            for later in self.after[t]:
+                found[t] |= found[later]
+        return found
+
+    @cached_property
+    def head_s(self) -> list[float]:
+        """[T] no schedule starts the task earlier."""
+        found = [0.0] * self.count
+        for t in range(self.count):
+            for later in self.after[t]:
+                found[later] = max(found[later], found[t] + self.least_s[t])
+        return found
+
+    @cached_property
+    def tail_s(self) -> list[float]:
+        """[T] every schedule goes on at least so long after the end of the task."""
+        found = [0.0] * self.count
+        for t in reversed(range(self.count)):
+            found[t] = max((self.least_s[w] + found[w] for w in self.after[t]), default=0.0)
+        return found
+
+    def nodes_at(self, where: Sequence[int]) -> Ints:
+        """[n] device of every node, of the devices of classes."""
+        at = np.zeros(self.instance.n, np.int64)
+        for g, found in enumerate(self.coarse.classes):
+            at[list(found)] = where[g]
+        return at
+
+    def ordered(self, s: int, t: int) -> bool:
+        """Whether a path leads from one of two tasks to the other."""
+        return bool(self.reach[s] >> t & 1 or self.reach[t] >> s & 1)
+
+    def messages_ordered(self, q: int, r: int) -> bool:
+        """Whether one of two messages must have arrived before the other can be sent."""
+        (a, b), (c, d) = self.messages[q], self.messages[r]
+        return bool(self.reach[b] >> c & 1 or self.reach[d] >> a & 1)
+
+    @cached_property
+    def _follow(self) -> tuple[list[list[int]], list[int]]:
+        """Tasks and messages (numbered from T) as one DAG: what follows each, how many it waits for."""
+        follow: list[list[int]] = [[] for _ in range(self.count + len(self.messages))]
+        waits = [0] * len(follow)
+        arcs = list(self.local)
+        for q, (s, t) in enumerate(self.messages, start=self.count):
+            arcs += [(s, q), (q, t)]
+        for s, t in arcs:
+            follow[s].append(t)
+            waits[t] += 1
+        return follow, waits
+
+    @cached_property
+    def _lists(self) -> tuple[list[list[float]], list[list[list[float]]], list[float]]:
+        tails = [-self.tail_s[t] - self.least_s[t] for t in range(self.count)]
+        tails += [tails[t] for _, t in self.messages]
+        return self.seconds.tolist(), self.message_s.tolist(), tails
+
+    def schedule(self, where: Sequence[int], key: Sequence[float] | None = None) -> Schedule:
+        """Start every task and message as early as those before it on its device or link allow.
+
+        Args:
+            where: class to device.
+            key: [T + Q] the order in which devices and links serve; None: first come, first served,
+                the longer remaining path first among equals.
+        """
+        seconds, message_s, tails = self._lists
+        follow, waits = self._follow[0], list(self._follow[1])
+        ready = [0.0] * len(waits)
+        start = [0.0] * len(waits)
+        free: dict[object, float] = {}
+        heap = [((key[i] if key else 0.0), tails[i], i) for i, left in enumerate(waits) if not left]
+        heapq.heapify(heap)
+        makespan = 0.0
+        while heap:
+            i = heapq.heappop(heap)[-1]
+            resource: object
+            if i < self.count:
+                k = where[self.class_of[i]]
+                resource, length = k, seconds[i][k]
+            else:
+                a, b = self.ends[i - self.count]
+                resource = (where[a], where[b])
+                length = 0.0 if where[a] == where[b] else message_s[i - self.count][where[a]][where[b]]
+            if i < self.count or where[a] != where[b]:
+                start[i] = max(ready[i], free.get(resource, 0.0))
+                free[resource] = start[i] + length
+            else:
+                start[i] = ready[i]
+            end = start[i] + length
+            makespan = max(makespan, end)
+            for j in follow[i]:
+                ready[j] = max(ready[j], end)
+                waits[j] -= 1
+                if not waits[j]:
+                    heapq.heappush(heap, (key[j] if key else ready[j], tails[j], j))
+        n = self.count
+        return Schedule(tuple(where), tuple(start[:n]), tuple(start[n:]), makespan)
+
+
+def _returns(instance: Instance, coarse: Coarse, variable: int, vertex: int) -> bool:
+    """Whether a gradient of the variable comes back from the vertex."""
+    readers = set(instance.consumers[variable].tolist()) & set(coarse.vertices[vertex])
+    return bool(instance.carrying[variable] and any(instance.trained[v] for v in readers))

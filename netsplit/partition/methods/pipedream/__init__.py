@@ -1,0 +1,1 @@
+"""PipeDream's planner: stages with replicas, and the time of a stage."""

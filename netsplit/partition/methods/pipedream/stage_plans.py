@@ -1,0 +1,374 @@
+"""PipeDream's dynamic programme: the contiguous stages and replicas whose slowest stage is the fastest.
+
+Source: PipeDream (Narayanan et al., SOSP 2019, section 3.1) and its released optimiser
+(`optimizer_graph_hierarchical.py`). The paper, for m replicas of layers i..j at network level k with
+bandwidth B: ``max(compute, 2 (m - 1) W / B) / m``, and ``2 a / B`` between two stages. The released code:
+
+- ``(compute + 4 (m - 1) W / (B m)) / m``, a sum; W / (units of the level below) for a pipeline's first stage;
+- ``2 a / (B m)`` for what a stage reads, by its own replicas, and likewise for what it sends; not counted
+  for what the first stage of a pipeline sends, whose successor counts it.
+
+`a` is the sum over the augmented antichain (`antichains.Layers.boundary_bytes`). Both know one speed, of
+the slowest kind of device, and one bandwidth per level; of links only the slowest bandwidth is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from netsplit.partition.base import Placement, Problem, SolverReport, Stage
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.methods.pipedream.antichains import Bools, States
+
+__all__ = [
+    "Cost",
+    "Formula",
+    "Span",
+    "fits",
+    "levels_of",
+    "place_stages",
+    "plan_stages",
+    "plan_that_fits",
+    "stages_of",
+]
+
+Cost = Literal["released", "paper"]
+Allowed = Callable[[int, int, Ints], Bools]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Costs at each level of the network, innermost first. Arrays broadcast; seconds and bytes."""
+
+    levels: tuple[tuple[int, float], ...]  # (units, bytes per second) of each level
+    cost: Cost = "released"
+    count_transfers: bool = True
+
+    @property
+    def devices(self) -> int:
+        return math.prod(units for units, _ in self.levels)
+
+    def stage(self, level: int, inner: Floats, weights: Floats, m: int, first: bool) -> Floats:
+        """A stage on m units, of which one needs `inner` seconds."""
+        bandwidth = self.levels[level][1]
+        if self.cost == "paper":
+            return np.maximum(inner, 2 * (m - 1) * weights / bandwidth) / m
+        below = self.levels[level - 1][0] if first and level else 1
+        return (inner + 4 * (m - 1) * weights / (bandwidth * m) / below) / m
+
+    def transfer(self, level: int, read: Floats, sent: float, m: int) -> Floats:
+        """What a stage on m units reads and sends, whichever takes longer."""
+        if not self.count_transfers:
+            return np.zeros_like(read)
+        bandwidth = self.levels[level][1]
+        if self.cost == "paper":
+            return 2 * read / bandwidth
+        return 2 * np.maximum(read, sent) / (bandwidth * m)
+
+
+def levels_of(problem: Problem) -> tuple[tuple[int, float], ...]:
+    """The network as (units, bandwidth) per level: the cluster's own levels, else one over its links."""
+    cluster = problem.cluster
+    levels: tuple[tuple[int, float], ...] = tuple(getattr(cluster, "levels", ()) or ())
+    if levels and math.prod(units for units, _ in levels) == len(cluster.devices):
+        return tuple((int(units), float(bandwidth)) for units, bandwidth in levels)
+    ports = [device.port for device in cluster.devices if device.port is not None]
+    links = [*cluster.links.values(), *ports]
+    return ((len(cluster.devices), min((link.bandwidth for link in links), default=math.inf)),)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stage of a plan: states after `begin` (-1: from the start) up to `end`, and its devices."""
+
+    begin: int
+    end: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """One level's answers, for what follows state i - 1 up to state j, on m + 1 units."""
+
+    value: Floats  # [I, S, M] seconds of the slowest stage; inf: not possible
+    cut: Ints  # [I, S, M] last state of the stage before; -1: one stage
+    units: Ints  # [I, S, M] units of the last stage
+    used: Ints  # [I, S, M] units of the whole, fewer than m + 1 where that is allowed and better
+
+
+def plan_stages(
+    states: States,
+    formula: Formula,
+    *,
+    straight: bool = False,
+    fewer: bool = False,
+    allowed: Allowed | None = None,
+    memory_bytes: float | None = None,
+) -> tuple[float, list[Span]]:
+    """PipeDream's dynamic programme, level by level: O(S^2 M^2) at the last, O(S^3 M^2) at the others.
+
+    Args:
+        straight: no replication, at any level.
+        fewer: leave units idle where that is better, which replication by the formula can be worse than.
+        allowed: (j, m, states k) -> [len(k), M] whether stage k+1..j may be on the last m of so many devices
+            in all (of the innermost level); -1 in `k` is the start.
+        memory_bytes: the released memory check against this; None: no check.
+
+    Returns:
+        Seconds of the slowest stage (inf: no such plan), and the stages in pipeline order.
+    """
+    layers = states.layers
+    compute, weights = states.total(layers.seconds), states.total(layers.weight_bytes)
+    stash = weights + states.total(layers.output_bytes)
+    inner: Floats | None = None
+    tables: list[_Table] = []
+    for level in range(len(formula.levels)):
+        program = _Level(
+            states, formula, level, compute, weights, inner, straight, fewer, stash, memory_bytes
+        )
+        tables.append(program.run(None if level else allowed))
+        inner = tables[-1].value[:, :, -1]
+    assert inner is not None
+    value = float(inner[0, -1])
+    if not math.isfinite(value):
+        return math.inf, []
+    units = np.arange(formula.devices).reshape([m for m, _ in reversed(formula.levels)])
+    return value, _spans(tables, len(tables) - 1, -1, len(states) - 1, units)
+
+
+def _spans(tables: Sequence[_Table], level: int, begin: int, end: int, units: Ints) -> list[Span]:
+    """Unfold the choices of a level; `units` has an axis for each level, this one's and those below last."""
+    if level < 0:
+        return [Span(begin, end, tuple(int(p) for p in units.ravel()))]
+    table, axis = tables[level], len(tables) - 1 - level
+    found: list[tuple[int, int, int]] = []
+    i, j, m = begin + 1, end, table.value.shape[2] - 1
+    while j > begin:
+        m = int(table.used[i, j, m]) - 1
+        cut, taken = int(table.cut[i, j, m]), int(table.units[i, j, m])
+        found.append((cut if cut >= 0 else begin, j, taken))
+        if cut < 0:
+            break
+        j, m = cut, m - taken
+    spans: list[Span] = []
+    offset = 0
+    for cut, j, taken in reversed(found):
+        own = np.take(units, range(offset, offset + taken), axis=axis)
+        spans += _spans(tables, level - 1, cut, j, own)
+        offset += taken
+    return spans
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    states: States
+    formula: Formula
+    level: int
+    compute: Floats  # [S] of the downset
+    weights: Floats  # [S]
+    inner: Floats | None  # [S, S] seconds of what follows state i - 1 up to j, of the level below
+    straight: bool
+    fewer: bool
+    stash: Floats  # [S] weights and activations
+    memory_bytes: float | None
+
+    def run(self, allowed: Allowed | None) -> _Table:
+        """States in order; all beginnings at once, and all earlier states, as arrays."""
+        count, units = len(self.states), self.formula.levels[self.level][0]
+        final = self.level == len(self.formula.levels) - 1
+        starts = 1 if final else count
+        value = np.full((starts, count, units), math.inf)
+        cut = np.full((starts, count, units), -1, np.int64)
+        taken = np.zeros((starts, count, units), np.int64)
+        used = np.broadcast_to(np.arange(1, units + 1, dtype=np.int64), value.shape).copy()
+        most = 1 if self.straight else units
+        for j in range(count):
+            begins = np.concatenate(([-1], np.flatnonzero(self.states.before[:, j])))
+            whole = begins[:1] if final else begins
+            for m in range(1, most + 1):
+                cost = self._stage(whole, j, m, first=True)
+                if self.memory_bytes is not None:
+                    held = math.ceil((units - m) / m) * self._stashed(whole, j)
+                    cost = np.where(held > self.memory_bytes, math.inf, cost)
+                if allowed is not None:
+                    cost = np.where(allowed(j, m, whole)[:, m - 1], cost, math.inf)
+                value[whole + 1, j, m - 1] = cost
+                taken[whole + 1, j, m - 1] = m
+            if len(begins) > 1:
+                self._split(j, begins[1:], whole, value, cut, taken, most, allowed)
+            if self.fewer:
+                for m in range(1, units):
+                    better = value[:, j, m - 1] < value[:, j, m]
+                    for table in (value, cut, taken, used):
+                        table[better, j, m] = table[better, j, m - 1]
+        return _Table(value, cut, taken, used)
+
+    def _split(
+        self,
+        j: int,
+        k: Ints,
+        whole: Ints,
+        value: Floats,
+        cut: Ints,
+        taken: Ints,
+        most: int,
+        allowed: Allowed | None,
+    ) -> None:
+        """Where the last stage of a pipeline that ends with j begins after one of the states k."""
+        units = value.shape[2]
+        sent = float(self.states.boundary[j]) if j < len(self.states) - 1 else 0.0
+        rows = whole + 1
+        for m in range(1, min(most, units - 1) + 1):
+            last = self._stage(k, j, m, first=False)
+            last = np.maximum(last, self.formula.transfer(self.level, self.states.boundary[k], sent, m))
+            fits = None if allowed is None else allowed(j, m, k)
+            stashed = self._stashed(k, j)
+            for total in range(m + 1, units + 1):
+                cost = last
+                if fits is not None:
+                    cost = np.where(fits[:, total - 1], cost, math.inf)
+                if self.memory_bytes is not None:
+                    held = math.ceil((units - total) / m) * stashed
+                    cost = np.where(held > self.memory_bytes, math.inf, cost)
+                trial = np.maximum(value[rows[:, None], k[None, :], total - m - 1], cost[None, :])
+                at = trial.argmin(axis=1)
+                best = trial[np.arange(len(rows)), at]
+                better = best < value[rows, j, total - 1]
+                hit = rows[better]
+                value[hit, j, total - 1] = best[better]
+                cut[hit, j, total - 1] = k[at[better]]
+                taken[hit, j, total - 1] = m
+
+    def _stage(self, k: Ints, j: int, m: int, first: bool) -> Floats:
+        inner = self._since(self.compute, k, j) if self.inner is None else self.inner[k + 1, j]
+        return self.formula.stage(self.level, inner, self._since(self.weights, k, j), m, first)
+
+    def _stashed(self, k: Ints, j: int) -> Floats:
+        return self._since(self.stash, k, j)
+
+    @staticmethod
+    def _since(total: Floats, k: Ints, j: int) -> Floats:
+        return total[j] - np.where(k < 0, 0.0, total[k])
+
+
+def plan_that_fits(
+    problem: Problem,
+    states: States,
+    formula: Formula,
+    *,
+    straight: bool = False,
+    fewer: bool = False,
+    memory_bytes: float | None = None,
+) -> tuple[float, list[Span]]:
+    """The plan without regard to (5-18) if it fits, else the best plan each of whose replicas fits.
+
+    Where no plan uses all devices, as with fewer states than devices and no replication, some stay idle.
+    """
+    for allowed in (None, _Held(problem, states, formula).allowed):
+        for idle in dict.fromkeys((fewer, True)):
+            value, spans = plan_stages(
+                states, formula, straight=straight, fewer=idle, allowed=allowed, memory_bytes=memory_bytes
+            )
+            if spans and fits(problem, stages_of(problem, states, spans)):
+                return value, spans
+            if spans:
+                break
+    return math.inf, []
+
+
+class _Held:
+    """Static bytes (5-18) of ranges of states."""
+
+    def __init__(self, problem: Problem, states: States, formula: Formula) -> None:
+        self._problem, self._states, self._formula = problem, states, formula
+        self._ready = False
+
+    def allowed(self, j: int, m: int, k: Ints) -> Bools:
+        if not self._ready:
+            self._prepare()
+        touched = self._count[j] != np.where((k < 0)[:, None], 0, self._count[k])
+        own = self._state[j] - np.where(k < 0, 0, self._state[k])
+        held = touched @ self._bytes + own
+        return np.asarray(held[:, None] <= self._limit[m - 1][None, :])
+
+    def _prepare(self) -> None:
+        instance, layers = Instance.of(self._problem), self._states.layers
+        column = {name: v for v, name in enumerate(layers.names)}
+        column |= {name: v for v, own in enumerate(layers.followers) for name in own}
+        members = np.ones((len(self._states), instance.n), bool)
+        for i, name in enumerate(instance.names):
+            if name in column:
+                members[:, i] = self._states.members[:, column[name]]
+        touches = np.zeros((instance.n, len(instance.holders)), np.float32)
+        touches[
+            instance.holders.items,
+            np.repeat(np.arange(len(instance.holders)), np.diff(instance.holders.starts)),
+        ] = 1
+        self._count = np.rint(members.astype(np.float32) @ touches).astype(np.int32)
+        self._bytes, self._state = instance.held_bytes, members @ instance.state_bytes
+        units = self._formula.levels[0][0]
+        capacity = instance.capacity
+        if len(self._formula.levels) > 1:  # a machine's place is not known yet
+            capacity = np.full(units, capacity.min())
+        self._limit = np.zeros((units, units))  # [m - 1, devices in all - 1] least capacity of the last m
+        for m in range(1, units + 1):
+            for total in range(m, units + 1):
+                self._limit[m - 1, total - 1] = capacity[total - m : total].min()
+        self._ready = True
+
+
+def stages_of(problem: Problem, states: States, spans: Sequence[Span]) -> tuple[Stage, ...]:
+    """The stages with their nodes, in captured order, and PipeDream's warm-up (runtime/runtime.py)."""
+    layers, position = states.layers, problem.graph.position
+    ranks = sum(len(span.devices) for span in spans)
+    names = [device.name for device in problem.cluster.devices]
+    found: list[Stage] = []
+    before = 0
+    for s, span in enumerate(spans):
+        own = states.members[span.end].copy()
+        if span.begin >= 0:
+            own &= ~states.members[span.begin]
+        nodes = [] if s else list(layers.leading)
+        for v in np.flatnonzero(own):
+            nodes += [layers.names[v], *layers.followers[v]]
+        replicas = len(span.devices)
+        devices = tuple(names[p] for p in span.devices)
+        warm_up = (ranks - 1 - before) // replicas
+        found.append(Stage(tuple(sorted(nodes, key=position.__getitem__)), devices, warm_up))
+        before += replicas
+    return tuple(found)
+
+
+def fits(problem: Problem, stages: Sequence[Stage]) -> bool:
+    """Whether every replica of every stage is within its device's capacity, under (5-18)."""
+    instance = Instance.of(problem)
+    where = np.zeros(instance.n, np.int64)
+    index = {name: v for v, name in enumerate(instance.names)}
+    for s, stage in enumerate(stages):
+        where[[index[name] for name in stage.nodes]] = s
+    held = np.bincount(where, weights=instance.state_bytes, minlength=len(stages))
+    present = np.zeros((len(instance.held_bytes), len(stages)), bool)
+    rows = np.repeat(np.arange(len(present)), np.diff(instance.holders.starts))
+    present[rows, where[instance.holders.items]] = True
+    held = held + instance.held_bytes @ present
+    capacity = {device.name: device.capacity_bytes for device in problem.cluster.devices}
+    return all(h <= min(capacity[p] for p in s.devices) for h, s in zip(held, stages, strict=True))
+
+
+def place_stages(problem: Problem, stages: tuple[Stage, ...], method: str, report: SolverReport) -> Placement:
+    """Every node on the first device of its stage; stage by stage where the graph's order leaves it open."""
+    device_of = {name: stage.devices[0] for stage in stages for name in stage.nodes}
+    graph = problem.graph
+    stage_of = {name: s for s, stage in enumerate(stages) for name in stage.nodes}
+    key = {
+        name: position + len(graph) * (len(stages) if name in problem.backward_nodes else stage_of[name])
+        for name, position in graph.position.items()
+    }
+    ordered = {name: device_of[name] for name in graph.nodes}
+    return Placement(method, ordered, topological_priority(graph, key), report, stages)

@@ -1,0 +1,36 @@
+"""`random`: a seeded uniform placement; the floor of comparisons, and a source of odd ones for tests."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.common.atoms import atoms_of
+from netsplit.partition.common.priority import topological_priority
+
+__all__ = ["Random"]
+
+
+@dataclass(frozen=True)
+class Random(Partitioner):
+    """Every atom on a device drawn uniformly with the problem's seed, whether they fit or not."""
+
+    name = "random"
+    optimises = "nothing"
+    respects_capacity = False
+
+    def partition(self, problem: Problem) -> Placement:
+        started = time.perf_counter()
+        draw = random.Random(problem.seed)
+        names = [device.name for device in problem.cluster.devices]
+        device_of: dict[str, str] = {}
+        for atom in atoms_of(problem.graph):
+            device_of.update(dict.fromkeys(atom, draw.choice(names)))
+        return Placement(
+            method=self.name,
+            device_of=device_of,
+            priority=topological_priority(problem.graph, problem.graph.position),
+            report=SolverReport("heuristic", time.perf_counter() - started),
+        )

@@ -1,0 +1,34 @@
+"""`round_robin`: atoms dealt to the devices in turn: a reference that ignores costs, bytes and reads."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.common.atoms import atoms_of
+from netsplit.partition.common.priority import topological_priority
+
+__all__ = ["RoundRobin"]
+
+
+@dataclass(frozen=True)
+class RoundRobin(Partitioner):
+    """The i-th atom in topological order on device i modulo their number, whether they fit or not."""
+
+    name = "round_robin"
+    respects_capacity = False
+    optimises = "nothing: atoms in turn"
+
+    def partition(self, problem: Problem) -> Placement:
+        started = time.perf_counter()
+        devices = problem.cluster.devices
+        device_of: dict[str, str] = {}
+        for i, atom in enumerate(atoms_of(problem.graph)):
+            device_of.update(dict.fromkeys(atom, devices[i % len(devices)].name))
+        return Placement(
+            method=self.name,
+            device_of=device_of,
+            priority=topological_priority(problem.graph, problem.graph.position),
+            report=SolverReport("heuristic", time.perf_counter() - started),
+        )

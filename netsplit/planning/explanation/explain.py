@@ -1,0 +1,142 @@
+"""Why a plan is as it is: what every device does and holds, what is cut, what binds, the critical path.
+
+placement, timeline ──► explain ──► Explanation ──► .lines()    for people, 100 columns
+                                                └─► .to_dict()  for a file
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from netsplit.partition.base import Objective, Placement, Problem, Stage
+from netsplit.partition.common.instance import Instance
+from netsplit.planning.explanation.binding import (
+    Binding,
+    loads_binding,
+    memory_sentence,
+    path_binding,
+    stages_binding,
+    try_moves,
+)
+from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, score_of
+from netsplit.planning.explanation.path import Span, critical_path, merged, overheads, totals
+from netsplit.planning.explanation.text import explanation_lines
+from netsplit.planning.explanation.uses import CutEdge, DeviceUse, cut_edges, device_uses, with_replicas
+
+__all__ = ["Explanation", "explain"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One placement explained. Seconds and bytes; `lines()` for people, `to_dict()` for a file."""
+
+    method: str
+    objective_name: Objective
+    objective_s: float
+    devices: tuple[DeviceUse, ...]  # in rank order
+    cuts: tuple[CutEdge, ...]  # all of them, the costliest first
+    binding: Binding
+    memory: str  # the sentence about memory limits; "" where no move could be tried
+    path: tuple[Span, ...]  # the critical path from start to end; empty under `max_load`
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def path_totals(self) -> dict[str, float]:
+        """Device or link -> seconds on the critical path, the most first."""
+        return totals(self.path)
+
+    def lines(self, top: int = 8) -> list[str]:
+        """Readable text of at most 100 columns; the `top` costliest cut edges and longest spans."""
+        return explanation_lines(self, top)
+
+    def to_dict(self, top: int = 50) -> dict[str, Any]:
+        """Numbers, strings, lists and mappings only; the `top` costliest cut edges."""
+        return {
+            "method": self.method,
+            "objective": self.objective_name,
+            "objective_s": self.objective_s,
+            "devices": [
+                asdict(use)
+                | {"busy_s": use.busy_s, "transfer_s": use.transfer_s, "used_bytes": use.used_bytes}
+                | {"share": use.share if use.capacity_bytes else None}
+                for use in self.devices
+            ],
+            "cut": {
+                "edges": len(self.cuts),
+                "bytes": sum(edge.nbytes for edge in self.cuts),
+                "seconds": sum(edge.seconds for edge in self.cuts),
+                "costliest": [asdict(edge) | {"seconds": edge.seconds} for edge in self.cuts[:top]],
+            },
+            "binds": asdict(self.binding) | {"memory": self.memory, "tight": list(self.binding.tight)},
+            "critical_path": {
+                "seconds_of": self.path_totals,
+                "spans": [_span(span) for span in merged(self.path)],
+            },
+            "stages": [asdict(stage) for stage in self.stages],
+        }
+
+
+def explain(
+    problem: Problem,
+    placement: Placement,
+    timeline: TimelineLike | None = None,
+    program: ProgramLike | None = None,
+    moves: int = 80,
+    moves_time_s: float = 3.0,
+) -> Explanation:
+    """Explain a placement.
+
+    Args:
+        timeline: predicted, of the placement. None: `problem.evaluate` is asked; `max_load` needs none.
+        program: the program that was simulated; without it segments on the critical path have no names.
+        moves: how many moves of a few nodes are scored to see which memory limit is tight; 0 for none.
+        moves_time_s: and for how long at most.
+
+    Raises:
+        ValueError: a latency without a timeline, and without a way to get one.
+    """
+    instance = Instance.of(problem)
+    where = instance.encode(placement.device_of)
+    cuts = cut_edges(instance, where)
+    path: tuple[Span, ...] = ()
+    replicated = problem.objective == "max_load" and problem.stage_time and bool(placement.stages)
+    if problem.objective == "max_load":
+        timeline = None
+        objective_s = float(instance.loads(where).max(initial=0.0))
+        binding = loads_binding(instance, where)
+        if replicated:
+            objective_s = placement.report.objective or objective_s
+            binding = stages_binding(instance, placement.stages, objective_s)
+        hot = [name for name, device in placement.device_of.items() if device == binding.name]
+    else:
+        if timeline is None and problem.evaluate is not None:
+            timeline = problem.evaluate(placement)
+        if timeline is None:
+            raise ValueError("a timeline is needed to explain a latency")
+        objective_s = timeline.iteration_s
+        path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
+        binding = path_binding(instance, path, objective_s)
+        hot = [name for span in path for name in span.nodes] or list(placement.device_of)
+    score = None if replicated else score_of(problem)
+    if score is not None and moves > 0 and len(instance.devices) > 1:
+        blocked, free, tried = try_moves(instance, placement, score, cuts, hot, moves, moves_time_s)
+        binding = replace(binding, blocked=blocked, open=free, tried=tried)
+    uses = device_uses(instance, placement, timeline)
+    return Explanation(
+        method=placement.method,
+        objective_name=problem.objective,
+        objective_s=objective_s,
+        devices=with_replicas(uses, placement.stages) if replicated else uses,
+        cuts=cuts,
+        binding=binding,
+        memory=memory_sentence(binding, objective_s),
+        path=path,
+        stages=placement.stages,
+    )
+
+
+def _span(span: Span) -> dict[str, Any]:
+    found = asdict(span) | {"seconds": span.seconds, "node_count": len(span.nodes)}
+    del found["nodes"]
+    return found | {"first": span.nodes[0], "last": span.nodes[-1]} if span.nodes else found

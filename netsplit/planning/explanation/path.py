@@ -1,0 +1,308 @@
+"""The critical path of a timeline: back from its end, through what each event waited for, to its start.
+
+    device p   ──forward──┐ ready                        the end of the path is the device that ends last;
+    link p→q              └─────send─────┐ arrived       a wait is replaced by the transfer it waits for,
+    device q   ───(wait)────────────────▶└─backward──    a transfer goes back to the device that came to the
+                                                         rendezvous last, or to what held its link
+
+The spans follow one another without gap or overlap, so that their seconds add up to the iteration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.planning.explanation.inputs import EventLike, ProgramLike, TimelineLike
+from netsplit.profile.costs import Costs
+
+__all__ = ["Span", "critical_path", "merged", "overheads", "totals"]
+
+TOLERANCE = 1e-9  # of the iteration: two clocks that differ by less are one
+
+SpanKind = Literal[
+    "forward", "backward", "weight", "recompute", "step", "transfer", "reduce", "overhead", "wait"
+]
+"""``reduce``: a sum over devices, all of which are its `where`; ``overhead``: instructions of the device;
+``wait``: a wait whose transfer the timeline does not have."""
+
+_MERGING = ("forward", "backward", "weight", "recompute", "step", "overhead")
+_Key = tuple[str, str, str, int]
+"""Device, its peer, name of the send event, micro-batch; of a sum: device, "", its name, how many before."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One piece of the critical path. Seconds since the iteration began."""
+
+    what: SpanKind
+    where: str  # a device, a link "d0 -> d1", or the devices of a sum "d0, d1"
+    start_s: float
+    end_s: float
+    name: str = ""  # of the segment, or of the variable that moves
+    nodes: tuple[str, ...] = ()  # those computed, in order of execution; empty where the program is not given
+    microbatch: int = -1
+    after: str = "start"  # what it waited for: "start", "device", "transfer", "link", "sender", "receiver"
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+def critical_path(
+    timeline: TimelineLike,
+    program: ProgramLike | None = None,
+    instruction_s: Mapping[str, float] | None = None,
+    message_s: Mapping[str, float] | None = None,
+) -> tuple[Span, ...]:
+    """The chain of spans that makes the iteration as long as it is, from its start to its end.
+
+    Args:
+        timeline: of one iteration, as the simulator predicts it, or as it was measured: there a transfer that
+            was issued before its receiver came to it begins when the receiver does (given the program).
+        program: names the nodes of segments, and tells when each end of a transfer came to it. Without
+            it the device whose computation ended last before the transfer is taken.
+        instruction_s: device -> overhead of an instruction, as in `Costs` of its kind.
+        message_s: device -> overhead of a Send or a Recv; missing: `instruction_s`.
+    """
+    return _Walk(timeline, program, instruction_s or {}, message_s or {}).spans()
+
+
+def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
+    """Device -> seconds of an instruction, and of a Send or a Recv, for `critical_path`."""
+    instruction = {device.name: costs.instruction_s.get(device.kind, 0.0) for device in cluster.devices}
+    message = {
+        device.name: costs.message_s.get(device.kind, instruction[device.name]) for device in cluster.devices
+    }
+    return instruction, message
+
+
+def merged(path: Iterable[Span]) -> list[Span]:
+    """The same path with computations of one kind on one device, one after another, as one span."""
+    found: list[Span] = []
+    for span in path:
+        last = found[-1] if found else None
+        same = last is not None and (last.what, last.where) == (span.what, span.where)
+        if last is not None and same and span.what in _MERGING:
+            i = last.microbatch if last.microbatch == span.microbatch else -1
+            nodes = tuple(dict.fromkeys(last.nodes + span.nodes))
+            name = last.name if last.name == span.name else f"{last.name} .. {span.name}"
+            found[-1] = replace(last, end_s=span.end_s, nodes=nodes, microbatch=i, name=name)
+        else:
+            found.append(span)
+    return found
+
+
+def totals(path: Iterable[Span]) -> dict[str, float]:
+    """Device or link -> its seconds on the path, the most first."""
+    found: Counter[str] = Counter()
+    for span in path:
+        found[span.where] += span.seconds  # type: ignore[assignment]
+    return {where: float(seconds) for where, seconds in found.most_common()}
+
+
+@dataclass(frozen=True)
+class _Post:
+    """When a device came to one of its transfers, and how many events of its lane were over then."""
+
+    clock: float
+    at: int
+
+
+class _Walk:
+    def __init__(
+        self,
+        timeline: TimelineLike,
+        program: ProgramLike | None,
+        instruction_s: Mapping[str, float],
+        message_s: Mapping[str, float],
+    ) -> None:
+        self.end_s = timeline.iteration_s
+        self.program = program
+        self.lanes: dict[str, list[EventLike]] = {}
+        self.links: dict[tuple[str, str], list[EventLike]] = {}
+        self.sums: dict[str, dict[str, list[EventLike]]] = {}  # name -> device -> one after another
+        # By start, then end; the sort is stable, so events without duration keep their order.
+        for event in sorted(timeline.events, key=lambda e: (e.start_s, e.end_s)):
+            if event.kind == "send":
+                self.links.setdefault((event.device, event.peer), []).append(event)
+            elif event.kind == "reduce":
+                self.sums.setdefault(event.name, {}).setdefault(event.device, []).append(event)
+                ring = _ring(event.name)
+                self.links.setdefault((event.device, ring.get(event.device, "")), []).append(event)
+            elif event.kind != "recv":
+                self.lanes.setdefault(event.device, []).append(event)
+        self.arrivals = {
+            (*ends, event.name, event.microbatch): (link, i)
+            for link, events in self.links.items()
+            for i, event in enumerate(events)
+            for ends in (link, link[::-1])
+            if event.kind == "send"
+        }
+        self.passed: set[object] = set()
+        self.posts: dict[_Key, _Post] = {}
+        self.last: dict[str, float] = {p: max(e.end_s for e in lane) for p, lane in self.lanes.items()}
+        if program is not None:
+            self._replay(program, instruction_s, message_s)
+        self.found: list[Span] = []
+
+    def spans(self) -> tuple[Span, ...]:
+        if self.last and self.end_s > 0:
+            device = max(self.last, key=lambda p: self.last[p])
+            state: tuple[str, int] | None = (device, len(self.lanes.get(device, ())))
+            t = self.end_s
+            while state is not None:
+                state, t = self._back(*state, t)
+        found = list(reversed(self.found))
+        return tuple(
+            replace(span, after=after) for span, after in zip(found, self._reasons(found), strict=True)
+        )
+
+    def _back(self, device: str, at: int, t: float) -> tuple[tuple[str, int] | None, float]:
+        """One step back on a device at time t, with `at` events of its lane before."""
+        before = self.lanes[device][at - 1] if at else None
+        reached = before.end_s if before is not None else 0.0
+        if t > reached:
+            self._add("overhead", device, reached, t)
+        t = min(t, reached)
+        if before is None:
+            return None, t
+        if before.kind == "wait":
+            number = self._number_of_sum(before)
+            if number is not None and (before.name, number) not in self.passed:
+                return self._sum(before.name, number, t)
+            arrival = self.arrivals.get((device, before.peer, _sent_name(before), before.microbatch))
+            if arrival is not None and arrival not in self.passed:
+                return self._transfer(*arrival, t)
+        kind: SpanKind = before.kind
+        self._add(kind, device, before.start_s, t, before)
+        return (device, at - 1), min(t, before.start_s)
+
+    def _transfer(self, link: tuple[str, str], i: int, t: float) -> tuple[tuple[str, int] | None, float]:
+        """Back over a transfer, and those before it on the link while they made it wait."""
+        events = self.links[link]
+        where = f"{link[0]} -> {link[1]}"
+        while True:
+            event = events[i]
+            self.passed.add((link, i))
+            start = min(t, event.start_s)
+            posts = [self._post(p, q, event, start) for p, q in (link, link[::-1])]
+            came = max(post.clock for post in posts)
+            if start + TOLERANCE * self.end_s < came < t:
+                start = came  # measured: sent before the receiver was there
+            self._add("transfer", where, start, t, event)
+            t = start
+            before = events[i - 1] if i else None
+            if before is None or came >= t or before.end_s < came:
+                break
+            i -= 1
+            if before.kind == "reduce":
+                return self._sum(before.name, self.sums[before.name][link[0]].index(before), t)
+        late = 0 if posts[0].clock >= posts[1].clock else 1
+        self.found[-1] = replace(self.found[-1], after=("sender", "receiver")[late])
+        return (link[late], posts[late].at), t
+
+    def _number_of_sum(self, wait: EventLike) -> int | None:
+        """Which of the sums of that name a wait is for: the last that began before it ended."""
+        events = self.sums.get(wait.name, {}).get(wait.device, [])
+        return sum(e.start_s <= wait.end_s for e in events) - 1 if events else None
+
+    def _sum(self, name: str, number: int, t: float) -> tuple[tuple[str, int] | None, float]:
+        """Back over a sum: to the device that came to it last, or to what held one of its links."""
+        self.passed.add((name, number))
+        events = {p: each[number] for p, each in self.sums[name].items() if number < len(each)}
+        start = min(t, max(event.start_s for event in events.values()))
+        self._add("reduce", ", ".join(events), start, t, next(iter(events.values())))
+        posts = {p: self._post(p, "", event, start, number) for p, event in events.items()}
+        last = max(posts, key=lambda p: posts[p].clock)
+        if posts[last].clock < start:
+            for link in _ring(name).items():
+                for i, event in enumerate(self.links.get(link, ())):
+                    if event.kind == "send" and event.end_s == start and (link, i) not in self.passed:
+                        return self._transfer(link, i, start)
+        return (last, posts[last].at), start
+
+    def _post(self, device: str, peer: str, event: EventLike, t: float, number: int | None = None) -> _Post:
+        known = self.posts.get((device, peer, event.name, event.microbatch if number is None else number))
+        if known is not None:
+            return known
+        # Without the program: the last of the device's events that was over when the transfer began.
+        # An event that ends with the transfer's start but takes no time cannot be told from later ones.
+        lane = self.lanes.get(device, [])
+        at = sum(e.end_s <= t and e.start_s < t for e in lane)
+        return _Post(lane[at - 1].end_s if at else 0.0, at)
+
+    def _add(
+        self, what: SpanKind, where: str, start: float, end: float, event: EventLike | None = None
+    ) -> None:
+        nodes: tuple[str, ...] = ()
+        name = event.name if event is not None else "instructions"
+        if event is not None and self.program is not None and name.startswith("segment "):
+            nodes = tuple(self.program.segments[int(name.split()[1])].nodes)
+            nodes = nodes[::-1] if what in ("backward", "weight") else nodes
+        i = event.microbatch if event is not None else -1
+        self.found.append(Span(what, where, min(start, end), end, name, nodes, i))
+
+    def _reasons(self, found: list[Span]) -> list[str]:
+        reasons = []
+        for i, span in enumerate(found):
+            before = found[i - 1] if i else None
+            if before is None:
+                reasons.append("start")
+            elif span.what == "transfer":
+                reasons.append("link" if before.where == span.where else span.after)
+            else:
+                reasons.append("transfer" if before.what in ("transfer", "reduce") else "device")
+        return reasons
+
+    def _replay(
+        self, program: ProgramLike, instruction_s: Mapping[str, float], message_s: Mapping[str, float]
+    ) -> None:
+        """The clock of each device at each of its messages, from its lane and its instructions."""
+        for device, instructions in program.instructions.items():
+            lane = self.lanes.setdefault(device, [])
+            overhead, clock, at = instruction_s.get(device, 0.0), 0.0, 0
+            message = message_s.get(device, overhead)
+            begun: Counter[str] = Counter()
+            waits_for = ""  # the sum that was begun and not yet waited for
+            for ins in instructions:
+                if hasattr(ins, "source"):
+                    clock += message
+                    name = f"gradient of {ins.source}" if ins.gradient else ins.source
+                    self.posts[device, ins.peer, name, ins.microbatch] = _Post(clock, at)
+                elif hasattr(ins, "tag"):
+                    clock += overhead
+                    if at < len(lane) and lane[at].kind == "wait" and lane[at].name == waits_for:
+                        clock, at = max(clock, lane[at].end_s), at + 1
+                    self.posts[device, "", str(ins), begun[str(ins)]] = _Post(clock, at)
+                    begun[str(ins)] += 1
+                    waits_for = str(ins)
+                else:
+                    waits_for = waits_for if hasattr(ins, "segment") else ""
+                    clock, at = _computed(lane, at, clock)
+            self.last[device] = max(clock, self.last.get(device, 0.0))
+
+
+def _computed(lane: list[EventLike], at: int, clock: float) -> tuple[float, int]:
+    """Clock and place in the lane after the next computation, what is recomputed for it included."""
+    while at < len(lane):
+        event = lane[at]
+        at += 1
+        if event.kind not in ("wait", "recompute"):
+            return event.end_s, at
+    return clock, at
+
+
+def _ring(name: str) -> dict[str, str]:
+    """Of a sum "... over d0, d1": each device's next."""
+    devices = name.rpartition(" over ")[2].split(", ")
+    return dict(zip(devices, (*devices[1:], devices[0]), strict=True))
+
+
+def _sent_name(wait: EventLike) -> str:
+    """The name of the send event of what a wait waits for: "the gradient of variable 'k' of ..."."""
+    name = wait.name.partition("variable '")[2].rpartition("' of micro-batch")[0]
+    return f"gradient of {name}" if wait.name.startswith("the gradient") else name

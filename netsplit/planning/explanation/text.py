@@ -1,0 +1,137 @@
+"""An explanation as lines of text, at most 100 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from netsplit.planning.explanation.path import Span, merged, totals
+from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding
+from netsplit.planning.explanation.words import nbytes, node_run, percent, seconds, short, wrapped
+
+if TYPE_CHECKING:
+    from netsplit.planning.explanation.explain import Explanation
+
+__all__ = ["explanation_lines"]
+
+_NO_LIMIT = 2**50  # bytes; graph files have devices without a limit
+
+_OBJECTIVES = {
+    "latency": "an iteration takes",
+    "simulated": "an iteration takes",
+    "max_load": "the largest load is",
+}
+
+
+def explanation_lines(explanation: Explanation, top: int = 8) -> list[str]:
+    """What binds first, then devices, cut edges and the critical path."""
+    says = _OBJECTIVES[explanation.objective_name]
+    lines = wrapped(f"{explanation.method}: {says} {seconds(explanation.objective_s)}")
+    binding = explanation.binding
+    lines += wrapped(binding.sentence, "  ", "  ")
+    if explanation.memory:
+        lines += wrapped(explanation.memory, "  ", "  ")
+    for move in binding.open[:1]:
+        gain = f"{seconds(move.gain_s)} ({percent(move.gain_s, explanation.objective_s)})"
+        lines += wrapped(
+            f"Not optimal: moving {node_run(move.nodes)} from {move.source} to {move.target} fits and saves"
+            f" {gain}.",
+            "  ",
+            "  ",
+        )
+    for number, stage in enumerate(explanation.stages):
+        replicas = f", {len(stage.devices)} replicas" if len(stage.devices) > 1 else ""
+        lines += wrapped(
+            f"stage {number}: {node_run(stage.nodes)} on {', '.join(stage.devices)}{replicas},"
+            f" {stage.warm_up} forwards of warm-up",
+            "  ",
+        )
+    lines.append("devices")
+    for use in explanation.devices:
+        lines += _device(use, explanation.objective_s)
+    lines += _cuts(explanation.cuts, top)
+    if explanation.path:
+        lines += path_lines(explanation.path, explanation.objective_s, 2 * top)
+    return lines
+
+
+def _device(use: DeviceUse, whole: float) -> Iterator[str]:
+    parts = [("forward", use.forward_s), ("backward", use.backward_s), ("step", use.step_s)]
+    made_of = ", ".join(f"{name} {seconds(s)}" for name, s in parts if s > 0)
+    count = "1 node" if use.nodes == 1 else f"{use.nodes} nodes"
+    busy = f"busy {seconds(use.busy_s)} ({percent(use.busy_s, whole)}{': ' if made_of else ''}{made_of})"
+    moved = f"sends {seconds(use.send_s)}, receives {seconds(use.receive_s)}"
+    yield from wrapped(
+        f"{use.device} ({short(use.kind)}): {count}; {busy}; waits {seconds(use.wait_s)}; {moved}",
+        "  ",
+        "      ",
+    )
+    fill = [
+        _filled("states", use.state_bytes, use.owners),
+        _filled("variables", use.variable_bytes, use.variables),
+        _filled("copies", use.copy_bytes, use.copies),
+    ]
+    held = f"{nbytes(use.used_bytes)} of {nbytes(use.capacity_bytes)}"
+    held += f" ({percent(use.used_bytes, use.capacity_bytes)})" if use.capacity_bytes else ""
+    if use.capacity_bytes >= _NO_LIMIT:
+        held = f"{nbytes(use.used_bytes)}, no limit"
+    yield from wrapped("; ".join([held, *(text for text in fill if text)]), "      ", "      ")
+
+
+def _filled(what: str, total: int, largest: Sequence[Holding]) -> str:
+    if not total:
+        return ""
+    names = [
+        f"{short(h.name, 24)}{f' from {h.source}' if h.source else ''} {nbytes(h.nbytes)}" for h in largest
+    ]
+    rest = ", ..." if sum(h.nbytes for h in largest) < total else ""
+    return f"{what} {nbytes(total)} ({', '.join(names)}{rest})"
+
+
+def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
+    if not cuts:
+        yield "no edge is cut"
+        return
+    count = "1 cut edge" if len(cuts) == 1 else f"{len(cuts)} cut edges"
+    total = sum(edge.seconds for edge in cuts)
+    yield f"{count}: {nbytes(sum(e.nbytes for e in cuts))}, {seconds(total)} with gradients, a micro-batch"
+    for edge in cuts[:top]:
+        readers = node_run(edge.readers, 16)
+        back = f" + {seconds(edge.gradient_s)} back" if edge.gradient_s else ""
+        yield from wrapped(
+            f"{short(edge.variable, 28)}: {edge.source} -> {edge.target}, {nbytes(edge.nbytes)},"
+            f" {seconds(edge.value_s)}{back}; {short(edge.producer, 24)} to {readers}",
+            "  ",
+            "      ",
+        )
+    if len(cuts) > top:
+        rest = cuts[top:]
+        size, spent = sum(edge.nbytes for edge in rest), sum(edge.seconds for edge in rest)
+        yield f"  and {len(rest)} more: {nbytes(size)}, {seconds(spent)}"
+
+
+def path_lines(path: Sequence[Span], whole: float, limit: int) -> Iterator[str]:
+    """A critical path of `whole` seconds: where it is spent, then its `limit` longest spans in order."""
+    shares = [f"{percent(s, whole)} on {where}" for where, s in totals(path).items() if s > 0]
+    yield from wrapped(f"critical path: {', '.join(shares[:8])}", "", "  ")
+    spans = [span for span in merged(path) if span.seconds > 0]
+    longest = sorted(range(len(spans)), key=lambda i: (-spans[i].seconds, i))[:limit]
+    shown = sorted(longest)
+    for before, i in zip([-1, *shown], [*shown, len(spans)], strict=False):
+        if i - before > 1:
+            left = spans[before + 1 : i]
+            yield f"  {'...':>21}  {len(left)} shorter, {seconds(sum(s.seconds for s in left))}"
+        if i < len(spans):
+            yield from wrapped(_span(spans[i]), "  ", " " * 25)
+
+
+def _span(span: Span) -> str:
+    when = f"{seconds(span.start_s):>9} {'+' + seconds(span.seconds):>10}"
+    i = f", micro-batch {span.microbatch}" if span.microbatch > 0 else ""
+    what = node_run(span.nodes, 24) if span.nodes else short(span.name, 40)
+    if span.what == "transfer":
+        why = {"link": " (the link was busy)", "receiver": " (the receiver came late)"}.get(span.after, "")
+        return f"{when}  {span.where}: {what}{i}{why}"
+    if span.what in ("step", "overhead", "reduce"):
+        return f"{when}  {span.where}: {span.name}"
+    return f"{when}  {span.where}: {span.what} of {what}{i}"

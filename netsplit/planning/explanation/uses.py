@@ -1,0 +1,254 @@
+"""What every device does and holds, and what every cut edge costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from netsplit.partition.base import Placement, Stage
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.planning.explanation.inputs import TimelineLike
+from netsplit.planning.explanation.words import is_path
+
+__all__ = ["CutEdge", "DeviceUse", "Holding", "cut_edges", "device_uses", "load_parts", "with_replicas"]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Bytes under (5-18), and whose they are."""
+
+    name: str  # a module or node that owns states, or a variable
+    nbytes: int
+    source: str = ""  # of a copy: the device that made it
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """One device under a placement. Seconds of one iteration (`max_load`: of one period), bytes of (5-18).
+
+    `state_bytes + variable_bytes + copy_bytes` are the device's static bytes. The three tuples hold the
+    largest of each, largest first.
+    """
+
+    device: str
+    kind: str
+    nodes: int
+    forward_s: float
+    backward_s: float
+    step_s: float
+    wait_s: float
+    send_s: float  # that a link out of it is occupied; `max_load`: that its own sends occupy it
+    receive_s: float
+    state_bytes: int  # parameters, gradients and optimiser states
+    variable_bytes: int  # variables made here, and inputs of the graph
+    copy_bytes: int  # of variables made elsewhere
+    capacity_bytes: int
+    owners: tuple[Holding, ...]
+    variables: tuple[Holding, ...]
+    copies: tuple[Holding, ...]
+
+    @property
+    def busy_s(self) -> float:
+        return self.forward_s + self.backward_s + self.step_s
+
+    @property
+    def transfer_s(self) -> float:
+        return self.send_s + self.receive_s
+
+    @property
+    def used_bytes(self) -> int:
+        return self.state_bytes + self.variable_bytes + self.copy_bytes
+
+    @property
+    def share(self) -> float:
+        """Of its capacity."""
+        return self.used_bytes / self.capacity_bytes if self.capacity_bytes else float("inf")
+
+
+@dataclass(frozen=True)
+class CutEdge:
+    """A variable that one device makes and another reads: moved once, however many nodes read it there.
+
+    Seconds of one micro-batch without waiting for the link. Under `max_load` they are what both ends
+    pay; the sender pays once for a variable, at the first of its readers.
+    """
+
+    variable: str
+    producer: str
+    readers: tuple[str, ...]
+    source: str
+    target: str
+    nbytes: int
+    value_s: float
+    gradient_s: float  # 0 where no gradient comes back
+
+    @property
+    def seconds(self) -> float:
+        return self.value_s + self.gradient_s
+
+
+def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
+    """Every cut edge, the costliest first."""
+    periodic = instance.problem.objective == "max_load"
+    found = []
+    for u, variable in enumerate(instance.variables):
+        p = int(where[instance.producer[u]])
+        readers: dict[int, list[str]] = {}
+        for v in instance.consumers[u]:
+            readers.setdefault(int(where[v]), []).append(instance.names[v])
+        targets = sorted(q for q in readers if q != p)
+        for q in targets:
+            back = bool(instance.carrying[u])
+            if periodic:
+                hop = instance.hop_s[u] / (1 + back)
+                value = float(hop[q] + (hop[p] if q == targets[0] else 0.0))
+                gradient = value * back
+            else:
+                value = float(instance.transfer_s[u, p, q])
+                gradient = float(instance.transfer_s[u, q, p]) * back
+            found.append(
+                CutEdge(
+                    variable=variable,
+                    producer=instance.names[instance.producer[u]],
+                    readers=tuple(readers[q]),
+                    source=instance.devices[p],
+                    target=instance.devices[q],
+                    nbytes=int(instance.nbytes[u]),
+                    value_s=value,
+                    gradient_s=gradient,
+                )
+            )
+    return tuple(sorted(found, key=lambda e: (-e.seconds, -e.nbytes, e.variable, e.target)))
+
+
+def load_parts(instance: Instance, where: Ints) -> dict[str, Floats]:
+    """[D] seconds each of "forward", "backward", "sends", "receives": together `Instance.loads`."""
+    rows, devices = np.arange(instance.n), len(instance.devices)
+    read = np.zeros((len(instance.variables), devices), bool)
+    counts = np.diff(instance.consumers.starts)
+    read[np.repeat(np.arange(len(read)), counts), where[instance.consumers.items]] = True
+    home = np.zeros_like(read)
+    home[np.arange(len(read)), where[instance.producer]] = True
+    sent = home & np.any(read & ~home, axis=1, keepdims=True)
+
+    def at_home(seconds: Floats) -> Floats:
+        return np.asarray(np.bincount(where, weights=seconds[rows, where], minlength=devices), float)
+
+    return {
+        "forward": at_home(instance.forward_s),
+        "backward": at_home(instance.backward_s),
+        "sends": np.asarray((instance.hop_s * sent).sum(axis=0)),
+        "receives": np.asarray((instance.hop_s * (read & ~home)).sum(axis=0)),
+    }
+
+
+def device_uses(
+    instance: Instance, placement: Placement, timeline: TimelineLike | None, top: int = 3
+) -> tuple[DeviceUse, ...]:
+    """What each device does and holds, in rank order; without a timeline its loads under `max_load`."""
+    problem = instance.problem
+    where = instance.encode(placement.device_of)
+    spent = _timeline_seconds(timeline) if timeline is not None else _load_seconds(instance, where)
+    counts = Counter(placement.device_of.values())
+    owners, variables, copies = _holdings(instance, placement)
+    found = []
+    for device in problem.cluster.devices:
+        mine = spent.get(device.name, {})
+        own, made, got = (kinds[device.name] for kinds in (owners, variables, copies))
+        found.append(
+            DeviceUse(
+                device=device.name,
+                kind=device.kind,
+                nodes=counts[device.name],
+                forward_s=mine.get("forward", 0.0),
+                backward_s=mine.get("backward", 0.0),
+                step_s=mine.get("step", 0.0),
+                wait_s=mine.get("wait", 0.0),
+                send_s=mine.get("send", 0.0),
+                receive_s=mine.get("receive", 0.0),
+                state_bytes=sum(h.nbytes for h in own),
+                variable_bytes=sum(h.nbytes for h in made),
+                copy_bytes=sum(h.nbytes for h in got),
+                capacity_bytes=device.capacity_bytes,
+                owners=_largest(own, top),
+                variables=_largest(made, top),
+                copies=_largest(got, top),
+            )
+        )
+    return tuple(found)
+
+
+def with_replicas(uses: Sequence[DeviceUse], stages: Sequence[Stage]) -> tuple[DeviceUse, ...]:
+    """Every replica holds what its stage's first device holds, and does its share of the work.
+
+    Waits and transfers are left out: the period of replicated stages has a formula of its own.
+    """
+    of = {use.device: use for use in uses}
+    for stage in stages:
+        first, share = of[stage.devices[0]], 1.0 / len(stage.devices)
+        for name in reversed(stage.devices):
+            of[name] = replace(
+                first,
+                device=name,
+                capacity_bytes=of[name].capacity_bytes,
+                forward_s=first.forward_s * share,
+                backward_s=first.backward_s * share,
+                wait_s=0.0,
+                send_s=0.0,
+                receive_s=0.0,
+            )
+    return tuple(of[use.device] for use in uses)
+
+
+def _timeline_seconds(timeline: TimelineLike) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for event in timeline.events:
+        if event.kind == "recv":
+            continue
+        ends = [(event.device, event.kind)] + ([(event.peer, "receive")] if event.kind == "send" else [])
+        for device, kind in ends:
+            mine = found.setdefault(device, {})
+            mine[kind] = mine.get(kind, 0.0) + event.end_s - event.start_s
+    return found
+
+
+def _load_seconds(instance: Instance, where: Ints) -> dict[str, dict[str, float]]:
+    parts = load_parts(instance, where)
+    loads = np.sum(list(parts.values()), axis=0)
+    waits = loads.max(initial=0.0) - loads
+    names = {"forward": "forward", "backward": "backward", "sends": "send", "receives": "receive"}
+    return {
+        device: {names[part]: float(each[p]) for part, each in parts.items()} | {"wait": float(waits[p])}
+        for p, device in enumerate(instance.devices)
+    }
+
+
+def _holdings(instance: Instance, placement: Placement) -> tuple[dict[str, list[Holding]], ...]:
+    """Per device: states by owner (module, else node), variables made there or fed, copies."""
+    problem, device_of = instance.problem, placement.device_of
+    graph = problem.graph
+    states: dict[str, Counter[str]] = {d: Counter() for d in instance.devices}
+    for v, name in enumerate(instance.names):
+        module = graph.nodes[name].module
+        owner = module if is_path(module) else f"{name} {module}".rstrip()
+        states[device_of[name]][owner] += int(instance.state_bytes[v])
+    variables: dict[str, list[Holding]] = {d: [] for d in instance.devices}
+    copies: dict[str, list[Holding]] = {d: [] for d in instance.devices}
+    for h, (k, variable) in enumerate(graph.variables.items()):
+        nbytes = int(instance.held_bytes[h])
+        home = device_of[variable.producer] if variable.producer is not None else None
+        for device in {device_of[instance.names[v]] for v in instance.holders[h]}:
+            if home in (None, device):
+                variables[device].append(Holding(k, nbytes))
+            else:
+                copies[device].append(Holding(k, nbytes, home or ""))
+    owners = {d: [Holding(k, n) for k, n in counts.items()] for d, counts in states.items()}
+    return owners, variables, copies
+
+
+def _largest(holdings: list[Holding], top: int) -> tuple[Holding, ...]:
+    some = [h for h in holdings if h.nbytes]
+    return tuple(sorted(some, key=lambda h: (-h.nbytes, h.name))[:top])

@@ -1,0 +1,372 @@
+"""Two placements compared: what moved, what it changes for devices and cut edges, and why it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.common.atoms import DisjointSets
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike
+from netsplit.planning.explanation.path import critical_path, overheads, totals
+from netsplit.planning.explanation.uses import CutEdge, cut_edges, load_parts
+from netsplit.planning.explanation.words import (
+    counted,
+    is_path,
+    nbytes,
+    node_run,
+    percent,
+    seconds,
+    short,
+    wrapped,
+)
+
+__all__ = ["DeviceChange", "Moved", "MovedGroup", "Part", "moved"]
+
+
+@dataclass(frozen=True)
+class MovedGroup:
+    """Connected nodes that went from one device to another. Seconds are of one micro-batch."""
+
+    nodes: tuple[str, ...]  # in graph order
+    module: str  # dotted prefix that their modules share
+    source: str
+    target: str
+    before_s: float  # forward and backward on the old device
+    after_s: float  # and on the new
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceChange:
+    """One device before and after: its nodes' seconds of one micro-batch, and its bytes under (5-18)."""
+
+    device: str
+    nodes_before: int
+    nodes_after: int
+    before_s: float
+    after_s: float
+    before_bytes: int
+    after_bytes: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the objective: of the critical path, or of the largest load."""
+
+    name: str  # "time of d0", "transfers d0 -> d1", "sends"
+    before_s: float
+    after_s: float
+
+    @property
+    def change_s(self) -> float:
+        return self.after_s - self.before_s
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What differs between two placements. Devices have the names of the first; `renamed` says how."""
+
+    before: str  # methods
+    after: str
+    renamed: dict[str, str]  # device of the second -> the equal device of the first that it plays
+    groups: tuple[MovedGroup, ...]  # the most seconds first
+    devices: tuple[DeviceChange, ...]
+    lost: tuple[CutEdge, ...]  # cut before and no more, the costliest first
+    gained: tuple[CutEdge, ...]
+    reordered: int  # nodes that change places in their device's order
+    before_s: float | None  # the objective; None where it is not known
+    after_s: float | None
+    parts: tuple[Part, ...]  # add up to the objective, before and after; the greatest change first
+
+    @property
+    def nodes(self) -> int:
+        """How many moved."""
+        return sum(len(group.nodes) for group in self.groups)
+
+    def lines(self, top: int = 8) -> list[str]:
+        """Readable text of at most 100 columns."""
+        return _lines(self, top)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers, strings, lists and mappings only."""
+        return asdict(self) | {"nodes": self.nodes}
+
+
+def moved(
+    problem: Problem,
+    before: Placement,
+    after: Placement,
+    before_timeline: TimelineLike | None = None,
+    after_timeline: TimelineLike | None = None,
+    before_program: ProgramLike | None = None,
+    after_program: ProgramLike | None = None,
+) -> Moved:
+    """Compare two placements of one problem.
+
+    Devices that are alike in every way may play one another's part: those of `after` are first named so
+    that as little as possible moves (an assignment problem).
+
+    Args:
+        before_timeline, after_timeline: predicted. None: `problem.evaluate` is asked, if there is one;
+            `max_load` needs none.
+        before_program, after_program: those that were simulated; see `critical_path`.
+    """
+    instance = Instance.of(problem)
+    old, new = instance.encode(before.device_of), instance.encode(after.device_of)
+    plays = _match(instance, old, new)
+    renamed = {instance.devices[q]: instance.devices[p] for q, p in enumerate(plays)}
+    new = plays[new]
+    cuts = [cut_edges(instance, where) for where in (old, new)]
+    keys = [{(e.variable, e.source, e.target) for e in edges} for edges in cuts]
+    lost = [e for e in cuts[0] if (e.variable, e.source, e.target) not in keys[1]]
+    gained = [e for e in cuts[1] if (e.variable, e.source, e.target) not in keys[0]]
+    if problem.objective == "max_load":
+        objectives, parts = _load_parts(instance, old, new)
+    else:
+        timelines = [
+            t if t is not None or problem.evaluate is None else problem.evaluate(placement)
+            for t, placement in ((before_timeline, before), (after_timeline, after))
+        ]
+        objectives, parts = _path_parts(problem, timelines, (before_program, after_program), renamed)
+    return Moved(
+        before=before.method,
+        after=after.method,
+        renamed={q: p for q, p in renamed.items() if p != q},
+        groups=_groups(instance, old, new),
+        devices=_devices(instance, old, new),
+        lost=tuple(lost),
+        gained=tuple(gained),
+        reordered=_reordered(instance, before, after, old, new),
+        before_s=objectives[0],
+        after_s=objectives[1],
+        parts=tuple(sorted(parts, key=lambda part: -abs(part.change_s))),
+    )
+
+
+def _match(instance: Instance, old: Ints, new: Ints) -> Ints:
+    """[D] for each device of the new placement the device of the old one whose part it plays."""
+    from scipy.optimize import linear_sum_assignment
+
+    n, count = instance.n, len(instance.devices)
+    slowest = (instance.forward_s + instance.backward_s).max(axis=1)
+    weight = np.full(n, 1.0 / max(n, 1))
+    for each in (slowest, instance.state_bytes):
+        weight += each / max(float(each.sum()), 1e-300)
+    shared = np.zeros((count, count))
+    np.add.at(shared, (new, old), weight)
+    plays = np.arange(count)
+    for alike in _interchangeable(instance.problem.cluster):
+        rows, columns = linear_sum_assignment(shared[np.ix_(alike, alike)], maximize=True)
+        plays[np.array(alike)[rows]] = np.array(alike)[columns]
+    return plays
+
+
+def _interchangeable(cluster: Cluster) -> list[list[int]]:
+    """Sets of devices any two of which can change places without a difference to kinds, bytes, links."""
+    devices, links = cluster.devices, cluster.links
+
+    def alike(p: int, q: int) -> bool:
+        a, b = devices[p], devices[q]
+        if (a.kind, a.capacity_bytes, a.port) != (b.kind, b.capacity_bytes, b.port):
+            return False
+        if links.get((a.name, b.name)) != links.get((b.name, a.name)):
+            return False
+        others = [d.name for d in devices if d.name not in (a.name, b.name)]
+        return all(
+            links.get((a.name, r)) == links.get((b.name, r))
+            and links.get((r, a.name)) == links.get((r, b.name))
+            for r in others
+        )
+
+    sets = DisjointSets(len(devices))
+    for p in range(len(devices)):
+        for q in range(p + 1, len(devices)):
+            if sets.find(p) != sets.find(q) and alike(p, q):
+                sets.merge(p, q)
+    return sets.sets()
+
+
+def _groups(instance: Instance, old: Ints, new: Ints) -> tuple[MovedGroup, ...]:
+    """Connected components of the nodes that made the same move."""
+    sets = DisjointSets(instance.n)
+    went = [(int(p), int(q)) for p, q in zip(old, new, strict=True)]
+    for u in range(instance.n):
+        for v in instance.successors[u]:
+            if went[u] == went[v] and old[u] != new[u]:
+                sets.merge(u, int(v))
+    graph = instance.problem.graph
+    total = instance.forward_s + instance.backward_s
+    found = []
+    for members in sets.sets():
+        p, q = went[members[0]]
+        if p == q:
+            continue
+        names = tuple(instance.names[v] for v in members)
+        found.append(
+            MovedGroup(
+                nodes=names,
+                module=_shared_module(graph.nodes[name].module for name in names),
+                source=instance.devices[p],
+                target=instance.devices[q],
+                before_s=float(total[members, p].sum()),
+                after_s=float(total[members, q].sum()),
+                state_bytes=int(instance.state_bytes[members].sum()),
+            )
+        )
+    return tuple(sorted(found, key=lambda g: (-max(g.before_s, g.after_s), -len(g.nodes))))
+
+
+def _shared_module(modules: Iterable[str]) -> str:
+    parts = [module.split(".") if is_path(module) else [] for module in modules]
+    shared = []
+    for same in zip(*parts, strict=False):
+        if len(set(same)) > 1:
+            break
+        shared.append(same[0])
+    return ".".join(shared)
+
+
+def _devices(instance: Instance, old: Ints, new: Ints) -> tuple[DeviceChange, ...]:
+    count, rows = len(instance.devices), np.arange(instance.n)
+    total = instance.forward_s + instance.backward_s
+    nodes = [np.bincount(where, minlength=count) for where in (old, new)]
+    spent = [np.bincount(where, weights=total[rows, where], minlength=count) for where in (old, new)]
+    used = [instance.used_bytes(where) for where in (old, new)]
+    return tuple(
+        DeviceChange(
+            name,
+            *(int(each[p]) for each in nodes),
+            *(float(each[p]) for each in spent),
+            *(int(each[p]) for each in used),
+        )
+        for p, name in enumerate(instance.devices)
+    )
+
+
+def _reordered(instance: Instance, before: Placement, after: Placement, old: Ints, new: Ints) -> int:
+    """Nodes of one device in both placements that do not stand at their old place among those."""
+    count = 0
+    for p in range(len(instance.devices)):
+        stayed = [instance.names[v] for v in np.flatnonzero((old == p) & (new == p))]
+        orders = [sorted(stayed, key=each.priority.__getitem__) for each in (before, after)]
+        count += sum(a != b for a, b in zip(*orders, strict=True))
+    return count
+
+
+def _load_parts(
+    instance: Instance, old: Ints, new: Ints
+) -> tuple[tuple[float | None, float | None], list[Part]]:
+    """The largest loads, and what each is made of."""
+    parts = [load_parts(instance, where) for where in (old, new)]
+    loads: list[Floats] = [np.sum(list(each.values()), axis=0) for each in parts]
+    most = [int(np.argmax(load)) for load in loads]
+    largest = ", then ".join(dict.fromkeys(instance.devices[p] for p in most))
+    values = [
+        {f"{name} of the largest load, {largest}": float(part[p]) for name, part in each.items()}
+        for each, p in zip(parts, most, strict=True)
+    ]
+    found = [Part(name, values[0][name], values[1][name]) for name in values[0]]
+    return (float(loads[0][most[0]]), float(loads[1][most[1]])), found
+
+
+def _path_parts(
+    problem: Problem,
+    timelines: Iterable[TimelineLike | None],
+    programs: Iterable[ProgramLike | None],
+    renamed: Mapping[str, str],
+) -> tuple[tuple[float | None, float | None], list[Part]]:
+    """The iterations, and what their critical paths are made of, by device and link of the first."""
+    own = overheads(problem.cluster, problem.costs)
+    spent: list[dict[str, float]] = []
+    iterations: list[float | None] = []
+    for timeline, program, names in zip(timelines, programs, ({}, renamed), strict=True):
+        iterations.append(None if timeline is None else timeline.iteration_s)
+        path = () if timeline is None else critical_path(timeline, program, *own)
+        found: dict[str, float] = {}
+        for where, s in totals(path).items():
+            ends = [names.get(device, device) for device in where.split(" -> ")]
+            found[f"transfers {' -> '.join(ends)}" if len(ends) > 1 else f"time of {ends[0]}"] = s
+        spent.append(found)
+    both = (iterations[0], iterations[1])
+    if None in both:
+        return both, []
+    return both, [Part(k, spent[0].get(k, 0.0), spent[1].get(k, 0.0)) for k in spent[0] | spent[1]]
+
+
+def _lines(found: Moved, top: int) -> list[str]:
+    lines = wrapped(_headline(found))
+    if found.renamed:
+        same = ", ".join(f"{q} is {p}" for q, p in found.renamed.items())
+        lines += wrapped(f"equal devices under other names: {same}", "  ", "      ")
+    if found.before_s is not None and found.after_s is not None:
+        lines += wrapped(_verdict(found.before_s, found.after_s), "  ", "      ")
+        for part in [part for part in found.parts if part.change_s][:top]:
+            change = f"{part.change_s and _signed(part.change_s)}"
+            lines.append(
+                f"    {change:>12}  {part.name}: {seconds(part.before_s)} to {seconds(part.after_s)}"
+            )
+    for group in found.groups[:top]:
+        module = f" of {short(group.module)}" if group.module else ""
+        lines += wrapped(
+            f"{group.source} to {group.target}: {node_run(group.nodes)}{module},"
+            f" {seconds(group.before_s)} before, {seconds(group.after_s)} now, {nbytes(group.state_bytes)}"
+            " of states",
+            "  ",
+            "      ",
+        )
+    if len(found.groups) > top:
+        rest = sum(len(group.nodes) for group in found.groups[top:])
+        lines.append(f"  and {counted(len(found.groups) - top, 'more group')} with {counted(rest, 'node')}")
+    for device in found.devices if found.groups else ():
+        lines += wrapped(
+            f"{device.device}: {device.nodes_before} to {device.nodes_after} nodes,"
+            f" {seconds(device.before_s)} to {seconds(device.after_s)},"
+            f" {nbytes(device.before_bytes)} to {nbytes(device.after_bytes)}",
+            "  ",
+            "      ",
+        )
+    for what, edges in (("no longer cut", found.lost), ("newly cut", found.gained)):
+        lines += _edges(what, edges, top)
+    return lines
+
+
+def _headline(found: Moved) -> str:
+    names = f"{found.before} to {found.after}"
+    if found.groups:
+        return f"{names}: {counted(found.nodes, 'node')} moved in {counted(len(found.groups), 'group')}"
+    if found.reordered:
+        return f"{names}: nothing moved; {counted(found.reordered, 'node')} at another place in the order"
+    return f"{names}: nothing moved"
+
+
+def _verdict(before: float, after: float) -> str:
+    if after == before:
+        return f"the objective stays at {seconds(before)}"
+    pays = "pays" if after < before else "does not pay"
+    change = f" ({percent(after - before, before)})" if before else ""
+    return f"it {pays}: {seconds(before)} to {seconds(after)}{change}, because of"
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else '-'}{seconds(abs(value))}"
+
+
+def _edges(what: str, edges: tuple[CutEdge, ...], top: int) -> list[str]:
+    if not edges:
+        return []
+    lines = [
+        f"  {what}: {counted(len(edges), 'edge')}, {seconds(sum(e.seconds for e in edges))} with gradients"
+    ]
+    for e in edges[: max(1, top // 2)]:
+        lines += wrapped(
+            f"{short(e.variable)}: {e.source} -> {e.target}, {nbytes(e.nbytes)}, {seconds(e.seconds)}",
+            "    ",
+            "        ",
+        )
+    return lines

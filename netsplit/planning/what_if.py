@@ -1,0 +1,325 @@
+"""What would help: the objective with 10 % more memory, speed or bandwidth, decided anew and not guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from time import monotonic
+from typing import Any, Literal
+
+import numpy as np
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.errors import InfeasibleError
+from netsplit.partition.base import Partitioner, Placement, Problem
+from netsplit.partition.common.instance import Instance
+from netsplit.planning.explanation.inputs import score_of
+from netsplit.planning.explanation.words import percent, seconds, wrapped
+from netsplit.profile.costs import Costs, NodeSeconds
+
+__all__ = ["Change", "WhatIf", "apply_change", "possible_changes", "what_if", "what_if_lines"]
+
+Resource = Literal["memory", "speed", "bandwidth"]
+_DECIDING = 0.8  # of the time; the rest is for scoring every placement under every change
+
+With = Callable[[Problem, Cluster, Costs], Problem]
+
+
+@dataclass(frozen=True)
+class Change:
+    """More of one resource, of some devices or of some directed links (or ports of devices)."""
+
+    resource: Resource
+    label: str  # "memory of d0", "bandwidth d0 <-> d1"
+    devices: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    factor: float = 1.1
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The objective with a change, in seconds."""
+
+    change: Change
+    given_s: float  # without it: the placement asked about
+    base_s: float  # without it: the best placement known, among those found for the changes too
+    value_s: float
+    resolved: bool  # False: only placements known already were scored, as the time was up
+    kept: bool  # a placement found without the change is still the best
+    note: str = ""
+    placement: Placement | None = None  # that gives `value_s`
+
+    @property
+    def gain_s(self) -> float:
+        return self.base_s - self.value_s
+
+    @property
+    def gain(self) -> float:
+        """Of the objective without the change."""
+        return self.gain_s / self.base_s if self.base_s else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        found = asdict(replace(self, placement=None)) | {"gain_s": self.gain_s, "gain": self.gain}
+        del found["placement"]
+        return found
+
+
+def what_if(
+    problem: Problem,
+    partitioner: Partitioner,
+    changes: Sequence[Change] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+    time_limit_s: float = 60.0,
+    *,
+    placement: Placement | None = None,
+    score: Callable[[Problem, Placement], float] | None = None,
+    with_: With | None = None,
+) -> list[WhatIf]:
+    """Decide the problem again under each change with the same method; what gains most comes first.
+
+    More of a resource can be left unused, so no change loses. A method without a proof may yet find a
+    better placement by luck, or a worse one. Therefore every placement found is scored under every change
+    that it fits, and without any: a gain is the change's own, as far as the method can tell.
+
+    Args:
+        changes: None: `possible_changes`.
+        progress: called with (number done, number of changes, label of the next).
+        time_limit_s: of all changes; a fifth of it is for scoring. Each gets an equal part of what is left as
+            the problem's time limit; those which the time does not reach are scored with the placements
+            known (`resolved` False).
+        placement: decided for the problem as it is; None: decided here.
+        score: seconds of the objective of a placement. None: the problem's own.
+        with_: the problem on another cluster with other costs, its `evaluate` included. Needed where the
+            score comes from `evaluate`, which knows the old cluster.
+
+    Raises:
+        InfeasibleError: the problem has no placement as it is.
+        ValueError: nothing can score a placement under a change.
+    """
+    if problem.evaluate is not None and with_ is None and problem.objective != "max_load":
+        raise ValueError("`evaluate` knows the cluster as it is: give `with_`, which makes it anew")
+    changes = possible_changes(problem) if changes is None else list(changes)
+    started = monotonic()
+    deadline = started + _DECIDING * time_limit_s
+    scorer = _Scorer(problem, changes, score, with_ or _with)
+    known = [placement or partitioner.partition(problem)]
+    resolved: list[Placement | None] = []
+    notes: list[str] = []
+    for i, change in enumerate(changes):
+        if progress is not None:
+            progress(i, len(changes), change.label)
+        left = deadline - monotonic()
+        found, note = None, "not decided anew: the time was up"
+        if left > 0:
+            limit = left / (len(changes) - i)
+            if problem.time_limit_s is not None:
+                limit = min(limit, problem.time_limit_s)
+            try:
+                found, note = partitioner.partition(replace(scorer.problems[i], time_limit_s=limit)), ""
+            except InfeasibleError:  # of a method that gives up: more of a resource does not take any away
+                note = "the method finds no placement under the change"
+        resolved.append(found)
+        notes.append(note)
+        if found is not None and not any(_same(found, other) for other in known):
+            known.append(found)
+    # The given placement counts as it is, even where its method does not heed capacities.
+    given = scorer(None, known[0])
+    base = min([given, *(scorer(None, p) for p in known[1:] if scorer.fits(None, p))])
+    deadline = started + time_limit_s
+    results = []
+    for i, change in enumerate(changes):
+        mine = resolved[i]
+        values = [(scorer(i, known[0]), 0)]
+        for j, p in enumerate(known[1:], start=1):
+            own = mine is not None and _same(p, mine)
+            if (own or monotonic() < deadline) and scorer.fits(i, p):
+                values.append((scorer(i, p), j))
+        value, j = min(values)
+        kept = mine is None or not _same(known[j], mine)
+        if mine is not None and kept and not notes[i]:
+            notes[i] = "a placement found without the change is kept"
+        value = min(base, value)
+        results.append(WhatIf(change, given, base, value, mine is not None, kept, notes[i], known[j]))
+    return sorted(results, key=lambda result: -result.gain_s)
+
+
+def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
+    """Memory and speed of every device and of every kind, bandwidth of every pair, port and equal links.
+
+    What cannot matter is left out: the memory of a device that can hold the whole graph, and links which
+    the objective does not count.
+    """
+    devices = problem.cluster.devices
+    instance = Instance.of(problem)
+    whole = int(instance.used_bytes(np.zeros(instance.n, np.int64)).max(initial=0))
+    roomy = {device.name for device in devices if device.capacity_bytes >= whole}
+    kinds: dict[str, list[str]] = {}
+    for device in devices:
+        kinds.setdefault(device.kind, []).append(device.name)
+    found: list[Change] = []
+    resources: tuple[Resource, ...] = ("memory", "speed")
+    for resource in resources:
+        out = roomy if resource == "memory" else set()
+        some = [device.name for device in devices if device.name not in out]
+        found += [Change(resource, f"{resource} of {name}", (name,), (), factor) for name in some]
+        found += [
+            Change(resource, f"{resource} of all {len(names)} of kind {kind}", tuple(names), (), factor)
+            for kind, names in kinds.items()
+            if len(names) > 1 and not out.issuperset(names)
+        ]
+    if problem.objective != "max_load":
+        return found + _link_changes(problem.cluster, factor)
+    # Under `max_load` a device pays for its port to the host, and only without one for its links.
+    ports = [
+        device.name for device in devices if device.port is not None and device.port.seconds_per_byte > 0
+    ]
+    found += [Change("bandwidth", f"bandwidth of the port of {name}", (name,), (), factor) for name in ports]
+    if len(ports) > 1:
+        found.append(Change("bandwidth", f"bandwidth of all {len(ports)} ports", tuple(ports), (), factor))
+    with_port = {device.name for device in devices if device.port is not None}
+    used = {ends: link for ends, link in problem.cluster.links.items() if not with_port.issuperset(ends)}
+    return found + _link_changes(problem.cluster.with_links(used), factor)
+
+
+def apply_change(problem: Problem, change: Change) -> tuple[Cluster, Costs]:
+    """The cluster and the costs of a problem with a change made. Bytes are rounded down."""
+    cluster, costs, factor = problem.cluster, problem.costs, change.factor
+
+    def changed(device: Device) -> Device:
+        if device.name not in change.devices:
+            return device
+        if change.resource == "memory":
+            return replace(device, capacity_bytes=int(device.capacity_bytes * factor))
+        if change.resource == "speed":
+            return replace(device, kind=_faster(device.kind, factor))
+        return device if device.port is None else replace(device, port=_wider(device.port, factor))
+
+    wider = {ends: _wider(cluster.links[ends], factor) for ends in change.links}
+    if change.resource == "speed":
+        kinds = {device.kind for device in cluster.devices if device.name in change.devices}
+        costs = _with_faster_kinds(costs, kinds, factor)
+    return replace(cluster, devices=tuple(map(changed, cluster.devices)), links=cluster.links | wider), costs
+
+
+def what_if_lines(results: Sequence[WhatIf]) -> list[str]:
+    """A table of at most 100 columns."""
+    if not results:
+        return ["nothing to change"]
+    base = results[0].base_s
+    more = f"{100 * (results[0].change.factor - 1):.0f} % more"
+    lines = [f"what would help, decided anew ({seconds(base)} as it is):"]
+    if results[0].given_s > base:
+        found = f"deciding anew found one for the problem as it is with {seconds(base)}"
+        lines += wrapped(f"the placement takes {seconds(results[0].given_s)}; {found}", "  ", "      ")
+    width = min(56, max(len(result.change.label) for result in results) + len(more) + 1)
+    for result in results:
+        if result.gain_s <= 0 and not result.note:
+            continue
+        label = f"{more} {result.change.label}"
+        figures = f"{seconds(result.value_s):>10} {'-' + percent(result.gain_s, base, 1):>8}"
+        lines += wrapped(f"{label:{width}} {figures}  {result.note}".rstrip(), "  ", " " * 6)
+    without = [result.change.label for result in results if result.gain_s <= 0 and not result.note]
+    if without:
+        lines += wrapped(f"no gain: {', '.join(without)}", "  ", "      ")
+    return lines
+
+
+class _Scorer:
+    """Seconds of a placement under a change by its number, or under none; each problem is made once."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        changes: Sequence[Change],
+        score: Callable[[Problem, Placement], float] | None,
+        with_: With,
+    ) -> None:
+        self.problem = problem
+        self.problems = [with_(problem, *apply_change(problem, change)) for change in changes]
+        self.score = score
+        self._own: dict[int | None, Callable[[Placement], float]] = {}
+        self._instances: dict[int | None, Instance] = {}
+
+    def __call__(self, i: int | None, placement: Placement) -> float:
+        problem = self.problem if i is None else self.problems[i]
+        if self.score is not None:
+            return self.score(problem, placement)
+        if i not in self._own:
+            own = score_of(problem)
+            if own is None:
+                raise ValueError("nothing can score a placement: give `score`")
+            self._own[i] = own
+        return self._own[i](placement)
+
+    def fits(self, i: int | None, placement: Placement) -> bool:
+        problem = self.problem if i is None else self.problems[i]
+        if i not in self._instances:
+            self._instances[i] = Instance.of(problem)
+        instance = self._instances[i]
+        return instance.fits(instance.encode(placement.device_of))
+
+
+def _with(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
+    """Without `evaluate`: it would simulate the old cluster."""
+    return replace(problem, cluster=cluster, costs=costs, evaluate=None)
+
+
+def _same(a: Placement, b: Placement) -> bool:
+    return a.device_of == b.device_of and a.priority == b.priority and a.stages == b.stages
+
+
+def _wider(link: Link, factor: float) -> Link:
+    return replace(link, seconds_per_byte=link.seconds_per_byte / factor)
+
+
+def _faster(kind: str, factor: float) -> str:
+    return f"{kind} x{factor:g}"
+
+
+def _with_faster_kinds(costs: Costs, kinds: set[str], factor: float) -> Costs:
+    """Further kinds whose operators and optimiser steps are faster; the overhead of instructions stays."""
+    seconds_of, step = dict(costs.seconds), dict(costs.step_seconds_per_byte)
+    overhead, messages = dict(costs.instruction_s), dict(costs.message_s)
+    adding = dict(costs.accumulate_s_per_byte)
+    for kind in kinds:
+        new = _faster(kind, factor)
+        seconds_of[new] = {
+            name: NodeSeconds(each.forward_s / factor, each.backward_s / factor, each.weight_s / factor)
+            for name, each in costs.seconds[kind].items()
+        }
+        for rates in (step, adding):
+            if kind in rates:
+                rates[new] = rates[kind] / factor
+        for table in (overhead, messages):
+            if kind in table:
+                table[new] = table[kind]
+    return replace(
+        costs,
+        seconds=seconds_of,
+        step_seconds_per_byte=step,
+        instruction_s=overhead,
+        message_s=messages,
+        accumulate_s_per_byte=adding,
+    )
+
+
+def _link_changes(cluster: Cluster, factor: float) -> list[Change]:
+    """Every undirected pair, and every group of two or more pairs that have equal links."""
+    rank = {device.name: p for p, device in enumerate(cluster.devices)}
+    forward = {(p, q) if rank[p] < rank[q] else (q, p) for p, q in cluster.links}
+    pairs = sorted(forward, key=lambda ends: (rank[ends[0]], rank[ends[1]]))
+    found: list[Change] = []
+    groups: dict[tuple[float, float], list[tuple[str, str]]] = {}
+    for p, q in pairs:
+        both = tuple(ends for ends in ((p, q), (q, p)) if ends in cluster.links)
+        if all(cluster.links[ends].seconds_per_byte == 0 for ends in both):
+            continue
+        found.append(Change("bandwidth", f"bandwidth {p} <-> {q}", (), both, factor))
+        for ends in both:
+            link = cluster.links[ends]
+            groups.setdefault((link.latency_s, link.seconds_per_byte), []).append(ends)
+    for (_, per_byte), ends_of in groups.items():
+        if per_byte > 0 and len({frozenset(ends) for ends in ends_of}) > 1:
+            label = f"bandwidth of all {len(ends_of)} links of {1 / per_byte / 1e9:.3g} GB/s"
+            found.append(Change("bandwidth", label, (), tuple(ends_of), factor))
+    return found

@@ -1,0 +1,271 @@
+"""A profiled graph as a file gives it: what there is to place, what it costs, and perhaps on which devices.
+
+    graph file ──formats.read──► Workload ──problem(cluster, objective, ...)──► Problem ──► a partitioner
+
+Three formats are read, told apart by what is in the file: our own JSON, PipeDream's `graph.txt`, and the JSON
+of Tarnawski et al. (`netsplit.formats`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.cluster.described import ClusterDescription, kind_name
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Objective, Placement, Problem
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.memory import memory_of
+from netsplit.profile.predict import predicted_costs
+from netsplit.program.compile import compile_program
+from netsplit.program.instructions import Program
+from netsplit.program.schedules import Schedule, SingleBatch
+from netsplit.simulate.simulate import simulate
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["ACCELERATOR", "CPU", "Passes", "Simulated", "Workload"]
+
+ACCELERATOR, CPU = "accelerator", "cpu"
+"""Device kinds of the public formats."""
+
+Passes = Literal["training", "forward"]
+
+_TORCH = "aten."  # begins the operators of a captured graph; those of the public formats have other names
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """`Problem.evaluate`: the predicted timeline of a placement under one schedule."""
+
+    graph: Graph
+    cluster: Cluster
+    costs: Costs
+    schedule: Schedule
+    training: bool = True
+
+    def __call__(self, placement: Placement) -> Timeline:
+        return simulate(self.program(placement), self.cluster, self.costs)
+
+    def program(self, placement: Placement) -> Program:
+        return compile_program(
+            self.graph,
+            placement.device_of,
+            placement.priority,
+            self.cluster,
+            self.schedule,
+            self.training,
+            placement.replicas,
+        )
+
+    @staticmethod
+    def moved_to(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
+        """The same problem on another cluster with other costs, its `evaluate` included."""
+        assert isinstance(problem.evaluate, Simulated)
+        evaluate = replace(problem.evaluate, cluster=cluster, costs=costs)
+        return replace(problem, cluster=cluster, costs=costs, evaluate=evaluate)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A graph with its costs. Seconds and bytes throughout, whatever the file's own unit."""
+
+    name: str
+    graph: Graph  # node names are the file's ids; `Node.module` says in words what a node is
+    costs: Costs  # by the file's own device kinds; the first is what speeds are relative to
+    cluster: Cluster | None = None  # the file's own
+    unit: str = "s"  # of times in the file
+    unit_s: float = 1.0  # seconds in that unit
+    stage_time: bool = False  # `max_load` is PipeDream's formula
+    backward_nodes: frozenset[str] = frozenset()  # tasks that are backward computations of their own
+    unsupported: frozenset[str] = frozenset()
+    """Nodes that accelerators cannot run: they have more seconds there than a plan without them can take."""
+    remarks: tuple[str, ...] = ()  # what the reader changed or assumed, for people
+
+    @property
+    def base_kind(self) -> str:
+        """The device kind that has speed 1."""
+        return ACCELERATOR if ACCELERATOR in self.costs.seconds else next(iter(self.costs.seconds))
+
+    def need_bytes(self, in_flight: int = 1) -> int:
+        """Bytes of everything on one device, as (5-18) counts them."""
+        return memory_of(self.graph, self.graph.nodes, self.costs.alpha, self.costs.copies(in_flight))
+
+    def forward_only(self) -> Workload:
+        """The same without backward: no gradients, so weights and variables count once (as in inference).
+
+        Raises:
+            ConfigError: the backward computations are nodes of the graph.
+        """
+        if self.backward_nodes:
+            raise ConfigError(
+                f"passes is forward, but '{self.name}' has backward computations as nodes: "
+                "use passes=training."
+            )
+        graph = self.graph
+        still = {k: replace(v, requires_grad=False) for k, v in graph.variables.items()}
+        fixed = {k: replace(v, requires_grad=False) for k, v in graph.initializers.items()}
+        seconds = {
+            kind: {node: NodeSeconds(each.forward_s, 0.0) for node, each in found.items()}
+            for kind, found in self.costs.seconds.items()
+        }
+        copies = self.costs.variable_copies
+        costs = replace(
+            self.costs, seconds=seconds, alpha=1, variable_copies=1 if copies is None else min(copies, 1)
+        )
+        return replace(self, graph=replace(graph, variables=still, initializers=fixed), costs=costs)
+
+    def problem(
+        self,
+        cluster: Cluster | ClusterDescription | None = None,
+        objective: Objective = "latency",
+        *,
+        contiguous: bool = False,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        time_limit_s: float | None = None,
+        passes: Passes = "training",
+        alpha: int | None = None,
+        variable_copies: int | None = None,
+    ) -> Problem:
+        """The problem of placing this workload.
+
+        Args:
+            cluster: None for the file's own. A description gets one device kind per speed, with the seconds
+                of `base_kind` divided by the speed; or one per model of accelerator, with seconds predicted
+                from the graph's operators (`profile.predict`).
+            schedule: what ``simulated`` simulates; None: one batch at a time, as for other objectives.
+            passes: ``forward`` leaves the backward out (see `forward_only`).
+            alpha: bytes of training state per parameter byte; None as the file has it, else 2.
+            variable_copies: how often a variable's bytes count; None as the file has it, else (5-18)'s n + 1.
+
+        Raises:
+            ConfigError: no cluster, or one that does not go with the file's costs.
+        """
+        work = self.forward_only() if passes == "forward" else self
+        work = replace(work, costs=self._with_memory(work.costs, alpha, variable_copies))
+        if schedule is None or objective != "simulated":
+            schedule = SingleBatch()
+        in_flight = schedule.in_flight(_size(cluster or self.cluster))
+        found, costs = work._resolved(cluster, in_flight)
+
+        return Problem(
+            graph=work.graph,
+            costs=costs,
+            cluster=found,
+            in_flight=in_flight,
+            seed=seed,
+            evaluate=Simulated(work.graph, found, costs, schedule, passes == "training"),
+            objective=objective,
+            contiguous=contiguous,
+            time_limit_s=time_limit_s,
+            backward_nodes=self.backward_nodes,
+            stage_time=self.stage_time,
+        )
+
+    def check_supported(self, problem: Problem, placement: Placement) -> None:
+        """Refuse a placement with a node on an accelerator that cannot run it.
+
+        Raises:
+            InfeasibleError: the first such node.
+        """
+        kinds = {device.name: device.kind for device in problem.cluster.devices}
+        for node in sorted(self.unsupported):
+            if kinds[placement.device_of[node]] != CPU:
+                raise InfeasibleError(
+                    f"{placement.method} puts node {node} on '{placement.device_of[node]}', which cannot "
+                    "run it: take a method that minimises time, such as m_etf or auto."
+                )
+
+    def _with_memory(self, costs: Costs, alpha: int | None, variable_copies: int | None) -> Costs:
+        for key, value, least in (("alpha", alpha, 1), ("variable_copies", variable_copies, 0)):
+            if value is not None and value < least:
+                raise ConfigError(f"{key} is {value}: give at least {least}, or null.")
+            if value is not None and self.costs.variable_copies == 0:
+                raise ConfigError(
+                    f"{key} is {value}, but the sizes in '{self.name}' are whole: leave it out."
+                )
+        return replace(
+            costs,
+            alpha=costs.alpha if alpha is None else alpha,
+            variable_copies=costs.variable_copies if variable_copies is None else variable_copies,
+        )
+
+    def _predicted(self, costs: Costs, cluster: ClusterDescription) -> Costs:
+        """Costs on the accelerators of a description, from the graph's operators alone."""
+        if not any(node.op.startswith(_TORCH) for node in self.graph):
+            raise ConfigError(
+                f"cluster '{cluster.name}' gives models of devices, whose seconds are predicted from torch's "
+                f"operators, and '{self.name}' has none: choose a cluster with speeds, as mixed4 is."
+            )
+        kinds = {each.name: each for each in cluster.accelerators.values()}
+        found = predicted_costs(self.graph, kinds, costs.alpha)
+        return replace(found, variable_copies=costs.variable_copies)
+
+    def _resolved(
+        self, cluster: Cluster | ClusterDescription | None, in_flight: int
+    ) -> tuple[Cluster, Costs]:
+        """The cluster as devices and links, and costs for all of its device kinds."""
+        if cluster is None:
+            cluster = self.cluster
+        if cluster is None:
+            raise ConfigError(
+                f"'{self.name}' describes no devices: give some, as in cluster=uniform cluster.devices=4 "
+                "cluster.bandwidth=1e9 cluster.capacity=16e9 cluster.latency=0."
+            )
+        costs = self.costs
+        if isinstance(cluster, ClusterDescription):
+            if cluster.accelerators:
+                base, costs = "", self._predicted(costs, cluster)
+            else:
+                base, costs = self.base_kind, _at_speeds(costs, self.base_kind, cluster.speeds)
+            costs = replace(costs, copy_s_per_byte=costs.copy_s_per_byte | cluster.copying(costs.seconds))
+            cluster = cluster.cluster(base, self.need_bytes(in_flight))
+        cluster.check_links()
+        for device in cluster.devices:
+            missing = self.graph.nodes.keys() - costs.seconds.get(device.kind, {}).keys()
+            if missing:
+                known = ", ".join(costs.seconds)
+                raise ConfigError(
+                    f"device '{device.name}' is of kind '{device.kind}', for which '{self.name}' has no "
+                    f"seconds of node '{min(missing)}': its kinds are {known}."
+                )
+        if self.unsupported and all(device.kind != CPU for device in cluster.devices):
+            raise ConfigError(
+                f"node {min(self.unsupported)} of '{self.name}' runs on CPUs only, and cluster "
+                f"'{cluster.name}' has none: leave cluster out, which takes the file's own."
+            )
+        return cluster, costs
+
+
+def _at_speeds(costs: Costs, base: str, speeds: Mapping[str, float]) -> Costs:
+    """Costs with one device kind for every speed: the base's seconds divided by it."""
+    seconds = {}
+    rates: dict[str, Any] = {key: {} for key in _DEVICE_SECONDS}
+    for speed in dict.fromkeys(speeds.values()):
+        kind = kind_name(base, speed)
+        seconds[kind] = {
+            node: NodeSeconds(each.forward_s / speed, each.backward_s / speed, each.weight_s / speed)
+            for node, each in costs.seconds[base].items()
+        }
+        for key, found in rates.items():
+            if base in getattr(costs, key):
+                found[kind] = getattr(costs, key)[base] / speed
+    return replace(costs, seconds=seconds, **rates)
+
+
+_DEVICE_SECONDS = (
+    "step_seconds_per_byte",
+    "instruction_s",
+    "message_s",
+    "copy_s_per_byte",
+    "accumulate_s_per_byte",
+)
+
+
+def _size(cluster: Cluster | ClusterDescription | None) -> int:
+    if cluster is None:
+        return 1
+    return len(cluster.speeds if isinstance(cluster, ClusterDescription) else cluster.devices)

@@ -1,0 +1,297 @@
+"""Epochs over a dataset, with what is worth recording of them, and with going on after an interruption.
+
+┌─► batches of the epoch, those seen already skipped ─► step ─► checkpoint, if due ─┐
+│   evaluate ─► epoch recorded ─► checkpoint, if due                               │
+└─ workers restarted, newest checkpoint loaded ◄────────────── a worker fails ◄────┘
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from netsplit.data.dataset import Data
+from netsplit.data.loader import Loader, batches
+from netsplit.errors import ConfigError, NetSplitError, WorkerError
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.training.checkpoints import Checkpoints
+from netsplit.training.history import Epoch, History, Iteration, Observer, Position
+from netsplit.training.parallel import Metric, ParallelModel, correct
+
+__all__ = ["RESTARTS", "Epoch", "History", "Iteration", "Observer", "fit"]
+
+log = logging.getLogger(__name__)
+
+RESTARTS = 3
+"""How often in a row workers are restarted without a checkpoint between."""
+
+# The first iteration warms up, the next is metered for bytes (which slows it), and some after it are
+# recorded event by event, of which the most typical one is kept.
+_METERED, _RECORDED = 1, range(2, 22)
+
+Restart = Callable[[], DistributedRuntime]
+
+
+def fit(
+    model: ParallelModel,
+    data: Data,
+    *,
+    epochs: int,
+    seed: int = 0,
+    observer: Observer | None = None,
+    metric: Metric = correct,
+    accumulate: int = 1,
+    drop_last: bool = False,
+    checkpoints: Checkpoints | None = None,
+    restart: Restart | None = None,
+) -> History:
+    """Train, and evaluate after every epoch; then a learning rate that changes every epoch is stepped.
+
+    Batches are the model's own size, in an order that depends on `seed` and the epoch alone; the last
+    of an epoch may be smaller. With `checkpoints`, training begins at the newest of them.
+
+    Args:
+        accumulate: batches that one optimiser step sees, every sample with the same weight; at an epoch's
+            end fewer.
+        drop_last: the samples that do not fill a batch sit out their epoch.
+        checkpoints: where training is saved, and where it goes on from.
+        restart: puts the model's plan on new workers; called when a worker failed, after which training
+            goes on from the newest checkpoint, or from the beginning where there is none.
+
+    Raises:
+        ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, the scheduler
+            has fewer steps than the training, or the checkpoint is of another model or data order.
+        NetSplitError: a checkpoint cannot be written.
+        WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row
+            without a checkpoint between.
+    """
+    if accumulate < 1:
+        raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
+    training = _Training(model, data, epochs, seed, observer, metric, accumulate, drop_last, checkpoints)
+    training.check_length()
+    training.begin()
+    while True:
+        try:
+            training.run()
+            return training.history
+        except WorkerError as error:
+            if restart is None:
+                raise
+            training.recover(error, restart)
+
+
+class _Training:
+    def __init__(
+        self,
+        model: ParallelModel,
+        data: Data,
+        epochs: int,
+        seed: int,
+        observer: Observer | None,
+        metric: Metric,
+        accumulate: int,
+        drop_last: bool,
+        checkpoints: Checkpoints | None,
+    ) -> None:
+        self.model = model
+        self.data = data
+        self.loading: dict[str, Any] = {"workers": data.workers, "prefetch": data.prefetch}
+        self.loader = Loader(data.train, model.batch_size, seed=seed, drop_last=drop_last, **self.loading)
+        self.epochs = epochs
+        self.seed = seed
+        self.observer = observer
+        self.metric = metric
+        self.accumulate = accumulate
+        self.drop_last = drop_last
+        self.checkpoints = checkpoints
+        self.history = History(model.batch_size)
+        self.position = Position()
+        self.random = torch.get_rng_state()
+        self.told = Position(epoch=0, step=0)  # what the observer knows already
+        self.since_start = 0  # iterations on these workers
+        self.failures = 0  # since the last checkpoint
+
+    def begin(self) -> None:
+        newest = self.checkpoints.newest if self.checkpoints is not None else None
+        if newest is None:
+            return
+        self._load(newest)
+        log.info("going on from %s: %s", newest, self.position)
+        if self.position.epoch >= self.epochs:
+            log.warning(
+                "checkpoint '%s' already has %d epochs and epochs is %d: nothing is trained, the results are "
+                "the checkpoint's; give more epochs to go on.",
+                newest,
+                self.position.epoch,
+                self.epochs,
+            )
+        if self.observer is not None:
+            for done in self.history.epochs:
+                self.observer.epoch(done)
+        self.told = self.position
+
+    def run(self) -> None:
+        while self.position.epoch < self.epochs:
+            for done in self._steps():
+                self.history.iterations.append(done)
+                self._tell_iteration(done)
+                if self.position.samples < self._samples and self._due_after_step():
+                    self._save()
+            self._end_epoch()
+
+    def recover(self, error: WorkerError, restart: Restart) -> None:
+        """New workers, and the state of the newest checkpoint on them.
+
+        Raises:
+            WorkerError: too many failures in a row.
+        """
+        while True:
+            self.failures += 1
+            if self.failures > RESTARTS:
+                raise error
+            try:
+                reason = str(error).rstrip(".")
+                log.warning("%s: restarting the workers (%d of %d).", reason, self.failures, RESTARTS)
+                self.model.runtime = restart()
+                self.since_start = 0
+                newest = self.checkpoints.newest if self.checkpoints is not None else None
+                if newest is None:
+                    self._start_over()
+                else:
+                    self._load(newest)
+                log.info("going on from %s: %s", newest or "the beginning", self.position)
+            except WorkerError as again:
+                error = again
+            else:
+                return
+
+    @property
+    def _samples(self) -> int:
+        """In one epoch."""
+        count = len(self.data.train)
+        return count - count % self.model.batch_size if self.drop_last else count
+
+    def check_length(self) -> None:
+        """Refuse a scheduler that ends before the training does."""
+        self.model.check_length(
+            self.epochs, math.ceil(self._samples / (self.accumulate * self.model.batch_size))
+        )
+
+    def _due_after_step(self) -> bool:
+        return self.checkpoints is not None and self.checkpoints.due_after_step(self.position.step)
+
+    def _steps(self) -> Iterator[Iteration]:
+        """The rest of the present epoch, one optimiser step after another."""
+        count, size = self._samples, self.model.batch_size
+        epoch, seen = self.position.epoch, self.position.samples
+        loader = self.loader.epoch(epoch, skip=seen)
+        while seen < count:
+            total = min(self.accumulate * size, count - seen)
+            start = time.perf_counter()
+            loss, timed = self._step(loader, total)
+            seconds = time.perf_counter() - start
+            seen += total
+            done = Iteration(self.position.step, epoch, loss, seconds, timed, total, self.model.stepped_rates)
+            self.position = self.position.after(total, loss, seconds)
+            self.since_start += 1
+            yield done
+
+    def _step(self, loader: Iterator[tuple[Any, Any]], total: int) -> tuple[float, bool]:
+        """One optimiser step on so many samples; their mean loss, and whether its seconds count."""
+        left, loss, timed = total, 0.0, True
+        while left:
+            inputs, targets = next(loader)
+            samples = min(self.model.batch_size, left)
+            share = samples / total
+            left -= samples
+            found, metered = self._batch(inputs, targets, samples, share, last=left == 0)
+            loss += share * found
+            timed = timed and not metered
+        return loss, timed
+
+    def _batch(self, inputs: Any, targets: Any, samples: int, share: float, last: bool) -> tuple[float, bool]:
+        """The batch's loss, and whether it was metered for bytes."""
+        number = self.since_start
+        if samples < self.model.batch_size:
+            return self._uneven(inputs, targets, samples, share), False
+        if not last or number not in (_METERED, *_RECORDED):
+            return self.model.train_batch(inputs, targets, share=share, step=last), False
+        metered = number == _METERED
+        loss, timeline = self.model.measure_batch(inputs, targets, metered, share=share, step=last)
+        if metered:
+            self.history.peak_bytes = timeline.peak_bytes
+        else:
+            self.history.recorded.append(timeline)
+        return loss, metered
+
+    def _uneven(self, inputs: Any, targets: Any, samples: int, share: float) -> float:
+        try:
+            return self.model.train_batch(inputs, targets, share=share, step=True)
+        except WorkerError:
+            raise
+        except NetSplitError as error:
+            reason = str(error).rstrip(".")
+            raise NetSplitError(
+                f"an epoch's last batch has {samples} samples: {reason}; drop_last=true leaves it out."
+            ) from error
+
+    def _end_epoch(self) -> None:
+        position = self.position
+        tests = batches(self.data.test, self.model.batch_size, shuffle=False, drop_last=False, **self.loading)
+        accuracy = self.model.evaluate(tests, self.metric)
+        done = Epoch(position.epoch, position.loss_sum / position.samples, accuracy, position.seconds)
+        self.history.epochs.append(done)
+        self.model.end_epoch(done.train_loss)
+        self.position = position.next_epoch()
+        if done.index >= self.told.epoch:
+            self.told = Position(epoch=done.index + 1, step=self.told.step)
+            if self.observer is not None:
+                self.observer.epoch(done)
+        last = self.position.epoch >= self.epochs
+        due = self.checkpoints is not None and self.checkpoints.due_after_epoch(self.position.epoch, last)
+        if due or self._due_after_step():
+            self._save()
+
+    def _tell_iteration(self, done: Iteration) -> None:
+        """Once, however often the iteration had to be done."""
+        if done.step < self.told.step:
+            return
+        self.told = Position(epoch=self.told.epoch, step=done.step + 1)
+        if self.observer is not None:
+            self.observer.iteration(done)
+
+    def _save(self) -> None:
+        assert self.checkpoints is not None
+        order = {"seed": self.seed, "train_samples": len(self.data.train)}
+        extra = {**asdict(self.position), "order": order, "history": self.history.stored()}
+        self.checkpoints.save(self.model, self.position.step, extra)
+        self.failures = 0
+
+    def _load(self, folder: Path) -> None:
+        extra = self.model.load_checkpoint(folder)
+        order, stored = extra.pop("order", {}), extra.pop("history", None)
+        if stored is None:
+            raise ConfigError(
+                f"checkpoint '{folder}' was not saved by a training: it says not where it stands."
+            )
+        self.position = Position(**extra)
+        self.history.restore(stored)
+        here = {"seed": self.seed, "train_samples": len(self.data.train)}
+        wrong = [key for key, value in here.items() if order.get(key) != value]
+        if self.position.samples and wrong:
+            raise ConfigError(
+                f"checkpoint '{folder}' stands within an epoch, whose order came from {wrong[0]} "
+                f"{order.get(wrong[0])}, but it is {here[wrong[0]]} here: give the same."
+            )
+
+    def _start_over(self) -> None:
+        self.position = Position()
+        self.history.restore(History(self.model.batch_size).stored())
+        torch.set_rng_state(self.random)

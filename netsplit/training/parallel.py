@@ -1,0 +1,356 @@
+"""A model that trains on several devices, for those who use it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.data.dataset import IGNORED
+from netsplit.errors import NetSplitError, WorkerError
+from netsplit.files import write_atomically
+from netsplit.graph.ir import Graph
+from netsplit.graph.notice import Notice
+from netsplit.optim.optimizers import ForModel
+from netsplit.runtime.checkpoint import draws_state, load_draws, load_own
+from netsplit.runtime.checkpoint_files import Kind, State, check_fits, kind_of, read_extra
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.feeds import samples_of
+from netsplit.simulate.timeline import Timeline
+from netsplit.training.programs import Programs
+
+__all__ = ["Metric", "ParallelModel", "correct", "save_state"]
+
+log = logging.getLogger(__name__)
+
+Metric = Callable[[Any, Any], tuple[float, int]]
+Pair = tuple[Any, Any]  # inputs and targets
+
+
+def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
+    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many.
+
+    Targets that are `IGNORED`, as torch's losses have it, do not count.
+    """
+    counted = targets != IGNORED
+    return float(((outputs.argmax(1) == targets) & counted).sum()), int(counted.sum())
+
+
+def save_state(state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Write a state to a file that `torch.load` reads, whole or not at all."""
+    try:
+        write_atomically(path, lambda file: torch.save(dict(state), file))
+    except RuntimeError as error:  # torch's way to say that the disk is full
+        reason = str(error).splitlines()[0]
+        raise NetSplitError(f"checkpoint '{path}' could not be written whole: {reason}.") from error
+
+
+class ParallelModel:
+    """A placed model. Its parameters live on the devices; `state_dict` fetches them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Graph,
+        runtime: DistributedRuntime,
+        programs: Programs,
+        summary: str,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self.model = model
+        self.graph = graph
+        self.runtime = runtime
+        self.programs = programs
+        self._summary = summary
+        self._on_close = on_close
+        study = programs.plan.study
+        self._notice = Notice(model, study.loss, graph.constants) if study.check else None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in one training batch."""
+        return samples_of(self.runtime.program)
+
+    def train_batch(
+        self, inputs: Any, targets: Any = None, *, share: float = 1.0, step: bool = True
+    ) -> float:
+        """One optimiser step on a batch of any shapes and any number of samples; its mean loss.
+
+        Inputs and targets are as docs/batches.md has them; `metrics` then has what came beside the loss.
+
+        Args:
+            share: multiplies the gradients: of several batches that one step sees, this one's part of
+                their samples.
+            step: without it gradients are only added up, for a later batch to step on.
+
+        Raises:
+            NetSplitError: batches of more kinds than `max_programs`, or one on which the model trains what it
+                did not train on the example; the model was changed meanwhile, which the split does not see.
+            WorkerError: a worker died, raised or hung.
+        """
+        if self._notice is not None:
+            self._notice.look()
+        batch = self.programs.batch(inputs, targets)
+        return self._open().train_batch(batch, share=share, step=step)
+
+    @property
+    def metrics(self) -> Any:
+        """What came beside the loss on the last batch, in its own structure: means over the samples.
+
+        None where the loss comes alone.
+        """
+        return self.runtime.metrics
+
+    def measure_batch(
+        self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
+    ) -> tuple[float, Timeline]:
+        """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
+        batch = self.programs.batch(inputs, targets)
+        return self._open().measure(batch, None, bytes_too, share=share, step=step)
+
+    def predict(self, inputs: Any) -> Any:
+        """The model's output in evaluation mode, in the model's own structure, for any number of samples.
+
+        Inputs are as in training, of any shapes: docs/batches.md. Up to a micro-batch they are computed at
+        once; more in micro-batches, where each output has rows of its own for every sample.
+
+        Raises:
+            NetSplitError: inputs of more kinds than `max_programs`, or on which the model cannot be captured.
+            WorkerError: a worker died, raised or hung.
+        """
+        batch = self.programs.batch(inputs)
+        runtime = self._open()
+        parts = self.programs.parts(batch)
+        return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
+
+    def evaluate(self, batches: Iterable[Pair], metric: Metric = correct) -> float:
+        """Mean of a metric over batches; the share of right classes by default.
+
+        Args:
+            metric: `(outputs, targets)` of a batch to (sum, count); both in the structures of model and data.
+        """
+        total, count = 0.0, 0
+        for inputs, targets in batches:
+            value, n = metric(self.predict(inputs), targets)
+            total, count = total + value, count + n
+        if count == 0:
+            raise NetSplitError("there is nothing to evaluate: the data has no batch.")
+        return total / count
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Present parameters and buffers under the plain model's own keys, on the CPU.
+
+        Raises:
+            WorkerError: the workers that held them are gone.
+        """
+        return self._plain(self._open().state())
+
+    def ema_state_dict(self) -> dict[str, Tensor]:
+        """`state_dict` with the moving averages of trained parameters in their place; buffers as they are.
+
+        Raises:
+            NetSplitError: the model was not made with ``ema_decay``.
+        """
+        if self.runtime.rule.ema_decay is None:
+            raise NetSplitError(
+                "this model keeps no averages: give ema_decay, as in parallelize(ema_decay=0.999)."
+            )
+        return self._plain(self._open().state(averaged=True))
+
+    def load_state_dict(
+        self, state: Mapping[str, Tensor], strict: bool = True
+    ) -> tuple[list[str], list[str]]:
+        """Take parameters and buffers by the plain model's keys; of a tied one the last of its names counts.
+
+        The optimiser, the scheduler and averages stay as they are.
+
+        Args:
+            strict: the keys must be exactly the model's.
+
+        Returns:
+            The model's keys that are missing in `state`, and those of `state` that the model does not have.
+
+        Raises:
+            NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed then.
+        """
+        plain = self.model.state_dict()
+        missing, unknown = [k for k in plain if k not in state], [k for k in state if k not in plain]
+        if strict and (missing or unknown):
+            what = f"has no '{missing[0]}'" if missing else f"has '{unknown[0]}', which the model does not"
+            count = len(missing) + len(unknown)
+            raise NetSplitError(
+                f"the state {what} ({count} keys differ): give one of this model, or strict=False."
+            )
+        given = {k: state[k] for k in plain if k in state and isinstance(plain[k], Tensor)}
+        for k, value in given.items():
+            if not isinstance(value, Tensor) or value.shape != plain[k].shape:
+                found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise NetSplitError(
+                    f"the state's '{k}' is {found}, and {tuple(plain[k].shape)} in this model."
+                )
+        names, placed = self._names(), self._placed()
+        with torch.no_grad():
+            for k in given.keys() - placed:
+                plain[k].copy_(given[k])
+        values = {names.get(k, k): value.detach().cpu() for k, value in given.items() if k in placed}
+        self._open().put(values)
+        return missing, unknown
+
+    @property
+    def learning_rate(self) -> list[float]:
+        """Of each of the optimiser's groups; set it to a number for all, or to one for each.
+
+        A scheduler that is stepped goes on from there as it does in plain PyTorch.
+
+        Raises:
+            NetSplitError: numbers below 0, or not as many as groups.
+        """
+        return self._open().learning_rates
+
+    @learning_rate.setter
+    def learning_rate(self, rates: float | Sequence[float]) -> None:
+        count = len(self._open().learning_rates)
+        every = [float(rates)] * count if isinstance(rates, int | float) else [float(rate) for rate in rates]
+        if len(every) != count or not all(0 <= rate < math.inf for rate in every):
+            raise NetSplitError(f"learning_rate is {rates}: give a number of at least 0, or {count} of them.")
+        self._open().learning_rates = every
+
+    @property
+    def stepped_rates(self) -> tuple[float, ...]:
+        """The learning rates of the optimiser's groups, as they were in the last step."""
+        return tuple(self.runtime.rates)
+
+    def check_length(self, epochs: int, steps_per_epoch: int) -> None:
+        """Refuse a scheduler that ends before a training does.
+
+        Raises:
+            ConfigError: it says how many steps there are.
+        """
+        rate, optimizer = self.runtime.rule.learning_rate, self.runtime.optimizer
+        if rate is not None and isinstance(optimizer, ForModel):
+            rate.check_steps(optimizer, epochs * (steps_per_epoch if rate.every == "step" else 1))
+
+    def end_epoch(self, loss: float) -> None:
+        """Step a scheduler that is stepped every epoch, where there is one; `loss` is the epoch's mean."""
+        rate = self.runtime.rule.learning_rate
+        if rate is not None and rate.every == "epoch":
+            self.step_scheduler(loss)
+
+    def step_scheduler(self, loss: float | None = None) -> None:
+        """Step a scheduler that is stepped every epoch; `netsplit.training.epochs.fit` does it by itself.
+
+        Args:
+            loss: for ``ReduceLROnPlateau``.
+
+        Raises:
+            NetSplitError: there is no such scheduler, or `loss` is missing.
+        """
+        rate = self.runtime.rule.learning_rate
+        if rate is None or rate.every != "epoch":
+            why = "none was given" if rate is None else "its scheduler is stepped with every optimiser step"
+            raise NetSplitError(
+                f"this model has no scheduler to step ({why}): give netsplit.LearningRate(…, every='epoch')."
+            )
+        rate.check_loss(loss)
+        self._open().step_scheduler(loss)
+
+    def save(self, path: str | Path) -> None:
+        """Write `state_dict` to a file that `torch.load` reads, whole or not at all."""
+        save_state(self.state_dict(), path)
+
+    def save_checkpoint(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write all that training needs to go on, whole or not at all: docs/checkpoints.md.
+
+        Args:
+            folder: of this one checkpoint; what is there is replaced.
+            extra: values that JSON takes, given back by `load_checkpoint`.
+
+        Raises:
+            NetSplitError: it cannot be written.
+            WorkerError: a worker died.
+        """
+        self._open().save_checkpoint(Path(folder).absolute(), extra or {}, self._own_state())
+
+    def load_checkpoint(self, folder: str | Path) -> dict[str, Any]:
+        """Go on where a checkpoint stands, whatever placement or number of devices it was saved under.
+
+        Hyperparameters are the checkpoint's, and random operators go on drawing as its training would have;
+        the state of this process's generator is set too.
+
+        Returns:
+            What was given as `extra`.
+
+        Raises:
+            NetSplitError: there is no whole checkpoint, it is of another model or another optimiser.
+        """
+        place = Path(folder).absolute()
+        extra = read_extra(place)
+        check_fits(place, self._needed())
+        changed = self._open().load_checkpoint(place)
+        draws = load_draws(place, self.runtime.draws.seed)
+        if draws.seed != self.runtime.draws.seed:
+            changed.append(f"seed {self.runtime.draws.seed} of what is drawn becomes {draws.seed}")
+        self.runtime.draws = draws
+        if changed:
+            log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
+        own = self._own_state()
+        load_own(place, own)
+        self._open().put({k: own[f"model.{k}"] for k in self._open().late})
+        torch.set_rng_state(own["rng.controller"])
+        return extra
+
+    def summary(self) -> str:
+        """What was decided, predicted and where the operators are."""
+        return self._summary
+
+    def close(self) -> None:
+        """Stop the workers that were started for this model."""
+        if self._on_close is not None:
+            self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> DistributedRuntime:
+        """The runtime, as long as the workers live: what was on them cannot be had any more."""
+        if not self.runtime.pool.connections:
+            raise WorkerError("the workers of this model are gone: it was closed, or one of them failed.")
+        return self.runtime
+
+    def _needed(self) -> dict[str, Kind]:
+        """Every name that a checkpoint of this model has."""
+        found = {name: kind_of(tensor) for name, tensor in self.model.state_dict().items()}
+        for k, init in self.graph.initializers.items():
+            if k not in self.graph.constants:
+                found |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
+        return found
+
+    def _own_state(self) -> State:
+        """What training needs on no device: tensors it does not use, and where random numbers stand."""
+        placed = self._placed()
+        rest = {k: t.detach() for k, t in self.model.state_dict().items() if k not in placed}
+        for k, tensor in self._open().late_state().items():
+            rest[k].copy_(tensor)
+        state = {f"model.{k}": t for k, t in rest.items()}
+        return {**state, "rng.controller": torch.get_rng_state(), **draws_state(self.runtime.draws)}
+
+    def _names(self) -> dict[str, str]:
+        """Further name of a tied tensor -> that which its initializer has."""
+        return {alias: init.name for init in self.graph.initializers.values() for alias in init.aliases}
+
+    def _placed(self) -> set[str]:
+        """Names of the tensors that training has on devices."""
+        return {name for k, init in self.graph.initializers.items() for name in (k, *init.aliases)}
+
+    def _plain(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Initializers as the plain model's state."""
+        names, plain = self._names(), self.model.state_dict()
+        return {key: trained.get(names.get(key, key), plain[key].detach().cpu()) for key in plain}

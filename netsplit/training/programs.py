@@ -1,0 +1,176 @@
+"""The programs of a placed model: one for each kind of batch, made when such a batch is first seen.
+
+batch ──► known? ──yes──► its program
+            └──no──► captured at its shapes ──► placed as its likes in training ──► compiled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.batch import Batch
+from netsplit.graph.ir import Graph
+from netsplit.program.compile import compile_program
+from netsplit.program.inference import inference_placement, like_priority
+from netsplit.program.instructions import Program
+from netsplit.program.resize import with_tail
+
+if TYPE_CHECKING:
+    from netsplit.experiment.session import Plan
+
+__all__ = ["Part", "Programs"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a batch: its program, and how many of its samples count, of those it is filled up to."""
+
+    batch: Batch
+    count: int
+    program: Program
+
+
+@dataclass
+class Programs:
+    """Training and inference programs of a plan."""
+
+    plan: Plan
+    _trained: dict[Hashable, Program] = field(default_factory=dict)
+    _predicting: dict[Hashable, Program] = field(default_factory=dict)
+
+    def batch(self, inputs: Any, targets: Any = None) -> Batch:
+        """Flat; tensors are cut as those of the first batch of the same structure were."""
+        found = Batch.of(inputs, targets, known=self.plan.study.known)
+        if found.samples == 0:
+            raise NetSplitError("there is nothing to compute: the batch has no sample.")
+        return found
+
+    def training(self, batch: Batch) -> Program:
+        """For a batch of any shapes and any number of samples: whole micro-batches, and one with the rest.
+
+        Raises:
+            NetSplitError: there are too many programs already, or the model trains something else on such
+                a batch.
+        """
+        key = batch.key, batch.samples
+        if key not in self._trained:
+            study = self.plan.study
+            usual = study.key is None or batch.key == study.key
+            if usual and batch.samples == study.batch_size:
+                self._trained[key] = self.plan.program
+            else:
+                study.captures.require_room(self._trained, batch, "training")
+                self._trained[key] = self._resized(batch) if usual else self._other(batch)
+        return self._trained[key]
+
+    def parts(self, batch: Batch) -> Iterator[Part]:
+        """A batch of any number of samples, in parts that have programs; `joined` undoes that.
+
+        Up to a micro-batch it is computed at its own size. A larger one is cut where every output has rows
+        of its own for each sample, the last part filled up to a micro-batch, and computed whole where not.
+        """
+        study, captures = self.plan.study, self.plan.study.captures
+        size = study.graph.batch_size
+        small = batch.samples <= size
+        if small and captures.is_full() and captures.known_dims(batch) is not None:
+            yield Part(batch.filled(size), batch.samples, self._inference(batch.filled(size), 1))
+        elif small or captures.output_dims(batch, size) is None:
+            yield Part(batch, batch.samples, self._inference(batch, 1))
+        else:
+            most = size * self.plan.program.microbatches
+            start = 0
+            while start < batch.samples:
+                part = batch.rows(start, start + most)
+                full = part.samples // size
+                part = part.rows(0, full * size) if full else part
+                filled = part if full else part.filled(size)
+                yield Part(filled, part.samples, self._inference(filled, max(full, 1)))
+                start += part.samples
+
+    def joined(self, found: list[tuple[Part, list[list[Tensor]]]]) -> Any:
+        """The model's output for a whole batch, of what every micro-batch of its parts gave."""
+        part, parts = found[0]
+        spec = part.program.graph.output_spec
+        if len(found) == 1 and len(parts) == 1 and part.count == part.batch.samples:
+            return spec.build(parts[0])
+        dims = self.plan.study.captures.known_dims(part.batch)
+        assert dims is not None
+        joined = []
+        for j, dim in enumerate(dims):
+            own = []
+            for each, tensors in found:
+                whole = torch.cat([outputs[j] for outputs in tensors], dim)
+                own.append(whole.narrow(dim, 0, whole.shape[dim] * each.count // each.batch.samples))
+            joined.append(torch.cat(own, dim))
+        return spec.build(joined)
+
+    def _resized(self, batch: Batch) -> Program:
+        """For the shapes of the plan, and another number of samples."""
+        study = self.plan.study
+        full, rest = divmod(batch.samples, study.graph.batch_size)
+        program = study.program(self.plan.placement, full + bool(rest))
+        if not rest:
+            return program
+        part = batch.rows(full * study.graph.batch_size, batch.samples)
+        return with_tail(program, study.graph, study.captures.training(part, study.graph.batch_size, True))
+
+    def _other(self, batch: Batch) -> Program:
+        """For shapes of its own."""
+        study, placement = self.plan.study, self.plan.placement
+        size = min(study.graph.batch_size, batch.samples)
+        full, rest = divmod(batch.samples, size)
+        graph = study.captures.training(batch.rows(0, size), size)
+        self._require_same_parameters(graph)
+        program = compile_program(
+            graph,
+            self._placed(graph),
+            like_priority(study.graph, graph, placement.priority),
+            study.cluster,
+            study.schedule.with_microbatches(full + bool(rest)),
+            replicas=placement.replicas,
+            shared_norm=study.rule.shared_norm,
+        )
+        if not rest:
+            return program
+        part = batch.rows(full * size, batch.samples)
+        return with_tail(program, graph, study.captures.training(part, size))
+
+    def _inference(self, batch: Batch, microbatches: int) -> Program:
+        key = batch.key, batch.samples, microbatches
+        if key not in self._predicting:
+            study = self.plan.study
+            graph = study.captures.inference(batch.rows(0, batch.samples // microbatches))
+            schedule = study.schedule.with_microbatches(microbatches)
+            self._predicting[key] = compile_program(
+                graph, self._placed(graph), graph.position, study.cluster, schedule, training=False
+            )
+        return self._predicting[key]
+
+    def _placed(self, graph: Graph) -> dict[str, str]:
+        """Every node where its like in training is, and where its parameters are."""
+        study, device_of = self.plan.study, self.plan.placement.device_of
+        where = inference_placement(study.graph, graph, device_of)
+        homes = {k: device_of[node.name] for node in study.graph for k in node.initializers}
+        for node in graph:
+            for k in node.initializers:
+                if homes.setdefault(k, where[node.name]) != where[node.name]:
+                    raise NetSplitError(
+                        f"on a batch of these shapes the model uses '{k}' together with what is on another "
+                        "device: give parallelize an example batch of these shapes."
+                    )
+        return where
+
+    def _require_same_parameters(self, graph: Graph) -> None:
+        known = self.plan.study.graph.initializers
+        new = [k for k, init in graph.initializers.items() if init.requires_grad and k not in known]
+        if new:
+            raise NetSplitError(
+                f"on a batch of these shapes the model trains '{new[0]}', which it did not use on the "
+                "example batch: give parallelize an example on which it uses all that is to be trained."
+            )
