@@ -26,7 +26,7 @@ from netsplit.partition.base import Partitioner, Placement, Problem, SolverRepor
 from netsplit.partition.common.priority import topological_priority
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.instructions import Program
-from netsplit.runtime.worker import Worker
+from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.parallel import ParallelModel

@@ -14,9 +14,9 @@ from torch import nn
 from benchmarks._subjects import Subject
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
-from netsplit.graph.step import capture
-from netsplit.profile.compute import Profiler, settle
+from netsplit.graph.recording.step import capture
 from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import calibrate_rates, operator_class, predicted_seconds
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._subjects import Subject
-from netsplit.runtime.launch import KEPT_MEMORY
+from netsplit.runtime.workers.launch import KEPT_MEMORY
 
 __all__ = ["OPTIMIZER", "Plain", "TorchPipeline"]
 

@@ -28,19 +28,19 @@ __version__ = "0.1.0"
 install()
 
 _HOME = {
-    "Arguments": "netsplit.graph.batch",
+    "Arguments": "netsplit.graph.batches.batch",
     "LearningRate": "netsplit.optim.learning_rate",
     "NetSplitError": "netsplit.errors",
     "ParallelModel": "netsplit.training.parallel",
     "ParameterGroups": "netsplit.optim.optimizers",
     "Session": "netsplit.experiment.session",
     "cpu_cluster": "netsplit.api",
-    "draws": "netsplit.graph.plain_draws",
+    "draws": "netsplit.graph.random_draws.plain_draws",
     "from_onnx": "netsplit.graph.onnx",
     "local_cluster": "netsplit.cluster.local",
     "parallelize": "netsplit.api",
-    "per_sample": "netsplit.graph.batch",
-    "shared": "netsplit.graph.batch",
+    "per_sample": "netsplit.graph.batches.batch",
+    "shared": "netsplit.graph.batches.batch",
 }
 
 

@@ -12,12 +12,12 @@ from torch import nn
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import ConfigError
 from netsplit.experiment.session import Session
-from netsplit.graph.calls import Loss
+from netsplit.graph.batches.calls import Loss
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
 from netsplit.partition import METHODS, Partitioner
+from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.profile.measured import default_folder
-from netsplit.profile.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.training.captures import MAX_PROGRAMS

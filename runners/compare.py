@@ -171,8 +171,8 @@ def _comparison(
     from netsplit.experiment.forecast import forecast
     from netsplit.experiment.session import Session
     from netsplit.optim.optimizers import for_model
+    from netsplit.profile.measure.optimizer import check_optimizer
     from netsplit.profile.measured import default_folder
-    from netsplit.profile.optimizer import check_optimizer
     from runners._progress import ConsoleProgress
 
     torch.manual_seed(settings.seed)

@@ -99,7 +99,7 @@ def job(cfg: DictConfig) -> float:
     write_trace(folder / "trace.json", timeline, program=program)
     written = "trace.json"
     if settings.picture:
-        from netsplit.tracking.timeline_figure import timeline_figure
+        from netsplit.tracking.pictures.timeline_figure import timeline_figure
 
         timeline_figure(timeline, None, folder / "timeline.png")
         written = "trace.json and timeline.png"

@@ -15,3 +15,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One MLflow database for the whole session: creating it takes seconds."""
+    from netsplit.tracking.database import open_client
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'outputs' / 'mlflow.db'}"
+    open_client(uri)
+    return uri

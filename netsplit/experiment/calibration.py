@@ -21,25 +21,25 @@ from torch import Tensor
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.experiment.trial_run import Fit, Rehearsal, fitted
 from netsplit.graph.ir import Graph
-from netsplit.profile.compute import Profiler, settle
 from netsplit.profile.costs import Costs
-from netsplit.profile.measured import Measured, ProfileCache, profile_digest
-from netsplit.profile.messages import copy_seconds_per_byte
-from netsplit.profile.optimizer import (
+from netsplit.profile.measure.compute import Profiler, settle
+from netsplit.profile.measure.messages import copy_seconds_per_byte
+from netsplit.profile.measure.optimizer import (
     accumulate_seconds_per_byte,
     describe_optimizer,
     optimizer_alpha,
     step_seconds_per_byte,
 )
-from netsplit.profile.overhead import instruction_seconds, trivial_step
+from netsplit.profile.measure.overhead import instruction_seconds, trivial_step
+from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.speed import reference_seconds
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.share import OptimizerFactory, Share
 from netsplit.runtime.transport import LocalTransport, ProcessTransport
-from netsplit.runtime.worker import Worker
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
 
 __all__ = ["Calibration", "calibrate", "located"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from netsplit.files import write_text
-from netsplit.tracking.drawing import colours_of, new_figure, save, tint
+from netsplit.tracking.pictures.drawing import colours_of, new_figure, save, tint
 from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
 from netsplit.tracking.tags import PUBLISHED
 

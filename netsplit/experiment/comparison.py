@@ -37,7 +37,6 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import Comparison as ParentRun
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
-from netsplit.tracking.figures import link_figure
 from netsplit.tracking.metrics import (
     epoch_metrics,
     iteration_metrics,
@@ -46,7 +45,8 @@ from netsplit.tracking.metrics import (
     solver_summary,
     timeline_summary,
 )
-from netsplit.tracking.timeline_figure import timeline_figure
+from netsplit.tracking.pictures.figures import link_figure
+from netsplit.tracking.pictures.timeline_figure import timeline_figure
 from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
 from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History

@@ -16,17 +16,17 @@ from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment, each_method, tags_of
 from netsplit.experiment.records import Comparison, record_study, row_of, write_plan
 from netsplit.experiment.session import Study
-from netsplit.graph.step import capture
+from netsplit.graph.recording.step import capture
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.base import Partitioner
 from netsplit.planning.workload import Workload
-from netsplit.profile.optimizer import optimizer_alpha
+from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.predict import predicted_costs, unknown_in_words
 from netsplit.runtime.share import UpdateRule
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 from netsplit.tracking.metrics import solver_summary, timeline_summary
-from netsplit.tracking.timeline_figure import timeline_figure
+from netsplit.tracking.pictures.timeline_figure import timeline_figure
 
 __all__ = ["PLANNED", "forecast", "study_of"]
 

@@ -12,8 +12,8 @@ from netsplit.experiment.session import Plan, Study
 from netsplit.files import write_text
 from netsplit.formats.own import save_workload
 from netsplit.tracking import ComparisonRow, MethodRun, markdown, outline
-from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
-from netsplit.tracking.graph_figure import graph_figure
+from netsplit.tracking.pictures.figures import TrainingCurve, comparison_figure, training_figure
+from netsplit.tracking.pictures.graph_figure import graph_figure
 from netsplit.training.history import History
 
 __all__ = ["Comparison", "capacities", "record_comparison", "record_study", "row_of", "write_plan"]

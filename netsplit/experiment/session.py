@@ -25,8 +25,8 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located
-from netsplit.graph.batch import Batch
-from netsplit.graph.calls import Loss
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
@@ -42,9 +42,9 @@ from netsplit.program.instructions import Program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
-from netsplit.runtime.worker import Worker
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.captures import MAX_PROGRAMS, Captures, checked_capture

@@ -27,15 +27,15 @@ import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.batch import Batch
+from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.simulate import simulate
 
 __all__ = ["Fit", "Rehearsal", "fitted", "in_turns"]

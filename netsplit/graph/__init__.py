@@ -6,16 +6,16 @@ What needs torch is imported when first used, so that rooms which only read grap
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from netsplit.graph.deferrable import deferrable_nodes
+from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.files import dumps, load, loads, save
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
 if TYPE_CHECKING:
-    from netsplit.graph.deferred import WeightGradients
+    from netsplit.graph.deferral.deferred import WeightGradients
     from netsplit.graph.module import initial_values, rebuild
-    from netsplit.graph.plain_draws import draws
-    from netsplit.graph.random import DrawKey, run_microbatch
-    from netsplit.graph.step import capture, capture_inference
+    from netsplit.graph.random_draws.plain_draws import draws
+    from netsplit.graph.random_draws.random import DrawKey, run_microbatch
+    from netsplit.graph.recording.step import capture, capture_inference
 
 __all__ = [
     "DrawKey",
@@ -38,14 +38,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "DrawKey": "random",
-    "WeightGradients": "deferred",
-    "capture": "step",
-    "capture_inference": "step",
-    "draws": "plain_draws",
+    "DrawKey": "random_draws.random",
+    "WeightGradients": "deferral.deferred",
+    "capture": "recording.step",
+    "capture_inference": "recording.step",
+    "draws": "random_draws.plain_draws",
     "initial_values": "module",
     "rebuild": "module",
-    "run_microbatch": "random",
+    "run_microbatch": "random_draws.random",
 }
 
 

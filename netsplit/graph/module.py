@@ -15,12 +15,12 @@ from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.deferrable import deferrable_nodes, weight_operand
-from netsplit.graph.deferred_calls import CALLS, PRODUCTS, lowered
+from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
+from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, lowered
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of, resolve
-from netsplit.graph.random import drawing_as_now, drawn, node_draws
-from netsplit.graph.stand_ins import named_tensors
+from netsplit.graph.random_draws.random import drawing_as_now, drawn, node_draws
+from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.template import decode
 
 __all__ = ["initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]

@@ -11,8 +11,8 @@ from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.memory import memory_of, node_weight_bytes, static_bytes
 
 if TYPE_CHECKING:
-    from netsplit.profile.compute import Profiler, profile_compute
-    from netsplit.profile.optimizer import optimizer_alpha, step_seconds_per_byte
+    from netsplit.profile.measure.compute import Profiler, profile_compute
+    from netsplit.profile.measure.optimizer import optimizer_alpha, step_seconds_per_byte
     from netsplit.profile.speed import reference_seconds
 
 __all__ = [

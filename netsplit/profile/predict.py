@@ -16,11 +16,11 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from netsplit.cluster.rates import Rates, crowding
-from netsplit.graph.deferrable import deferrable_nodes
+from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, NodeSeconds
-from netsplit.profile.flops import Work, node_work, operator_class, step_bytes
-from netsplit.profile.roofline_classes import unknown_operators
+from netsplit.profile.roofline.classes import unknown_operators
+from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes
 
 __all__ = [
     "PASSES",
@@ -110,6 +110,6 @@ def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]],
     Raises:
         ValueError: no profile.
     """
-    from netsplit.profile.roofline_fit import fitted_rates
+    from netsplit.profile.roofline.fit import fitted_rates
 
     return fitted_rates(profiles, name)

@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from torch.nn import functional
 
-from netsplit.profile.clock import Clock, worker_conditions
+from netsplit.profile.measure.clock import Clock, worker_conditions
 
 __all__ = ["reference_seconds"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from netsplit.errors import ConfigError
 from netsplit.files import check_replaceable, write_text
-from netsplit.report.groups import grouped
 from netsplit.report.page import html_page
-from netsplit.report.read import read_report
-from netsplit.report.results import (
+from netsplit.report.records.groups import grouped
+from netsplit.report.records.read import read_report
+from netsplit.report.records.results import (
     ComparisonResult,
     EpochFigures,
     Group,

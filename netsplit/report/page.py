@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from netsplit.report.bars import series
-from netsplit.report.charts import fidelity_chart, throughput_chart
-from netsplit.report.facts import lead_of_group, left_out_of
 from netsplit.report.markup import Element, breakable, element, text_of
-from netsplit.report.results import ComparisonResult, Group, Report
+from netsplit.report.pictures.bars import series
+from netsplit.report.pictures.charts import fidelity_chart, throughput_chart
+from netsplit.report.records.facts import lead_of_group, left_out_of
+from netsplit.report.records.results import ComparisonResult, Group, Report
 from netsplit.report.sections import comparison_section, legend, legend_of, study_section
 from netsplit.report.style import SCRIPT, STYLE
 from netsplit.report.tables import cross_table

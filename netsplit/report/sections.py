@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from netsplit.report.bars import mark
-from netsplit.report.charts import comparison_charts
-from netsplit.report.facts import (
+from netsplit.report.markup import Child, Element, element, link_to
+from netsplit.report.pictures.bars import mark
+from netsplit.report.pictures.charts import comparison_charts
+from netsplit.report.records.facts import (
     facts_of,
     failures_of,
     lead_of,
@@ -16,8 +17,7 @@ from netsplit.report.facts import (
     when_and_where,
     when_recorded,
 )
-from netsplit.report.markup import Child, Element, element, link_to
-from netsplit.report.results import ComparisonResult, Group, PictureFile, StudyRecord
+from netsplit.report.records.results import ComparisonResult, Group, PictureFile, StudyRecord
 from netsplit.report.tables import (
     Column,
     epoch_table,

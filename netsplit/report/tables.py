@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netsplit.report.markup import Child, Element, breakable, clean, element, link_to
-from netsplit.report.results import ComparisonResult, MethodResult, StudyRecord
+from netsplit.report.records.results import ComparisonResult, MethodResult, StudyRecord
 from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
 
 __all__ = [

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from netsplit.report.facts import (
+from netsplit.report.markup import clean, link_to
+from netsplit.report.records.facts import (
     facts_of,
     lead_of,
     lead_of_group,
@@ -16,8 +17,7 @@ from netsplit.report.facts import (
     when_and_where,
     when_recorded,
 )
-from netsplit.report.markup import clean, link_to
-from netsplit.report.results import ComparisonResult, Group, MethodResult, Report, StudyRecord
+from netsplit.report.records.results import ComparisonResult, Group, MethodResult, Report, StudyRecord
 from netsplit.report.tables import Won
 from netsplit.report.units import NONE, OVER, as_given, decimals, fixed, moment
 from netsplit.tracking.table import ComparisonRow, markdown

@@ -14,19 +14,19 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.batch import Batch
-from netsplit.graph.random import DrawCounter, DrawKey
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.random_draws.random import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
-from netsplit.runtime.checkpoint import Holder
-from netsplit.runtime.checkpoint_files import Part, Refusal, State, refuse, write
+from netsplit.runtime.checkpoint.files import Part, Refusal, State, refuse, write
+from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import as_batch, loss_shares, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.memory_meter import MemoryMeter
-from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.recorder import merged
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import ProcessTransport
-from netsplit.runtime.worker import Worker
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event, Timeline
 
 __all__ = ["DistributedRuntime", "Resize"]

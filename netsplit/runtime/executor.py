@@ -21,9 +21,9 @@ from torch import Tensor
 
 from netsplit.errors import WorkerError
 from netsplit.graph.autocast import autocast_of
-from netsplit.graph.deferred import WeightGradients
+from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import Graph
-from netsplit.graph.random import DrawKey, drawing
+from netsplit.graph.random_draws.random import DrawKey, drawing
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import (
     Backward,

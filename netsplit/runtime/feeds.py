@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.batch import Batch
+from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Program
 

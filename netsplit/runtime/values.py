@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from netsplit.graph.deferred import WeightGradients
+from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import TRANSFER
 from netsplit.program.instructions import Program, Recv, Segment, Send
 from netsplit.runtime.pieces import Snapshot

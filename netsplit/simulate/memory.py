@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from netsplit.graph.deferrable import deferrable_nodes
+from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from netsplit.graph.deferrable import weight_operand
+from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Program, Segment

@@ -16,7 +16,7 @@ from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.graph.onnx.export import inference_model
 from netsplit.graph.onnx.read import graph_of
-from netsplit.graph.step import capture
+from netsplit.graph.recording.step import capture
 
 __all__ = ["WORKERS", "ByName", "ModelCase", "check_references"]
 

@@ -99,7 +99,7 @@ def _picture(
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import EngFormatter
 
-        from netsplit.tracking.drawing import PALETTE
+        from netsplit.tracking.pictures.drawing import PALETTE
 
         axes = figure.subplots()
         right = max(points[-1][0] for points in curves.values())

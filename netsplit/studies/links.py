@@ -140,7 +140,7 @@ def _picture(lines: Sequence[_Line], smallest: int, largest: int) -> Picture:
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import EngFormatter
 
-        from netsplit.tracking.drawing import PALETTE
+        from netsplit.tracking.pictures.drawing import PALETTE
 
         axes = figure.subplots()
         for index, line in enumerate(lines):

@@ -119,7 +119,7 @@ def _picture(rows: list[tuple[Cell, ...]]) -> Picture:
     found: list[tuple[Cell, ...]] = [(row[0], *(row[where.index(name)] for name in names)) for row in rows]
 
     def draw(figure: Figure) -> None:
-        from netsplit.tracking.drawing import PALETTE
+        from netsplit.tracking.pictures.drawing import PALETTE
 
         axes = figure.subplots()
         height = 0.8 / len(names)

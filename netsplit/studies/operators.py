@@ -16,9 +16,9 @@ from netsplit.data.loader import batches
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
-from netsplit.graph.step import as_tuple, capture
-from netsplit.profile.compute import profile_compute
+from netsplit.graph.recording.step import as_tuple, capture
 from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.measure.compute import profile_compute
 from netsplit.profile.predict import predicted_seconds
 from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.result import Cell, Column, Picture, StudyResult
@@ -177,7 +177,7 @@ def _row(label: str, each: TypeSeconds, whole: TypeSeconds) -> tuple[Cell, ...]:
 
 def _picture(panels: dict[str, list[TypeSeconds]]) -> Picture:
     def draw(figure: Figure) -> None:
-        from netsplit.tracking.drawing import KIND_COLOURS
+        from netsplit.tracking.pictures.drawing import KIND_COLOURS
 
         all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, (label, found) in zip(all_axes, panels.items(), strict=True):

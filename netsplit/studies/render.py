@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from netsplit.files import write_text
 from netsplit.studies.result import Cell, StudyResult
-from netsplit.tracking.drawing import new_figure, save
+from netsplit.tracking.pictures.drawing import new_figure, save
 
 if TYPE_CHECKING:
     from rich.table import Table

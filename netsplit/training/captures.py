@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.batch import Batch
-from netsplit.graph.calls import Loss
-from netsplit.graph.check import check_capture
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.check import check_capture
 from netsplit.graph.ir import Graph
-from netsplit.graph.step import capture, capture_inference
+from netsplit.graph.recording.step import capture, capture_inference
 
 __all__ = ["MAX_PROGRAMS", "Captures", "OutputDims", "checked_capture"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.runtime.checkpoint_files import is_complete
+from netsplit.runtime.checkpoint.files import is_complete
 
 __all__ = ["Checkpoints", "newest", "stable_folder"]
 

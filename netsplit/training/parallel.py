@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError
 from netsplit.files import write_atomically
+from netsplit.graph.checks.notice import Notice
 from netsplit.graph.ir import Graph
-from netsplit.graph.notice import Notice
 from netsplit.optim.optimizers import ForModel
-from netsplit.runtime.checkpoint import draws_state, load_draws, load_own
-from netsplit.runtime.checkpoint_files import Kind, State, check_fits, kind_of, read_extra
+from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
+from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.batch import Batch
+from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.program.compile import compile_program
 from netsplit.program.inference import inference_placement, like_priority

@@ -20,7 +20,7 @@ from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.cluster.rates_file import write_rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
-from netsplit.profile.flops import CLASSES, Pass
+from netsplit.profile.roofline.flops import CLASSES, Pass
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "cluster"
 LINK = LinkCost("10GB", 1e-5)

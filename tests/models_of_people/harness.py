@@ -20,10 +20,10 @@ import torch
 from netsplit.errors import NetSplitError
 from netsplit.experiment.session import Plan, Study
 from netsplit.graph import Graph, capture, draws, initial_values
-from netsplit.graph.batch import Batch
-from netsplit.graph.check import check_capture
-from netsplit.graph.random import node_draws
-from netsplit.graph.whole import ModuleCall
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.checks.check import check_capture
+from netsplit.graph.random_draws.random import node_draws
+from netsplit.graph.recording.whole import ModuleCall
 from netsplit.partition import Placement, SolverReport
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, Program, Schedule

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.measure.overhead import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache, default_folder, profile_digest
-from netsplit.profile.overhead import trivial_step
 
 NODES = ("mul",)
 MEASURED = Measured({"mul": NodeSeconds(1e-6, 2e-6, 5e-7)}, 1e-9, 3e-5, 1e-4, 1.1, 2e-10, 1e-4, 0.02, 5e-3)

@@ -23,18 +23,18 @@ from netsplit.errors import ConfigError
 from netsplit.formats import read_pipedream
 from netsplit.graph import Graph, capture
 from netsplit.graph.analyse import analyse
-from netsplit.graph.deferrable import deferrable_nodes
+from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.partition import METHODS
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, NodeSeconds
-from netsplit.profile.flops import Pass, step_bytes
 from netsplit.profile.predict import (
     calibrate_rates,
     predicted_costs,
     predicted_seconds,
     unknown_in_words,
 )
-from netsplit.profile.roofline_classes import unknown_operators
+from netsplit.profile.roofline.classes import unknown_operators
+from netsplit.profile.roofline.flops import Pass, step_bytes
 from netsplit.program import GPipe
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -13,7 +13,7 @@ from benchmarks import predictor
 from benchmarks._predictor_draws import draws
 from benchmarks._subjects import Subject, resnet, transformer
 from netsplit.graph import capture
-from netsplit.profile.flops import node_work, operator_class
+from netsplit.profile.roofline.flops import node_work, operator_class
 
 TINY = [
     Subject("resnet", partial(resnet, (1,), 4), (3, 8, 8), 1),

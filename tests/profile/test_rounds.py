@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from netsplit.graph import capture, initial_values
-from netsplit.graph.deferrable import deferrable_nodes
-from netsplit.profile.compute import Profiler, profile_compute, settle
-from netsplit.profile.optimizer import describe_optimizer
+from netsplit.graph.deferral.deferrable import deferrable_nodes
+from netsplit.profile.measure.compute import Profiler, profile_compute, settle
+from netsplit.profile.measure.optimizer import describe_optimizer
+from netsplit.profile.measure.split import AT_MOST, _spread
 from netsplit.profile.speed import reference_seconds
-from netsplit.profile.split import AT_MOST, _spread
 
 
 class Net(nn.Module):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.batch import per_sample, shared
+from netsplit.graph.batches.batch import per_sample, shared
 
 Give = Callable[[int, int, int], tuple[Any, Any]]  # seed, samples, length -> inputs, targets
 SIZE = 5

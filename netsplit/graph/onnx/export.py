@@ -21,7 +21,7 @@ from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
 from netsplit.graph.onnx.files import METADATA, require_onnx
 from netsplit.graph.onnx.symbolic import more_symbolics
-from netsplit.graph.step import as_tuple
+from netsplit.graph.recording.step import as_tuple
 
 __all__ = ["export_inference", "export_training", "inference_model"]
 

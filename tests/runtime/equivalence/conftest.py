@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from netsplit.cluster.local import LocalDevice, local_cluster
-from netsplit.runtime.pool import WorkerPool
+from netsplit.runtime.workers.pool import WorkerPool
 
 Pools = Callable[[int], WorkerPool]
 

@@ -25,8 +25,8 @@ from netsplit.program.schedules import (
 )
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
-from netsplit.runtime.pool import WorkerPool
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.runtime.workers.pool import WorkerPool
 from tests.nets import CASES, DRAWING, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of, placements
 from tests.runtime.references import Batch, Trained
 

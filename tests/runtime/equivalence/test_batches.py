@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import NetSplitError
 from netsplit.graph import initial_values
-from netsplit.graph.batch import Batch
+from netsplit.graph.batches.batch import Batch
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, OneFOneB, PipeDream, SingleBatch

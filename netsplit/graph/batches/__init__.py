@@ -1,0 +1,1 @@
+"""Batches, outputs and losses of any structure, as flat tensors and back."""

@@ -1,0 +1,190 @@
+"""A user's batch as flat tensors, and how it is cut into micro-batches; docs/batches.md has the rules.
+
+(inputs, targets) ──Batch.of──► tensors, of each the dimension of its samples ──rows──► a micro-batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from netsplit.errors import ConfigError
+from netsplit.graph.batches.tree import Marked, Tree, flatten
+
+__all__ = ["Arguments", "Batch", "per_sample", "shared"]
+
+
+@dataclass(frozen=True, init=False)
+class Arguments:
+    """Inputs or targets that are given as written: ``Arguments(x, mask=m)`` means ``model(x, mask=m)``."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        object.__setattr__(self, "args", args)
+        object.__setattr__(self, "kwargs", kwargs)
+
+
+def shared(tensor: Tensor) -> Any:
+    """Marks a tensor of a batch that every micro-batch gets whole, whatever its size."""
+    return Marked(tensor, None)
+
+
+def per_sample(tensor: Tensor, dim: int = 0) -> Any:
+    """Marks a tensor of a batch that is cut into micro-batches, along `dim`.
+
+    Raises:
+        ConfigError: it has no such dimension.
+    """
+    if not -tensor.ndim <= dim < tensor.ndim:
+        raise ConfigError(f"a tensor of shape {tuple(tensor.shape)} has no dimension {dim} for its samples.")
+    return Marked(tensor, dim % tensor.ndim)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and targets as flat tensors: those of the inputs first.
+
+    `dims[j]` is the dimension of tensor j along which the samples are; None: it is no sample's own, and
+    goes whole to every micro-batch.
+    """
+
+    tensors: tuple[Tensor, ...]
+    inputs: Tree
+    targets: Tree
+    dims: tuple[int | None, ...]
+    samples: int
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Any,
+        targets: Any = None,
+        dims: Sequence[int | None] | None = None,
+        known: dict[Hashable, tuple[int | None, ...]] | None = None,
+    ) -> Batch:
+        """From what a training loop has.
+
+        Without marks the number of samples is the first dimension of the first tensor of the inputs, and
+        tensors whose first dimension is as long are cut into micro-batches.
+
+        Args:
+            dims: those of every tensor, where they are known; marks go before them.
+            known: dims by structure, looked up and added to: a later batch is cut as the first was.
+
+        Raises:
+            ConfigError: no tensor, tensors that disagree about the number of samples, or one of a layout
+                that cannot be cut.
+        """
+        first, input_tree, marks = flatten(inputs)
+        second, target_tree, more = flatten(targets)
+        tensors, marks = [*first, *second], [*marks, *more]
+        if not first:
+            raise ConfigError(
+                "batch must hold tensors: the inputs have none; give arrays and numbers as tensors."
+            )
+        for tensor in tensors:
+            if tensor.layout is not torch.strided or tensor.is_nested:
+                raise ConfigError(
+                    f"batch has a tensor of layout {tensor.layout}: give it as a dense, padded tensor."
+                )
+        if known is not None and dims is None:
+            dims = _remembered(known, input_tree, target_tree)
+        found = _dims(tensors, marks, len(first), dims)
+        counts = {t.shape[d] for t, d in zip(tensors, found, strict=True) if d is not None and d < t.ndim}
+        wrong = [t for t, d in zip(tensors, found, strict=True) if d is not None and d >= t.ndim]
+        if len(counts) > 1 or wrong:
+            shapes = [tuple(t.shape) for t, d in zip(tensors, found, strict=True) if d is not None]
+            raise ConfigError(
+                f"batch has tensors of {sorted(counts)} samples (shapes {shapes}): inputs and targets need "
+                "the same number; mark what is not per sample with netsplit.shared."
+            )
+        if known is not None:
+            known.setdefault(input_tree.key, found[: len(first)])
+            known.setdefault((input_tree.key, target_tree.key), found)
+        return cls(tuple(tensors), input_tree, target_tree, found, counts.pop() if counts else 1)
+
+    @property
+    def structure(self) -> Hashable:
+        """All but the tensors: equal for batches that `dims` may be carried over between."""
+        return self.inputs.key, self.targets.key
+
+    @cached_property
+    def key(self) -> Hashable:
+        """All that a captured graph depends on, but for the number of samples."""
+        shapes = tuple(
+            (tuple(n for d, n in enumerate(t.shape) if d != dim), str(t.dtype), dim)
+            for t, dim in zip(self.tensors, self.dims, strict=True)
+        )
+        return self.structure, shapes
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """The samples from `start` to before `stop`; views."""
+        cut = tuple(
+            t if dim is None else t.narrow(dim, start, max(min(stop, self.samples) - start, 0))
+            for t, dim in zip(self.tensors, self.dims, strict=True)
+        )
+        return replace(self, tensors=cut, samples=max(min(stop, self.samples) - start, 0))
+
+    def filled(self, size: int) -> Batch:
+        """With copies of the last sample up to `size` samples."""
+        more = size - self.samples
+        if more <= 0:
+            return self
+        tensors = []
+        for t, dim in zip(self.tensors, self.dims, strict=True):
+            if dim is None:
+                tensors.append(t)
+                continue
+            last = t.narrow(dim, self.samples - 1, 1)
+            tensors.append(torch.cat([t, *([last] * more)], dim))
+        return replace(self, tensors=tuple(tensors), samples=size)
+
+    def own(self) -> Batch:
+        """With copies of the tensors, so that a graph's example keeps no larger batch alive."""
+        return replace(self, tensors=tuple(t.detach().clone() for t in self.tensors))
+
+    @property
+    def without_targets(self) -> Batch:
+        """The inputs alone, as prediction has them."""
+        n = self.inputs.count
+        return replace(self, tensors=self.tensors[:n], targets=flatten(None)[1], dims=self.dims[:n])
+
+    def given(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
+        """(inputs, targets) as the user has them, of these tensors."""
+        n = self.inputs.count
+        return self.inputs.build(tensors[:n]), self.targets.build(tensors[n:])
+
+
+def _remembered(
+    known: dict[Hashable, tuple[int | None, ...]], inputs: Tree, targets: Tree
+) -> tuple[int | None, ...] | None:
+    whole = known.get((inputs.key, targets.key))
+    return whole if whole is not None or targets.count else known.get(inputs.key)
+
+
+def _dims(
+    tensors: Sequence[Tensor], marks: Sequence[Marked | None], n: int, known: Sequence[int | None] | None
+) -> tuple[int | None, ...]:
+    """Of every tensor the dimension of the samples; the first `n` are of the inputs."""
+    marked = [(mark.dim,) if mark is not None else None for mark in marks]
+    if known is not None and len(known) == len(tensors):
+        return tuple(mark[0] if mark else dim for mark, dim in zip(marked, known, strict=True))
+    first = next(
+        (
+            t.shape[mark[0] if mark and mark[0] is not None else 0]
+            for t, mark in zip(tensors[:n], marked, strict=False)
+            if t.ndim and (mark is None or mark[0] is not None)
+        ),
+        None,
+    )
+    return tuple(
+        mark[0] if mark else (0 if t.ndim and first is not None and t.shape[0] == first else None)
+        for t, mark in zip(tensors, marked, strict=True)
+    )

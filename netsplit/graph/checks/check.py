@@ -1,0 +1,431 @@
+"""Whether a captured graph trains what the user's own model trains: both run on the same values.
+
+    twice:  plain model ── loss, gradients, buffers ─┐
+            captured graph ── the same ──────────────┴─ equal? else refused, with what differs first
+            (on other weights than at first; the second time other values, buffers as the first has left them)
+
+Two calls, since what a capture cannot see is what changes between them: counters, caches, values baked in.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import random
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph.autocast import autocast_of
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.check_parts import check_parts
+from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.module import initial_values, rebuild
+from netsplit.graph.operators import written_references
+from netsplit.graph.random_draws.plain_draws import draws
+from netsplit.graph.random_draws.random import DrawKey, run_microbatch
+from netsplit.graph.recording.keep import changed_state, kept, state_of
+from netsplit.graph.recording.observe import valid_other_values
+from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.recording.whole import ModuleCall
+from netsplit.graph.storage import storage_of
+from netsplit.graph.words import line_of, where_of
+
+__all__ = ["check_capture"]
+
+log = logging.getLogger(__name__)
+
+_MOST_OF_MEMORY = 0.8
+_SMALL = 2**28  # bytes
+_COPIES = 5  # of parameters: the captured step's, their gradients, the model's gradients, what is put back
+_ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
+_COARSE = 0.05  # at most, relative: for dtypes of few digits
+_SWITCH = "check=false trains the captured graph all the same"
+
+
+def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch) -> float | None:
+    """Compare; the seconds it took. None: the model has no values here.
+
+    Without the memory for that it is done module by module, which is logged with what it leaves out.
+
+    Args:
+        model, loss: as `graph` was captured from; left as they are.
+        batch: as the graph was captured at.
+
+    Raises:
+        CaptureError: the graph computes something else, or the model has state that no tensor holds; names
+            what differs first, and what usually causes it.
+    """
+    values = initial_values(model, graph, loss if isinstance(loss, nn.Module) else None)
+    if any(tensor.is_meta for tensor in (*values.values(), *batch.tensors)):
+        return None
+    activations = 2 * sum(v.nbytes for v in graph.variables.values())
+    need = _COPIES * sum(t.nbytes for t in values.values()) + activations
+    room = _MOST_OF_MEMORY * psutil.virtual_memory().available
+    start = time.perf_counter()
+    with _threads(1 if activations < _SMALL else torch.get_num_threads()):
+        if need > room:
+            _in_parts(model, loss, batch, room - activations, need)
+        else:
+            with kept(model, loss):
+                _Check(model, loss, graph, batch, values).run()
+    return time.perf_counter() - start
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Small operators gain nothing by threads, and on a busy machine wait for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, need: int) -> None:
+    def fits(module: nn.Module) -> bool:
+        return _COPIES * sum(t.nbytes for t in (*module.parameters(), *module.buffers())) <= room
+
+    def check(model: nn.Module, loss: Any, graph: Graph, batch: Batch) -> None:
+        with kept(model):
+            _Check(model, loss, graph, batch, initial_values(model, graph)).run()
+
+    blocks, missed = check_parts(model, loss, batch, fits, check)
+    log.warning(
+        "checking %s whole needs %.1f GiB: %d of its modules were checked one by one; not checked are "
+        "the loss, what lies between them, and %d parameters that are in none",
+        type(model).__name__, need / 2**30, blocks, missed,
+    )  # fmt: skip
+
+
+class _Check:
+    def __init__(
+        self, model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch, values: Mapping[str, Tensor]
+    ) -> None:
+        self.name = type(model).__name__
+        self.model, self.loss = model, loss
+        self.step = TrainingStep(model, loss, batch)
+        self.graph = graph
+        self.batch = batch
+        self.real = values
+        self.states = [state_of(model, loss)]
+        self.ours = {k: _own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
+
+    def run(self) -> None:
+        batches = (self.batch.tensors, valid_other_values(self.step, self.batch.tensors))
+        for call, tensors in enumerate(batches):
+            self._move_weights(call)
+            early = self._before_the_model(tensors) if call == 0 else None
+            with _no_other_draws(self.name):
+                plain = self._plain(call, tensors)
+            self.states.append(state_of(self.model, self.loss))
+            ours = self._captured(call, tensors) if early is None else early
+            self._compare(call, plain, ours)
+        changed = changed_state(*self.states[-2:])
+        if changed:
+            raise CaptureError(
+                f"{self.name} keeps state in Python: {_state_in_python(changed[0])}; {_SWITCH}."
+            )
+        if self._order_may_matter():
+            self._check_order(batches)
+
+    def _before_the_model(self, tensors: tuple[Tensor, ...]) -> list[Tensor] | None:
+        """The captured step where nothing has run yet, as on a worker: what stays whole may not lean on that.
+
+        None: it failed, which may be the batch's fault; the model shows.
+        """
+        try:
+            return self._captured(0, tensors)
+        except CaptureError:
+            for tensor in self.ours.values():
+                tensor.grad = None
+            return None
+
+    def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+        buffers = self._buffers()
+        try:
+            with torch.enable_grad(), self._stance():
+                with draws(self.graph, iteration=call), autocast_of(self.graph, "cpu"):
+                    outputs = self.step(*_copies(tensors))
+                outputs[0].backward()
+        except NetSplitError as error:
+            raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
+        except Exception as error:
+            raise CaptureError(
+                f"{self.name} does not train on this batch in plain PyTorch{where_of(error)}: "
+                f"{line_of(error)}; check the model and the batch."
+            ) from error
+        self._write_back(buffers)
+        return [t.detach() for t in outputs]
+
+    def _buffers(self) -> dict[str, tuple[nn.Module, str, Tensor]]:
+        return {
+            f"{path}.{key}".removeprefix("model.").lstrip("."): (module, key, tensor)
+            for path, module in self.step.named_modules()
+            if isinstance(module._buffers, dict)
+            for key, tensor in module._buffers.items()
+            if tensor is not None
+        }
+
+    def _write_back(self, before: Mapping[str, tuple[nn.Module, str, Tensor]]) -> None:
+        """Tensors that the model gave its buffers' names to, into the buffers: those are compared."""
+        after = self._buffers()
+        made = [name for name in after if name not in before]
+        if made:
+            raise CaptureError(
+                f"{self.name} makes the buffer '{made[0]}' in its forward: call the model once on a batch "
+                "before, so that it has it."
+            )
+        given = {
+            name: new.detach().clone() for name, (*_, new) in after.items() if new is not before[name][2]
+        }
+        for name, value in given.items():
+            module, key, old = before[name]
+            old.data = value
+            module._buffers[key] = old
+
+    def _stance(self) -> AbstractContextManager[Any]:
+        """Compiled functions compute the same as they are; but what stays whole may need the compiler."""
+        native = any(isinstance(call, ModuleCall) for call in self.graph.calls.values())
+        return nullcontext() if native else torch.compiler.set_stance("force_eager")
+
+    def _captured(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+        try:
+            with torch.enable_grad(), self._model_elsewhere():
+                # Code that stays whole begins anew: what it carries over is state that no tensor holds.
+                graph = _with_own_calls(self.graph)
+                module = rebuild(graph, self.ours)
+                found = run_microbatch(module, graph, _copies(tensors), DrawKey(iteration=call))
+                outputs = [found] if isinstance(found, Tensor) else list(found)
+                outputs[0].backward()
+        except Exception as error:
+            if "modified by an inplace operation" in str(error):
+                raise CaptureError(
+                    f"{self.name} writes into a tensor, or gives a buffer a new value, whose old value its "
+                    f"backward needs{where_of(error)}: compute with a copy (.clone()) of it."
+                ) from error
+            raise CaptureError(
+                f"the captured step of {self.name} does not run as the model does{where_of(error)}: "
+                f"{line_of(error)}; {self._cause()}."
+            ) from error
+        return [t.detach() for t in outputs]
+
+    @contextmanager
+    def _model_elsewhere(self) -> Iterator[None]:
+        """Code that stays whole must not find the model's own tensors: while it trains, they do not."""
+        initializers = self.graph.initializers
+        written = {
+            k for node in self.graph for tag, k in written_references(self.graph, node) if tag == "init"
+        }
+        moving = [
+            tensor
+            for k, tensor in self.real.items()
+            if (initializers[k].requires_grad or k in written) and k not in self.graph.constants
+        ]
+        hidden = [t for t in moving if self.graph.calls and (t.is_floating_point() or t.is_complex())]
+        values = [tensor.detach().clone() for tensor in hidden]
+        for tensor in hidden:
+            tensor.data.fill_(torch.nan)
+        try:
+            yield
+        finally:
+            for tensor, value in zip(hidden, values, strict=True):
+                tensor.data.copy_(value)
+
+    def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
+        when = "at the first step" if call == 0 else "at a second step, of other values"
+        for what, a, b in self._pairs(plain, ours):
+            difference = _difference(a, b)
+            if difference is None:
+                continue
+            if self.graph.calls and _has_nan(b) and not _has_nan(a):
+                raise CaptureError(
+                    f"{self.name} has code that stays whole ({self._whole()}) and reads parameters or "
+                    "buffers it is not given (from a closure, an object, a class), which train elsewhere: "
+                    "give them as arguments, or compute with them in the forward."
+                )
+            changed = changed_state(*self.states[-2:])
+            cause = _state_in_python(changed[0]) if call and changed else self._cause()
+            raise CaptureError(
+                f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
+                f"({difference}); {cause}; {_SWITCH}."
+            )
+
+    def _pairs(
+        self, plain: list[Tensor], ours: list[Tensor]
+    ) -> Iterator[tuple[str, Tensor | None, Tensor | None]]:
+        yield "the loss", plain[0], ours[0]
+        for i, (a, b) in enumerate(zip(plain[1:], ours[1:], strict=True)):
+            yield f"metric {i}", a, b
+        assigned = named_tensors(self.model, self.loss)  # a buffer may be another tensor after a forward
+        for k, tensor in self.real.items():
+            if tensor.requires_grad or self.graph.initializers[k].requires_grad:
+                yield f"the gradient of '{k}'", tensor.grad, self.ours[k].grad
+            elif k not in self.graph.constants:
+                yield f"buffer '{k}'", assigned[k], self.ours[k]
+        known = {k for init in self.graph.initializers.values() for k in (init.name, *init.aliases)}
+        for k, p in self.model.named_parameters():
+            if k not in known:
+                yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
+
+    def _order_may_matter(self) -> bool:
+        """Whether something that all micro-batches see is written, and read by others than its writers.
+
+        Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
+        """
+        if self.graph.calls:
+            return True
+        writers: dict[str, set[str]] = {}
+        for node in self.graph:
+            for tag, k in written_references(self.graph, node):
+                place = INITIALIZER + k if tag == "init" else storage_of(self.graph, k)
+                if place.startswith(INITIALIZER):
+                    writers.setdefault(place, set()).add(node.name)
+        return any(self._touching(place) - names for place, names in writers.items())
+
+    def _touching(self, place: str) -> set[str]:
+        """Nodes that read an initializer, or a view of it."""
+        name = place.removeprefix(INITIALIZER)
+        found = {node.name for node in self.graph if name in node.initializers}
+        for variable in self.graph.variables.values():
+            if variable.alias_of == place:
+                found |= set(variable.consumers)
+        return found
+
+    def _check_order(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
+        """Pipelines compute forwards of later micro-batches before backwards of earlier ones."""
+        one_by_one = self._two_in_flight(batches, together=False)
+        together = self._two_in_flight(batches, together=True)
+        for k, (a, b) in enumerate(zip(one_by_one, together, strict=True)):
+            name = list(self.ours)[k // 2]
+            what = f"the gradient of '{name}'" if k % 2 else f"'{name}'"
+            difference = _difference(a, b)
+            if difference is not None:
+                raise CaptureError(
+                    f"{self.name} depends on the order of micro-batches' forwards and backwards, which a "
+                    f"pipeline changes: {what} differs ({difference}); usually a buffer is written whose "
+                    f"old value its backward needs; {_SWITCH}."
+                )
+
+    def _two_in_flight(self, batches: Sequence[tuple[Tensor, ...]], together: bool) -> list[Tensor | None]:
+        ours = {k: _own(t, self.graph.initializers[k].requires_grad) for k, t in self.real.items()}
+        graph = _with_own_calls(self.graph)
+        module = rebuild(graph, ours)
+        waiting = []
+        try:
+            with torch.enable_grad():
+                for i, tensors in enumerate(batches):
+                    found = run_microbatch(module, graph, _copies(tensors), DrawKey(microbatch=i))
+                    waiting.append(found if isinstance(found, Tensor) else found[0])
+                    if not together:
+                        waiting.pop().backward()
+                for loss in waiting:
+                    loss.backward()
+        except Exception as error:
+            raise CaptureError(
+                f"{self.name} cannot be computed with two micro-batches in flight, as a pipeline has them"
+                f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "
+                f"the forward; {_SWITCH}."
+            ) from error
+        return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]
+
+    def _move_weights(self, call: int) -> None:
+        """As an optimiser would, alike in both; at first too, where copies may still equal the weights."""
+        generator = torch.Generator().manual_seed(2 + call)
+        for k, tensor in self.real.items():
+            if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
+                size = 0.01 * float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+                noise = torch.randn(tensor.shape, generator=generator) * size
+                moved = tensor.detach() + noise.to(tensor.dtype).to(tensor.device)
+                tensor.data.copy_(moved)
+                self.ours[k].data.copy_(moved)
+
+    def _whole(self) -> str:
+        return ", ".join(sorted({call.__name__ for call in self.graph.calls.values()}))
+
+    def _cause(self) -> str:
+        kept = (
+            f"a custom autograd function or module kept whole ({self._whole()}), " if self.graph.calls else ""
+        )
+        return (
+            f"usual causes are {kept}state in Python (counters, caches, attributes that change), values "
+            "taken out of tensors, .data or detached copies of weights, and hooks"
+        )
+
+
+def _state_in_python(name: str) -> str:
+    return (
+        f"{name} is another after every step, which a captured step cannot follow: keep it in a buffer "
+        "(register_buffer), and compute with tensors, or take it out of the forward"
+    )
+
+
+def _has_nan(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.layout is torch.strided and bool(tensor.isnan().any())
+
+
+def _with_own_calls(graph: Graph) -> Graph:
+    """What whole modules keep in Python is then another's than the graph's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, about copies of its own structures
+        return replace(graph, calls=copy.deepcopy(dict(graph.calls)))
+
+
+def _own(tensor: Tensor, trained: bool) -> Tensor:
+    copied = tensor.detach().clone()
+    return nn.Parameter(copied) if trained else copied
+
+
+def _copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(tensor.detach().clone() for tensor in tensors)
+
+
+@contextmanager
+def _no_other_draws(name: str) -> Iterator[None]:
+    """Python's and NumPy's random numbers are drawn at capture once and for all."""
+    python: Any = random.getstate()
+    numpy: Any = np.random.get_state()
+    yield
+    drawn = [] if random.getstate() == python else ["Python's random"]
+    now: Any = np.random.get_state()
+    if now[2] != numpy[2] or not np.array_equal(now[1], numpy[1]):
+        drawn.append("numpy.random")
+    if drawn:
+        raise CaptureError(
+            f"{name} draws from {drawn[0]}, which a captured step would do once and for all: draw with torch "
+            f"(torch.rand, torch.bernoulli), which stays in the step; {_SWITCH}."
+        )
+
+
+def _difference(plain: Tensor | None, ours: Tensor | None) -> str | None:
+    """In words; None where they agree."""
+    if plain is None or ours is None:
+        if plain is ours:
+            return None
+        return f"only {'the captured step' if plain is None else 'plain PyTorch'} has one"
+    if plain.shape != ours.shape or plain.dtype != ours.dtype:
+        return f"{tuple(plain.shape)} of {plain.dtype} against {tuple(ours.shape)} of {ours.dtype}"
+    plain, ours = plain.detach().to_dense() if plain.is_sparse else plain.detach(), ours.detach()
+    ours = ours.to_dense() if ours.is_sparse else ours
+    if torch.equal(plain, ours) or plain.numel() == 0:
+        return None
+    if not (plain.is_floating_point() or plain.is_complex()):
+        return f"{int((plain != ours).sum())} of {plain.numel()} elements"
+    if not torch.equal(plain.isnan(), ours.isnan()):
+        return "one has NaN where the other has none"
+    a, b = (torch.nan_to_num(torch.view_as_real(t) if t.is_complex() else t).double() for t in (plain, ours))
+    largest, apart = float(torch.maximum(a.abs(), b.abs()).max()), float((a - b).abs().max())
+    allowed = min(_ROUNDING * torch.finfo(plain.dtype).eps, _COARSE) * largest
+    return None if apart <= allowed else f"by {apart:.3g}, where the largest element is {largest:.3g}"

@@ -1,0 +1,1 @@
+"""Backwards in two parts: the gradients of inputs now, those of weights later."""

@@ -1,0 +1,149 @@
+"""Weight gradients that are computed later than the gradients of inputs (Zero Bubble's split backward).
+
+    with queue.collect():                          queue.run()
+        torch.autograd.backward(outputs, seeds)
+      │  every deferrable call:                      │  in the order of the backward:
+      ├─ gradient of its input ──► next call         ├─ x, dy ──► dw
+      └─ (x, dy, where dw goes) ──► queue            └─ weight.grad += dw
+
+The calls are in `deferred_calls`; `rebuild(..., deferrable=True)` puts them into a module. Outside
+``collect`` they do what plain autograd does. Source: Qi et al., Zero Bubble Pipeline Parallelism,
+ICLR 2024, section 2; "backward weight delaying" of Zhuang et al., AlpaComm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from netsplit.graph.deferral.deferrable import deferrable_nodes
+
+__all__ = ["WeightGradients", "deferrable_nodes", "queue_for"]
+
+Edge: TypeAlias = tuple[Any, int]  # an autograd node, and which of its inputs
+
+_current: WeightGradients | None = None
+"""Not one for each thread: autograd runs a CUDA backward on a thread of its own."""
+
+
+def queue_for(edge: Edge) -> WeightGradients | None:
+    """The queue that takes the gradient of this edge now, if any. A parameter's hooks get theirs at once."""
+    if _current is None:
+        return None
+    leaf = getattr(edge[0], "variable", None)
+    hooked = leaf is not None and (leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
+    return None if hooked else _current
+
+
+@dataclass
+class _Deferred:
+    edges: tuple[Edge, ...]  # where each of the gradients goes
+    compute: Callable[..., Tensor | Sequence[Tensor | None]]
+    held: tuple[Tensor, ...]  # its arguments, kept alive for it
+    batch: int  # number of the `collect` it came from
+
+
+class WeightGradients:
+    """Weight gradients put off by backwards, to be computed by `run`.
+
+    Neither what a backward read (inputs of the calls) nor the gradients it passed on may be written
+    before `run`. `run` is to be called on the CUDA stream that the backward ran on. The gradient of a
+    parameter that has hooks is not put off.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[_Deferred] = []
+        self._batch = 0
+
+    def __len__(self) -> int:
+        """Calls whose weight gradient is still to be computed."""
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept alive for them: the calls' inputs and output gradients, each storage once."""
+        storages = (tensor.untyped_storage() for entry in self._entries for tensor in entry.held)
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    @contextmanager
+    def collect(self) -> Iterator[WeightGradients]:
+        """Within, a backward leaves deferrable weight gradients to this queue; after an error, none.
+
+        Raises:
+            RuntimeError: a queue is collecting already.
+        """
+        global _current
+        if _current is not None:
+            raise RuntimeError("weight gradients are being collected already.")
+        before, self._batch = len(self._entries), self._batch + 1
+        _current = self
+        try:
+            yield self
+        except BaseException:
+            del self._entries[before:]
+            raise
+        finally:
+            _current = None
+
+    def put(
+        self,
+        edges: Sequence[Edge],
+        compute: Callable[..., Tensor | Sequence[Tensor | None]],
+        held: tuple[Tensor, ...],
+    ) -> None:
+        """Put off ``compute(*held)``, whose results are the gradients of `edges`.
+
+        Tensors are held without their autograd graph, which would keep leaves and their gradients alive.
+        """
+        alone = tuple(tensor.detach() for tensor in held)
+        self._entries.append(_Deferred(tuple(edges), compute, alone, self._batch))
+
+    def run(self) -> None:
+        """Compute what was put off and add it to the parameters' ``grad``; the queue is empty then.
+
+        In the order in which the backwards came to the calls: the last call of a forward first. The
+        gradients of a weight that one backward used several times are summed first, in that order, as
+        autograd does. Tensors are let go one by one.
+        """
+        entries, self._entries = self._entries[::-1], []
+        to_come = Counter((entry.batch, *edge) for entry in entries for edge in entry.edges)
+        sums: dict[tuple[Any, ...], Tensor] = {}
+        with torch.no_grad():
+            while entries:
+                entry = entries.pop()
+                found = entry.compute(*entry.held)
+                found = (found,) if isinstance(found, Tensor) else found
+                for edge, grad in zip(entry.edges, found, strict=True):
+                    key = (entry.batch, *edge)
+                    to_come[key] -= 1
+                    before = sums.pop(key, None)
+                    if grad is not None and before is not None:
+                        grad = before + grad
+                    elif grad is None:
+                        grad = before
+                    if grad is None:
+                        continue
+                    if to_come[key]:
+                        sums[key] = grad
+                    else:
+                        _accumulate(edge, grad)
+
+
+def _accumulate(edge: Edge, grad: Tensor) -> None:
+    """Send a gradient along an edge of the autograd graph; straight into the leaf where there is one."""
+    leaf = getattr(edge[0], "variable", None)
+    if leaf is None or leaf._post_accumulate_grad_hooks:
+        torch.autograd.backward((GradientEdge(*edge),), (grad,))
+    elif leaf.grad is not None:
+        leaf.grad += grad
+    elif grad.stride() == leaf.stride():
+        leaf.grad = grad
+    else:
+        leaf.grad = torch.empty_like(leaf).copy_(grad)

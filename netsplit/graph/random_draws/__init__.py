@@ -1,0 +1,1 @@
+"""What random operators draw: a function of seed, batch, micro-batch and node."""

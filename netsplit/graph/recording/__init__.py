@@ -1,0 +1,1 @@
+"""A training step recorded operator by operator, and what cannot be as single calls."""

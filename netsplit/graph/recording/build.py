@@ -1,0 +1,227 @@
+"""From what was recorded to nodes and variables (thesis section 4.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+from netsplit.errors import CaptureError
+from netsplit.graph.analyse import Facts, analyse, storage_id
+from netsplit.graph.ir import CALL, Graph, Node, Variable
+from netsplit.graph.recording.record import Call, Recorder
+from netsplit.graph.recording.stand_ins import refuse_sharing
+from netsplit.graph.recording.whole import GradientHook
+from netsplit.graph.template import references
+
+__all__ = ["built"]
+
+
+def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], autocast: str | None) -> Graph:
+    """The graph of a finished recording; what has no effect is left out."""
+    refuse_sharing(recorder.stand_ins.real)
+    _refuse_writes(recorder)
+    _add_hooks(recorder)
+    calls = list(_used(recorder, recorder.calls, outputs))
+    read = {reference for call in calls for reference in _read(call)}
+    initializers = {
+        name: init for name, init in recorder.stand_ins.initializers.items() if ("init", name) in read
+    }
+    names = [*inputs, *(k for call in calls for k in call.outputs if k)]
+    own = {storage_id(tensor) for tensor in recorder.stand_ins.fake.values()}
+    nodes = _without_recomputed({call.name: _node(recorder, call, own) for call in calls})
+    graph = Graph(
+        nodes=nodes,
+        variables=_variables(recorder, nodes, names),
+        input_variables=tuple(inputs),
+        output_variables=tuple(outputs),
+        initializers=initializers,
+        autocast=autocast,
+        constants={k: t for k, t in recorder.stand_ins.constants.items() if k in initializers},
+        calls={node.op: recorder.payloads[node.op] for node in nodes.values() if node.op.startswith(CALL)},
+    )
+    facts = Facts(
+        {k: recorder.tensors[k] for k in names},
+        {k: recorder.stand_ins.fake[k] for k in initializers},
+        {call.name: call.writes for call in calls},
+    )
+    return analyse(graph, facts)
+
+
+def _read(call: Call) -> set[tuple[str, str]]:
+    return set(references([*call.args, *call.kwargs.values()]))
+
+
+def _used(recorder: Recorder, calls: Sequence[Call], outputs: Sequence[str]) -> Iterator[Call]:
+    """Without calls that nothing depends on; those that write or draw stay.
+
+    What draws stays for the sake of what draws after it; what writes, where its storage is one that
+    somebody reads.
+    """
+    wanted = {("var", k) for k in outputs}
+    keep: set[str] = set()
+    for call in reversed(calls):
+        if call.random or call.writes or any(("var", k) in wanted for k in call.outputs):
+            keep.add(call.name)
+            wanted |= _read(call)
+    return (call for call in calls if call.name in keep)
+
+
+def _node(recorder: Recorder, call: Call, own: Set[int]) -> Node:
+    found = list(dict.fromkeys(references([*call.args, *call.kwargs.values()])))
+    inputs = tuple(name for tag, name in found if tag == "var")
+    saved, other = _saved(recorder, call, inputs, own)
+    return Node(
+        name=call.name,
+        op=call.op,
+        inputs=inputs,
+        outputs=tuple(call.outputs),
+        initializers=tuple(name for tag, name in found if tag == "init"),
+        args=call.args,
+        kwargs=call.kwargs,
+        module=call.module,
+        source=call.source,
+        saved=saved,
+        saved_bytes=other,
+        no_grad=call.no_grad,
+        autocast=call.autocast,
+        default_dtype=call.default_dtype,
+        checkpoint=call.checkpoint,
+        blocked=call.blocked,
+    )
+
+
+def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
+    """Of a checkpoint the backward keeps alive what comes into it; the rest is computed again."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes.values():
+        if node.checkpoint:
+            groups.setdefault(node.checkpoint, []).append(node)
+    found = dict(nodes)
+    for group in groups.values():
+        made = {k for node in group for k in node.outputs}
+        for node in group:
+            found[node.name] = replace(
+                node, saved=tuple(k for k in node.inputs if k not in made), saved_bytes=0
+            )
+    return found
+
+
+def _saved(
+    recorder: Recorder, call: Call, inputs: Sequence[str], own: Set[int]
+) -> tuple[tuple[str, ...], int]:
+    """Variables that the backward keeps alive, and bytes of what else it does.
+
+    `own`: storages of initializers.
+    """
+    local = {storage_id(recorder.tensors[k]): k for k in (*inputs, *(k for k in call.outputs if k))}
+    names: dict[str, None] = {}
+    other: dict[int, int] = {}
+    for tensor in call.saved:
+        key = storage_id(tensor)
+        if key in local:
+            names[local[key]] = None
+        elif key not in own:
+            other[key] = tensor.untyped_storage().nbytes()
+    return tuple(names), sum(other.values())
+
+
+def _variables(recorder: Recorder, nodes: Mapping[str, Node], names: Sequence[str]) -> dict[str, Variable]:
+    producer = {k: node.name for node in nodes.values() for k in node.outputs if k}
+    consumers: dict[str, list[str]] = {k: [] for k in names}
+    for node in nodes.values():
+        for k in node.inputs:
+            consumers[k].append(node.name)
+    return {
+        k: Variable(
+            name=k,
+            dtype=str(recorder.tensors[k].dtype).removeprefix("torch."),
+            shape=tuple(recorder.tensors[k].shape),
+            producer=producer.get(k),
+            consumers=tuple(consumers[k]),
+        )
+        for k in names
+    }
+
+
+def _refuse_writes(recorder: Recorder) -> None:
+    """Of what the order of micro-batches, or a recomputation, would make something else."""
+    trained = {storage_id(t): k for k, t in recorder.stand_ins.fake.items() if t.requires_grad}
+    held = {storage_id(t): k for k, t in recorder.stand_ins.fake.items()}
+    for call in recorder.calls:
+        where = f" at {call.source}" if call.source else ""
+        for reference in call.writes:
+            key = storage_id(recorder.tensor(*reference))
+            if key in trained and not call.op.startswith(CALL):
+                raise CaptureError(_written(trained[key], recorder, where))
+            if key in held and call.checkpoint:
+                raise CaptureError(
+                    f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, and "
+                    "again in every backward: leave that module (a BatchNorm, say) out of the checkpoint, "
+                    "or freeze it."
+                )
+
+
+def _written(name: str, recorder: Recorder, where: str) -> str:
+    if recorder.stand_ins.initializers[name].requires_grad:
+        return (
+            f"the parameter '{name}' is written in the forward{where}, between forwards and backwards of "
+            "other micro-batches: change it after the step, or make it a buffer."
+        )
+    return (
+        f"what is written into the buffer '{name}'{where} carries a gradient, which would go back into "
+        "earlier micro-batches: write the detached value (tensor.detach())."
+    )
+
+
+def _add_hooks(recorder: Recorder) -> None:
+    """A node for the hooks of every tensor that has some, which all its readers read instead of it."""
+    hooks = dict(recorder.hooks)
+    for name, tensor in recorder.stand_ins.real.items():
+        if getattr(tensor, "_post_accumulate_grad_hooks", None):
+            raise CaptureError(
+                f"parameter '{name}' has a post-accumulate-grad hook, which needs gradients that are summed "
+                "over micro-batches: remove it, and do what it does in the optimiser."
+            )
+        own = tuple((tensor._backward_hooks or {}).values()) if tensor.is_leaf else ()
+        if own and name in recorder.stand_ins.fake:
+            hooks["init", name] = [*own, *hooks.get(("init", name), [])]
+    for reference, found in hooks.items():
+        _hook(recorder, reference, found)
+
+
+def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> None:
+    tensor = recorder.tensor(*reference)
+    storage = storage_id(tensor)
+    for call in recorder.calls:
+        if any(storage_id(recorder.tensor(*each)) == storage for each in call.writes):
+            raise CaptureError(
+                f"a tensor with a gradient hook is written in place at {call.source or 'an unknown line'}: "
+                "use the operator's form that is not in place."
+            )
+    before = recorder.calls
+    producer = next((i for i, call in enumerate(before) if reference[1] in call.outputs), -1)
+    start = producer + 1 if reference[0] == "var" else 0
+    recorder.calls = []
+    with recorder.mode:
+        made = tensor.view_as(tensor)
+    recorder.call(GradientHook(hooks), [tensor], [made], [])
+    (hook,) = recorder.calls
+    hook = replace(hook, no_grad=False, autocast=None)
+    renamed = {reference: ("var", hook.outputs[0])}
+    recorder.calls = [*before[:start], hook, *(_renamed(call, renamed) for call in before[start:])]
+
+
+def _renamed(call: Call, names: Mapping[tuple[str, str], tuple[str, str]]) -> Call:
+    def walk(template: Any) -> Any:
+        if isinstance(template, list | tuple):
+            return type(template)(walk(item) for item in template)
+        if isinstance(template, dict) and len(template) == 1:
+            ((tag, name),) = template.items()
+            found = names.get((tag, name)) if isinstance(name, str) else None
+            return {found[0]: found[1]} if found else template
+        return template
+
+    kwargs = {key: walk(value) for key, value in call.kwargs.items()}
+    blocked = tuple(names.get(("var", k), ("var", k))[1] for k in call.blocked)
+    return replace(call, args=walk(call.args), kwargs=kwargs, blocked=blocked)

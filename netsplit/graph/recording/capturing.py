@@ -1,0 +1,314 @@
+"""From a step to its graph: recorded operator by operator, and what cannot be as single calls.
+
+    record ──► Graph
+      └─ it cannot be: record again, the model told that it is being compiled (many then avoid values,
+         and where a model goes wrong so, it is not told)
+      └─ a part cannot be recorded ──► its module is observed on real values ──► record again, it stays whole
+
+The module is the innermost one around the line that stops the recording; where its outputs' sizes depend on
+values too, the one around that. In the end that is the whole step, which then runs on one device.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch.nn.parameter import is_lazy
+
+from netsplit.errors import CaptureError, ConfigError, NetSplitError
+from netsplit.graph.autocast import autocast_context
+from netsplit.graph.batches.tree import flatten
+from netsplit.graph.ir import Graph
+from netsplit.graph.recording.build import built
+from netsplit.graph.recording.keep import kept
+from netsplit.graph.recording.observe import Kind, Observation, Observed, observe
+from netsplit.graph.recording.record import Recorder, Unrecordable
+from netsplit.graph.recording.stand_in_mode import StandInMode
+from netsplit.graph.recording.stand_ins import named_tensors, refuse_sharing
+from netsplit.graph.recording.traps import said_to_compile, trapped
+from netsplit.graph.recording.whole import ModuleCall, skeleton_of
+from netsplit.graph.words import line_of, quoted, where_of
+
+__all__ = ["graph_of_step"]
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 64
+_TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+"""Lines that have been warned of: a model is captured once more for every shape, and for prediction."""
+
+
+@dataclass
+class _Job:
+    step: nn.Module
+    model: nn.Module
+    loss: Any
+    batch: tuple[Tensor, ...]
+    autocast: str | None
+    device_type: str
+    constants: str
+    grad: bool
+    whole: dict[int, nn.Module] = field(default_factory=dict)
+    observed: list[Observed] = field(default_factory=list)
+    compiling: bool = False  # said to the model
+
+    @property
+    def paths(self) -> dict[int, str]:
+        found: dict[int, str] = {id(self.step): ""}
+        for root, prefix in ((self.model, ""), (self.loss, "loss")):
+            if isinstance(root, nn.Module):
+                for path, module in root.named_modules():
+                    found.setdefault(id(module), ".".join(filter(None, (prefix, path))))
+        return found
+
+
+def graph_of_step(
+    step: nn.Module,
+    model: nn.Module,
+    loss: Any,
+    batch: tuple[Tensor, ...],
+    autocast: str | None = None,
+    device_type: str = "cpu",
+    constants: str = "",
+    grad: bool = True,
+) -> Graph:
+    """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
+
+    Args:
+        step: calls the model and the loss.
+        model, loss: whose names the initializers bear.
+        batch: examples; their shapes become the graph's.
+        autocast: the dtype of an autocast around all of it.
+        device_type: whose autocast; each kind of device has lists of its own of what to cast.
+        constants: precedes the names of literals.
+        grad: autograd is on around the step, as for training; else off, as for prediction.
+
+    Raises:
+        CaptureError: the step cannot be recorded, or it fails on this batch.
+        ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
+    """
+    kind = device_type if autocast is not None else "cpu"
+    if kind != "cpu" and not getattr(torch, kind).is_available():
+        raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
+    _refuse_tensors(model, loss)
+    job = _Job(step, model, loss, batch, autocast, kind, constants, grad)
+    first: Unrecordable | None = None
+    plain: Unrecordable | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            with kept(model, loss), _quiet():
+                graph = _recorded(job)
+        except Unrecordable as stop:
+            if first is None and not job.compiling:
+                plain, job.compiling = stop, True
+                continue
+            if first is None and plain is not None and stop.fails and _fails_said_to_compile(job):
+                job.compiling, stop = False, plain
+            first = first or stop
+            _widen(job, stop, first)
+        else:
+            _tell(job, first)
+            return graph
+    assert first is not None
+    raise _refusal(job, first, "no part of it around that line could be kept whole")
+
+
+def _fails_said_to_compile(job: _Job) -> bool:
+    """Whether the model goes wrong, on values too, where it believes that it is being compiled."""
+    try:
+        with said_to_compile():
+            observe(job.step, job.batch, ())
+    except Exception:
+        return True
+    return False
+
+
+def _refuse_tensors(model: nn.Module, loss: Any) -> None:
+    tensors = named_tensors(model, loss)
+    for name, tensor in tensors.items():
+        if is_lazy(tensor):
+            raise CaptureError(
+                f"'{name}' of {type(model).__name__} has no shape yet (a lazy module): call the model once "
+                "on a batch before."
+            )
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise CaptureError(
+                f"'{name}' of {type(model).__name__} is a sparse tensor ({tensor.layout}): make it dense."
+            )
+        if tensor.requires_grad and not isinstance(tensor, nn.Parameter):
+            raise CaptureError(
+                f"buffer '{name}' of {type(model).__name__} requires a gradient, and no optimiser steps "
+                "buffers: register it as an nn.Parameter, or detach it."
+            )
+    refuse_sharing(tensors)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch logs about failures that the model's code, or we, deal with."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _recorded(job: _Job) -> Graph:
+    mode = StandInMode()
+    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants, job.grad)
+    names = [f"batch_{i}" for i in range(len(job.batch))]
+    inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
+    whole = {key: _Kept(job, recorder) for key in job.whole}
+    context = autocast_context(job.autocast, job.device_type) if job.autocast else nullcontext()
+    with (
+        enable_python_dispatcher(),
+        context,
+        mode,
+        recorder,
+        trapped(recorder, job.step, job.paths, whole, job.compiling),
+        torch.set_grad_enabled(job.grad),
+    ):
+        try:
+            result = job.step(*inputs)
+        except (Unrecordable, NetSplitError):
+            raise
+        except Exception as error:
+            raise recorder.why(error) from error
+        outputs = _outputs(recorder, result)
+    return built(recorder, names, outputs, job.autocast)
+
+
+def _outputs(recorder: Recorder, tensors: Sequence[Tensor]) -> list[str]:
+    """Variables, each once: a parameter returned as it is, or a tensor returned twice, gets another name."""
+    found: list[str] = []
+    for tensor in tensors:
+        reference = recorder.reference(tensor)
+        if reference is None or reference[0] == "init" or reference[1] in found:
+            reference = recorder.reference(torch.ops.aten.alias.default(tensor))
+        assert reference is not None
+        found.append(reference[1])
+    return found
+
+
+class _Kept:
+    """Records each call of a module that stays whole, by what was observed of it."""
+
+    def __init__(self, job: _Job, recorder: Recorder) -> None:
+        self.job = job
+        self.recorder = recorder
+        self.calls = 0
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder = self.recorder
+        script = next((each for each in module.modules() if isinstance(each, torch.jit.ScriptModule)), None)
+        if script is not None:
+            raise CaptureError(
+                f"{script.original_name} is TorchScript (torch.jit.script or trace) in what must run "
+                "whole on one device, where TorchScript cannot be sent (a step of it depends on values, or "
+                "cannot be captured for another reason): give it as plain Python."
+            )
+        seen = self._observation(module)
+        tensors, structure, _ = flatten((args, kwargs))
+        given = [recorder.ours(tensor) for tensor in tensors]
+        names: dict[int, list[str]] = {}
+        own: dict[int, Tensor] = {}
+        for name, tensor in named_tensors(module).items():
+            own[tensor._cdata] = tensor
+            names.setdefault(tensor._cdata, []).append(name)
+        writes = tuple(i for i, tensor in enumerate(own.values()) if not isinstance(tensor, nn.Parameter))
+        with recorder.quiet():
+            skeleton = _copied(module)
+            results = [_like(recorder, kind) for kind in seen.kinds]
+        held = [recorder.ours(tensor) for tensor in own.values()]
+        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes)
+        recorder.call(payload, [*held, *given], results, [])
+        return seen.tree.build(results)
+
+    def _observation(self, module: nn.Module) -> Observation:
+        first, second = (each.get(id(module), []) for each in self.job.observed)
+        around = tuple(each for each, _ in self.recorder.modules[:-1])
+        if self.calls >= len(first) or len(first) != len(second):
+            raise Unrecordable("how often it runs a module depends on values", around, "")
+        seen, again = first[self.calls], second[self.calls]
+        self.calls += 1
+        if not seen.like(again):
+            raise Unrecordable("the sizes of its results depend on values", around, "")
+        if seen.writes_arguments:
+            raise Unrecordable("it writes into its arguments", around, "")
+        return seen
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    with torch.utils._python_dispatch._disable_current_modes():
+        try:
+            return skeleton_of(module)
+        except Exception as error:
+            raise CaptureError(
+                f"a {type(module).__name__} would have to run whole on one device, and it cannot be copied "
+                f"there ({line_of(error)}): let what it holds be copied by copy.deepcopy."
+            ) from error
+
+
+def _like(recorder: Recorder, kind: Kind) -> Tensor:
+    shape, dtype, carries = kind
+    with recorder.mode:
+        made = torch.empty(shape, dtype=dtype, device=recorder.device)
+        return made.requires_grad_().clone() if carries else made
+
+
+def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
+    """The innermost module around the stop that is not yet whole becomes so.
+
+    Raises:
+        CaptureError: there is none, or the model does not run.
+    """
+    candidates = [
+        module
+        for module in stop.modules
+        if id(module) not in job.whole and not isinstance(module, torch.jit.ScriptModule)
+    ]
+    if not candidates:
+        raise _refusal(job, first, "and not even the whole step can run as one operator")
+    target = job.step if stop.differentiates else candidates[-1]
+    job.whole[id(target)] = target
+    try:
+        job.observed = observe(job.step, job.batch, job.whole.keys())
+    except CaptureError as error:
+        raise _refusal(job, first, f"it would have to stay whole on one device, but {error}") from error
+    except Exception as error:
+        raise CaptureError(
+            f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch"
+            f"{where_of(error)}: {line_of(error)}; check the model and the batch."
+        ) from error
+
+
+def _tell(job: _Job, first: Unrecordable | None) -> None:
+    if first is None:
+        return
+    names = [job.paths.get(id(module), "") for module in job.whole.values()]
+    what = "; ".join(
+        f"{name or 'the model'} ({type(module).__name__})"
+        for name, module in zip(names, job.whole.values(), strict=True)
+    )
+    told = _TOLD.setdefault(job.model, set())
+    level = logging.DEBUG if first.frame in told else logging.WARNING
+    told.add(first.frame)
+    where = quoted(first.frame)
+    log.log(level, "%s: %s; so these run whole, each on one device: %s", where, first.reason, what)
+
+
+def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:
+    where = f" at {quoted(stop.frame)}" if stop.frame else ""
+    return CaptureError(f"{type(job.model).__name__} cannot be captured{where}: {stop.reason}; {why}.")

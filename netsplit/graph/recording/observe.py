@@ -1,0 +1,116 @@
+"""What modules that stay whole return, seen by running the model as it is on real values.
+
+Twice, on different values: only what both times has the same shape can be one operator's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph.batches.tree import Tree, flatten
+from netsplit.graph.recording.keep import kept
+
+__all__ = ["Observation", "Observed", "observe", "valid_other_values"]
+
+
+Kind = tuple[tuple[int, ...], torch.dtype, bool]
+"""Of a tensor: shape, dtype, and whether it carries a gradient."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One call of a module: what it returned, and whether it wrote into its arguments."""
+
+    tree: Tree
+    kinds: tuple[Kind, ...]
+    writes_arguments: bool
+
+    def like(self, other: Observation) -> bool:
+        """Whether a capture may take one for the other."""
+        try:
+            return self.kinds == other.kinds and bool(self.tree.key == other.tree.key)
+        except NetSplitError:  # something in it cannot be compared
+            return False
+
+
+Observed = dict[int, list[Observation]]
+"""Module id -> its calls in order."""
+
+
+def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> list[Observed]:
+    """Run the step on its batch and on one of other values; the model is left as it was.
+
+    Raises:
+        CaptureError: the model has no values, or does not run on this batch.
+    """
+    if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
+        raise CaptureError("it has no values here to run it with")
+    found = []
+    with kept(*step.children()):
+        for values in (batch, valid_other_values(step, batch)):
+            found.append(_one(step, values, modules))
+    return found
+
+
+def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> Observed:
+    found: Observed = {}
+    versions: dict[int, list[tuple[Tensor, int]]] = {}
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        versions[id(module)] = [(tensor, tensor._version) for tensor in flatten((args, kwargs))[0]]
+
+    def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        writes = any(tensor._version != version for tensor, version in versions[id(module)])
+        tensors, tree, _ = flatten(result)
+        kinds = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in tensors)
+        found.setdefault(id(module), []).append(Observation(tree, kinds, writes))
+
+    with ExitStack() as stack:
+        for module in step.modules():
+            if id(module) in modules:
+                stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
+        step(*batch)
+    return found
+
+
+def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """`other_values` that the model takes: indices and lengths may have to stay as they are."""
+    integers = [i for i, tensor in enumerate(batch) if not tensor.is_floating_point()]
+    moved = other_values(batch)
+    still = tuple(t.detach().clone() if i in integers else moved[i] for i, t in enumerate(batch))
+    for candidate in (moved, still):
+        try:
+            with kept(*step.children()), torch.no_grad():
+                step(*(tensor.clone() for tensor in candidate))
+        except Exception:
+            continue
+        return candidate
+    return tuple(tensor.detach().clone() for tensor in batch)
+
+
+def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """A batch of the same shapes with other values, each as plausible as the given ones.
+
+    Numbers are moved by noise of their own spread; integers and booleans change places, all tensors'
+    samples in the same order.
+    """
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for tensor in batch:
+        moved = tensor.detach().clone()
+        if moved.dim() and len(moved) > 1:
+            moved = moved.roll(1, 0)
+        if moved.is_floating_point() and moved.numel():
+            spread = float(moved.float().std()) if moved.numel() > 1 else 1.0
+            noise = torch.randn(moved.shape, generator=generator)
+            moved = moved + (0.3 * (spread or 1.0) * noise).to(moved.dtype).to(moved.device)
+        found.append(moved)
+    return tuple(found)

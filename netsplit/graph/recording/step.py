@@ -1,0 +1,150 @@
+"""Capture a model and its loss as one `Graph`.
+
+nn.Module + loss ──► TrainingStep ──► record ──► build ──► analyse ──► Graph
+                flat tensors -> loss  operators   nodes     aliases, units
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from netsplit.errors import CaptureError
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import (
+    Loss,
+    call_loss,
+    call_model,
+    metric_tensors,
+    output_tensors,
+    read_loss,
+)
+from netsplit.graph.batches.tree import Tree
+from netsplit.graph.ir import Graph
+from netsplit.graph.recording.capturing import graph_of_step
+from netsplit.graph.recording.keep import kept
+
+__all__ = ["TrainingStep", "as_tuple", "capture", "capture_inference"]
+
+
+class _Found:
+    """What a call leaves beside its tensors."""
+
+    tree: Tree | None = None  # the structure of the metrics, or of the output
+
+
+class LossFunction(nn.Module):
+    """A loss that is no module, as one: it may have to stay whole (see `capturing`)."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+class TrainingStep(nn.Module):
+    """``(*tensors of a batch) -> (loss, *metrics)`` as one module: the loss too becomes nodes with a device.
+
+    Args:
+        loss: None where the model's output has it.
+        batch: an example, whose structure is that of all.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss | None, batch: Batch) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss if loss is None or isinstance(loss, nn.Module) else LossFunction(loss)
+        self.batch = batch
+        self.found = _Found()
+
+    def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
+        inputs, targets = self.batch.given(batch)
+        outputs = call_model(self.model, inputs, targets if self.loss is None else None)
+        result = outputs if self.loss is None else call_loss(self.loss, outputs, targets)
+        value, metrics = read_loss(result, inside=self.loss is None)
+        scalars, self.found.tree = metric_tensors(metrics)
+        return (value, *scalars)
+
+
+class _Inference(nn.Module):
+    """``(*tensors of the inputs) -> (*tensors of the output)``, each tensor once."""
+
+    def __init__(self, model: nn.Module, batch: Batch) -> None:
+        super().__init__()
+        self.model = model
+        self.batch = batch
+        self.found = _Found()
+
+    def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
+        outputs = call_model(self.model, self.batch.inputs.build(batch))
+        found, self.found.tree = output_tensors(self.model, batch, outputs)
+        return tuple(found)
+
+
+def capture(
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Batch | tuple[Any, Any],
+    *,
+    autocast: str | None = None,
+    device_type: str = "cpu",
+    constants: str = "",
+) -> Graph:
+    """Graph of one training step: its first output is the loss, the others are metrics.
+
+    Every module is in the mode that it is in: a BatchNorm put into ``eval()`` stays frozen.
+
+    Args:
+        model: any module; left as it was.
+        loss: called with the model's output and the targets; returns a scalar, or (scalar, metrics), or a
+            mapping with "loss". None: the model's output is or has the loss.
+        batch: example ``(inputs, targets)`` as docs/batches.md has it; its shapes become the graph's.
+        autocast: "bfloat16" or "float16" where the step is to run under `torch.autocast`.
+        device_type: whose autocast; each kind of device has lists of its own of what to cast.
+        constants: precedes the names of literals.
+
+    Raises:
+        CaptureError: the model cannot be captured; names the line of the model that stops it.
+        ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
+    """
+    example = batch if isinstance(batch, Batch) else Batch.of(*batch)
+    step = TrainingStep(model, loss, example)
+    graph = graph_of_step(step, model, step.loss, example.tensors, autocast, device_type, constants)
+    output = graph.variables.get(graph.output_variables[0]) if graph.output_variables else None
+    if output is None or output.shape != () or not output.requires_grad:
+        raise CaptureError(
+            "the loss must return one scalar that depends on a trainable parameter; "
+            f"it returned {None if output is None else output.shape}, and no gradient flows to it."
+        )
+    return _described(graph, step, example)
+
+
+def capture_inference(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    autocast: str | None = None,
+    device_type: str = "cpu",
+    constants: str = "",
+) -> Graph:
+    """Graph of the model alone in evaluation mode, without autograd; arguments and errors as of `capture`."""
+    example = inputs.without_targets if isinstance(inputs, Batch) else Batch.of(inputs)
+    step = _Inference(model, example)
+    with kept(model):
+        model.eval()
+        graph = graph_of_step(
+            step, model, None, example.tensors, autocast, device_type, constants, grad=False
+        )
+    return _described(graph, step, example)
+
+
+def _described(graph: Graph, step: TrainingStep | _Inference, example: Batch) -> Graph:
+    """With what flat tensors do not say: the samples, and the structure that the outputs make up."""
+    return replace(graph, output_spec=step.found.tree, batch_size=example.samples, input_dims=example.dims)
+
+
+def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """One tensor or several, as a tuple."""
+    return (value,) if isinstance(value, Tensor) else tuple(value)

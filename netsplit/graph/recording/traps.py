@@ -1,0 +1,307 @@
+"""What has to be caught while a model is recorded, since no operator shows it.
+
+modules         which one is running; those that stay whole are not entered
+Function.apply  a custom autograd function is one call, with its backward
+checkpoints     the author's own activation checkpoints, by name
+Tensor methods  ``.data``, hooks, values taken out of tensors, gradients asked for within the forward
+assignments     ``self.buffer = value`` is a write into the buffer
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint as torch_checkpoint
+from torch import Tensor, nn
+from torch._functorch import eager_transforms
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from netsplit.graph.batches.tree import flatten
+from netsplit.graph.recording.reach import filled
+from netsplit.graph.recording.record import Recorder, Unrecordable
+from netsplit.graph.recording.stand_ins import attribute_tensors
+from netsplit.graph.recording.whole import FunctionCall
+
+__all__ = ["Whole", "said_to_compile", "trapped"]
+
+Whole = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+"""Records a call of a module that stays whole, and answers its result."""
+
+
+@contextmanager
+def trapped(
+    recorder: Recorder,
+    step: nn.Module,
+    paths: Mapping[int, str],
+    whole: Mapping[int, Whole],
+    compiling: bool = False,
+) -> Iterator[None]:
+    """All of it.
+
+    Args:
+        step: whose modules' buffers and attributes are put back afterwards.
+        paths: dotted name of a module by its id.
+        whole: modules that are not entered, by id.
+        compiling: the model is told that it is being compiled or exported, where models avoid values.
+    """
+    names = itertools.count()
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(nn.Module, "__call__", _module_call(recorder, paths, whole)))
+        base = torch.autograd.function._SingleLevelFunction
+        stack.enter_context(
+            mock.patch.object(base, "apply", classmethod(_function_apply(recorder, names)), create=True)
+        )
+        stack.enter_context(
+            mock.patch.object(
+                torch_checkpoint, "_checkpoint_without_reentrant_generator", _checkpoint(recorder, names)
+            )
+        )
+        fakes = mock.patch.object(torch._subclasses, "FakeTensor", _Unseen)
+        stack.enter_context(said_to_compile() if compiling else fakes)
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for name in ("_grad_increment_nesting", "_jvp_increment_nesting"):
+            stack.enter_context(mock.patch.object(eager_transforms, name, _refused(recorder)))
+        stack.enter_context(_assignments(recorder, step))
+        stack.enter_context(_Methods(recorder))
+        yield
+
+
+@contextmanager
+def said_to_compile() -> Iterator[None]:
+    """The model is told that it is being compiled or exported."""
+    with ExitStack() as stack:
+        for flag in ("_is_compiling_flag", "_is_exporting_flag"):
+            stack.enter_context(mock.patch.object(torch.compiler, flag, True))
+        yield
+
+
+class _SeenByTorch(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, FakeTensor) and _asked_by_torch()
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, FakeTensor) and _asked_by_torch()
+
+
+class _Unseen(metaclass=_SeenByTorch):
+    """In place of `FakeTensor`: libraries that ask whether they are traced go the way they train."""
+
+
+def _asked_by_torch() -> bool:
+    return str(sys._getframe(2).f_globals.get("__name__")).partition(".")[0] == "torch"
+
+
+def _refused(recorder: Recorder) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise recorder.failure("it transforms functions (torch.func: grad, jacrev, jvp)")
+
+    return refuse
+
+
+def _module_call(
+    recorder: Recorder, paths: Mapping[int, str], whole: Mapping[int, Whole]
+) -> Callable[..., Any]:
+    original = nn.Module.__call__
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        above = recorder.modules[-1][1] if recorder.modules else ""
+        recorder.modules.append((module, paths.get(id(module), above)))
+        try:
+            if id(module) in whole:
+                return whole[id(module)](module, args, kwargs)
+            if module._backward_hooks or module._backward_pre_hooks:
+                raise recorder.failure(f"a {type(module).__name__} has hooks on its gradients")
+            return original(module, *args, **kwargs)
+        except Exception as error:
+            recorder.comes_up(error)
+            raise
+        finally:
+            recorder.modules.pop()
+
+    return call
+
+
+def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., Any]:
+    base = torch.autograd.function._SingleLevelFunction
+
+    def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if function is torch_checkpoint.CheckpointFunction:
+            run, _, *given = args
+            return _reentrant(recorder, f"checkpoint_{next(names)}", run, given)
+        given, structure, _ = flatten((args, kwargs))
+        tensors = [recorder.ours(tensor) for tensor in given]
+        args, kwargs = structure.build(tensors)
+        saved: list[Tensor] = []
+
+        def keep(tensor: Tensor) -> Tensor:
+            saved.append(tensor)
+            return tensor
+
+        versions = [tensor._version for tensor in tensors]
+        with recorder.quiet(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            try:
+                result = super(base, function).apply(*args, **kwargs)
+            except Unrecordable:
+                raise
+            except Exception as error:
+                raise recorder.why(error) from error
+        results, tree, _ = flatten(result)
+        with recorder.quiet(), torch._C.DisableTorchFunction():  # our own asking is no part of the step
+            reached = _reached(tensors, results)
+        writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
+        call = FunctionCall(function, structure, writes)
+        recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in reached)
+        return tree.build(results)
+
+    return apply
+
+
+def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
+    """Of the tensors that a function's backward gives a gradient; all, where that cannot be found out."""
+    asked = [tensor for tensor in tensors if tensor.requires_grad]
+    given = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is not None]
+    if not asked or not given:
+        return {id(tensor) for tensor in asked}
+    try:
+        found = torch.autograd.grad(
+            given, asked, [torch.empty_like(t) for t in given], retain_graph=True, allow_unused=True
+        )
+    except Exception:
+        return {id(tensor) for tensor in asked}
+    return {id(tensor) for tensor, gradient in zip(asked, found, strict=True) if gradient is not None}
+
+
+def _reentrant(recorder: Recorder, name: str, run: Callable[..., Any], args: list[Any]) -> Any:
+    """It passes gradients on only where one of its arguments carries one."""
+    carries = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+    recorder.checkpoints.append(name)
+    try:
+        with torch.set_grad_enabled(carries and torch.is_grad_enabled()):
+            return run(*args)
+    finally:
+        recorder.checkpoints.pop()
+
+
+def _checkpoint(recorder: Recorder, names: Iterator[int]) -> Callable[..., Iterator[None]]:
+    def generator(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        recorder.checkpoints.append(f"checkpoint_{next(names)}")
+        try:
+            yield
+        finally:
+            recorder.checkpoints.pop()
+
+    return generator
+
+
+@contextmanager
+def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
+    """Tensors that a module assigns to its buffers, and to what were tensors before, are written there."""
+    modules = [module for module in step.modules() if isinstance(module._buffers, dict)]
+    buffers = [(module._buffers, key, old) for module in modules for key, old in module._buffers.items()]
+    attributes = [(vars(module), key, old) for module, key, _, old in attribute_tensors(step)]
+    try:
+        yield
+        read = [(store, key, old) for store, key, old in attributes if recorder.has_read(old)]
+        olds = {id(old) for _, _, old in [*buffers, *read]}
+        given: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
+        for store, key, old in [*buffers, *read]:
+            new = store.get(key)
+            if isinstance(old, Tensor) and isinstance(new, Tensor) and new is not old:
+                # Where two change places, one is written before the other is given its value.
+                given.append((store, key, old, new.detach().clone() if id(new) in olds else new))
+        for store, key, old, new in given:
+            if new.shape != old.shape or new.dtype != old.dtype or new.requires_grad:
+                raise recorder.failure(
+                    f"'{key}' becomes a tensor of another shape or type, or with a gradient, in every step"
+                )
+            store[key] = old
+            with torch.no_grad():
+                old.detach().copy_(new.detach())
+    finally:
+        for store, key, old in [*buffers, *attributes]:
+            store[key] = old
+
+
+_DATA = (Tensor.data.__get__, Tensor.data.__set__)  # type: ignore[attr-defined]
+_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
+_SWITCHED = (Tensor.requires_grad_, vars(torch._C.TensorBase)["requires_grad"].__set__)
+_TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
+_LENT = (Tensor.__dlpack__, Tensor.__dlpack_device__)
+_DIFFERENTIATED = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+
+
+class _Methods(TorchFunctionMode):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        recorder = self.recorder
+        if func is _DATA[0]:
+            return args[0].detach()
+        if func is _DATA[1]:
+            return self._set_data(*args)
+        if func in _SWITCHED and isinstance(args[0], nn.Parameter):
+            raise recorder.failure("it switches requires_grad of a parameter within the forward")
+        if func is Tensor.register_hook:
+            return self._hook(*args)
+        if func in _DIFFERENTIATED:
+            raise recorder.failure(
+                "it takes gradients within the step (torch.autograd.grad)", differentiates=True
+            )
+        if func is _GRADIENT and isinstance(args[0], nn.Parameter):
+            raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
+        if func in _LENT:
+            raise recorder.failure("it hands a tensor's memory to others (dlpack)")
+        if func in _TAKEN and recorder.reference(args[0]) is not None:
+            value = recorder.constant_value(recorder.ours(args[0]))
+            if value is None:
+                raise recorder.failure("it needs the values of a tensor")
+            with torch.utils._python_dispatch._disable_current_modes():
+                return getattr(value, _TAKEN[func])(*args[1:], **kwargs)
+        if isinstance(func, torch._C.ScriptMethod):  # torch names the module twice: bound, and first argument
+            args = args[1:]
+        return func(*args, **kwargs)
+
+    def _set_data(self, tensor: Tensor, value: Tensor) -> None:
+        if tensor.shape != value.shape or tensor.dtype != value.dtype:
+            raise self.recorder.failure("it gives a tensor other .data of another shape or type")
+        with torch.no_grad():
+            tensor.detach().copy_(value)
+
+    def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
+        reference = self.recorder.reference(tensor)
+        if reference is None or not self.recorder.ours(tensor).requires_grad:
+            raise self.recorder.failure("it registers a hook on a tensor that has no gradient")
+        if any(isinstance(value, FakeTensor) for value in _around(hook)):
+            raise self.recorder.failure("it registers a hook that computes with tensors of this forward")
+        self.recorder.hooks.setdefault(reference, []).append(hook)
+        return _Handle()
+
+
+def _around(hook: Any) -> Iterator[Any]:
+    """What a function holds beside its arguments."""
+    if isinstance(hook, functools.partial):
+        yield from (*hook.args, *hook.keywords.values(), *_around(hook.func))
+    for cell in getattr(hook, "__closure__", None) or ():
+        if filled(cell):
+            yield cell.cell_contents
+    yield from getattr(hook, "__defaults__", None) or ()
+
+
+class _Handle:
+    """Of a hook: it stays for the step."""
+
+    def remove(self) -> None:
+        raise RuntimeError("a hook registered in the forward cannot be removed again in a captured step")

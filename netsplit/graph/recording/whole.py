@@ -1,0 +1,156 @@
+"""Pieces of Python that stay whole in a graph: a node whose operator is one of these.
+
+    FunctionCall    a custom ``torch.autograd.Function``, forward and backward
+    ModuleCall      a module that cannot be recorded operator by operator: it runs as its author wrote it
+    GradientHook    a hook on a tensor's gradient: the identity, whose backward calls it
+
+Each takes tensors and returns a tuple of tensors. `writes` are the positions of the tensors it writes in
+place; `random` says that it may draw.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.graph.batches.tree import Tree, flatten
+from netsplit.graph.recording.stand_ins import named_tensors
+
+__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "skeleton_of"]
+
+Path = tuple[nn.Module, str]
+
+
+class FunctionCall:
+    """``function.apply`` on arguments `(args, kwargs)` of which some are tensors."""
+
+    random = True
+
+    def __init__(
+        self, function: type[torch.autograd.Function], structure: Tree, writes: tuple[int, ...] = ()
+    ) -> None:
+        self.function = function
+        self.structure = structure
+        self.writes = writes
+        self.__name__ = function.__name__
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        args, kwargs = self.structure.build(tensors)
+        result = self.function.apply(*args, **kwargs)
+        return tuple(flatten(result)[0])
+
+
+class _Hooked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, hooks: tuple[Callable[[Tensor], Tensor | None], ...]) -> Tensor:
+        ctx.hooks = hooks
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        for hook in ctx.hooks:
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+        return gradient, None
+
+
+class GradientHook:
+    """A tensor as it is, whose gradient goes through hooks in the order in which they were registered."""
+
+    random = False
+    writes: tuple[int, ...] = ()
+    __name__ = "gradient_hook"
+
+    def __init__(self, hooks: Sequence[Callable[[Tensor], Tensor | None]]) -> None:
+        self.hooks = tuple(hooks)
+
+    def __call__(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        return (_Hooked.apply(tensor, self.hooks) if tensor.requires_grad else tensor.view_as(tensor),)
+
+
+class ModuleCall:
+    """A module's own forward, on tensors given for its parameters and buffers and for its arguments.
+
+    Args:
+        module: without values; see `skeleton_of`.
+        names: of its parameters and buffers, each tensor under all names that it has there; the first tensors
+            of a call.
+        structure: of `(args, kwargs)`, whose tensors come after those.
+    """
+
+    random = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        names: Sequence[tuple[str, ...]],
+        structure: Tree,
+        writes: tuple[int, ...] = (),
+    ) -> None:
+        self.module = module
+        self.names = tuple(names)
+        self.structure = structure
+        self.writes = writes
+        self.__name__ = type(module).__name__
+
+    def is_of(self, module: nn.Module) -> bool:
+        """Whether this is a call of that module, as far as its class and its tensors' names tell."""
+        same = type(module).__name__ == self.__name__ == type(self.module).__name__
+        return same and named_tensors(module).keys() == {k for names in self.names for k in names}
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        own, given = tensors[: len(self.names)], tensors[len(self.names) :]
+        args, kwargs = self.structure.build(given)
+        with _holding(self.module, self.names, own):
+            result = self.module(*args, **kwargs)
+        held = {tensor.data_ptr() for tensor in tensors if tensor.numel()}
+        # A view of what was given would tie this node's memory to others' without the graph's knowing.
+        return tuple(t.clone() if t.data_ptr() in held else t for t in flatten(result)[0])
+
+
+@contextmanager
+def _holding(
+    module: nn.Module, names: Sequence[tuple[str, ...]], tensors: Sequence[Tensor]
+) -> Iterator[None]:
+    """The module with these tensors; what it assigns to a buffer is written into the buffer."""
+    places = [[_place(module, name) for name in each] for each in names]
+    for each, tensor in zip(places, tensors, strict=True):
+        for store, leaf in each:
+            store[leaf] = tensor
+    try:
+        yield
+        for each, tensor in zip(places, tensors, strict=True):
+            for store, leaf in each:
+                if store.get(leaf) is not None and store[leaf] is not tensor:
+                    tensor.data.copy_(store[leaf].detach())
+    finally:
+        for each, tensor in zip(places, tensors, strict=True):
+            for store, leaf in each:
+                store[leaf] = torch.empty_like(tensor, device="meta")
+
+
+def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    path, _, leaf = name.rpartition(".")
+    owner = module.get_submodule(path)
+    return (owner._parameters if leaf in owner._parameters else owner._buffers), leaf
+
+
+def skeleton_of(module: nn.Module) -> nn.Module:
+    """A copy of a module, its Python state included, whose parameters and buffers have no data.
+
+    Raises:
+        Exception: whatever `copy.deepcopy` raises on a module that cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        empty = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = (
+            nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+        )
+    return copy.deepcopy(module, memo)

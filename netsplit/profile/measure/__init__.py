@@ -1,0 +1,1 @@
+"""Seconds and bytes, measured: of nodes, of optimisers, of messages, of instructions."""

@@ -1,0 +1,197 @@
+"""Measured forward and backward seconds of every node.
+
+    frontier ─┬► window of nodes as one segment, forward and backward: timed, on copies
+       ▲      └► the same nodes one by one: forward, timed ──► contexts ──► backward in reverse, timed
+       └────────────── outputs, detached ◄──┘                               on the gradients behind it
+
+The graph is walked many times and each walk runs every node once, in the order and among the neighbours
+of a real step: a node repeated on the spot finds its data in the caches and its branches predicted, and
+came out a quarter too fast. Timed alone, a node pays for a call of its own, which costs tens of
+microseconds in backward; the nodes' seconds are fitted to the window's. A walk goes window by window, so
+that a model too big for a device can be profiled on it: alive are the values that later nodes read, and
+one window's autograd contexts.
+
+Walks come in rounds, which may lie apart in time. A machine whose speed changes shows in the seconds of a
+round's walks; a profile whose rounds differ too much goes on for some more.
+
+Source: NetSplit thesis, section 4.4, which hooks a model that runs as a whole, and so needs a bootstrap
+placement for a big one; windows do not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from netsplit.graph.ir import Graph
+from netsplit.graph.module import rebuild
+from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.measure.bench import NodeBench
+from netsplit.profile.measure.clock import Clock, engine_call_seconds, worker_conditions
+from netsplit.profile.measure.frontier import Frontier
+from netsplit.profile.measure.window import Window, windows
+
+__all__ = ["Profiler", "profile_compute", "settle"]
+
+log = logging.getLogger(__name__)
+
+DRIFT = 0.08  # of a round's seconds against another's, above which further rounds are measured
+MORE_ROUNDS = 2
+MOST_IN_FLIGHT = 4  # with these many micro-batches alive the caches hold none of the first
+
+
+class Profiler:
+    """Measures a graph's nodes on one device, round by round.
+
+    Args:
+        graph: a training step, at the (micro-)batch size that the seconds are for.
+        batch: the graph's input variables, in order.
+        values: the initializers; read only.
+        torch_device: where to run, as for `torch.device`.
+        repeats: timed walks over the graph in one round.
+        warmup: untimed walks before them.
+        threads: CPU threads of an operator, as the worker has.
+        window_bytes: what nodes that run forward before they run backward may keep alive, beside
+            gradients: more than the caches hold, less than the device has free.
+        in_flight: micro-batches that a device computes forward before the first backward.
+        progress: called with the runs of nodes done since the last call.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        batch: tuple[Tensor, ...],
+        values: Mapping[str, Tensor],
+        torch_device: torch.device | str,
+        *,
+        repeats: int = 5,
+        warmup: int = 1,
+        threads: int = 1,
+        window_bytes: int = 2**28,
+        in_flight: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        if repeats < 1 or warmup < 0 or in_flight < 1:
+            raise ValueError(
+                f"repeats={repeats}, warmup={warmup}, in_flight={in_flight}: give at least 1, 0 and 1."
+            )
+        self.graph, self.batch, self.values = graph, batch, values
+        self.device = torch.device(torch_device)
+        self.repeats, self.warmup, self.threads = repeats, warmup, threads
+        self.clock = Clock(self.device, threads)
+        in_flight = min(in_flight, MOST_IN_FLIGHT)
+        self.windows = self._windows(window_bytes // in_flight, in_flight)
+        self.progress = progress
+        self.walks = 0
+        self.timed: list[int] = []
+        self.rounds: list[float] = []  # median seconds of the walks of each
+        self.engine_call_s: list[float] = []
+
+    def round(self) -> None:
+        """Walk over the graph `warmup` and then `repeats` times."""
+        with worker_conditions(self.device, self.threads):
+            self.engine_call_s.append(engine_call_seconds(self.clock))
+            took = []
+            for walk in range(self.warmup + self.repeats):
+                self._walk()
+                if walk >= self.warmup:
+                    self.timed.append(self.walks)
+                    took.append(sum(window.together_s for window in self.windows))
+                self.walks += 1
+            self.rounds.append(median(took))
+
+    def seconds(self) -> dict[str, NodeSeconds]:
+        """Of every node: medians over the timed walks of all rounds so far."""
+        found: dict[str, NodeSeconds] = {}
+        for window in self.windows:
+            found |= window.seconds(self.timed, min(self.engine_call_s))
+        return found
+
+    @property
+    def drift(self) -> float:
+        """By what part the slowest round took longer than the fastest."""
+        return max(self.rounds) / min(self.rounds) - 1 if self.rounds else 0.0
+
+    def _walk(self) -> None:
+        frontier = Frontier(self.graph, self.batch, self.values, self.device)
+        for window in self.windows:
+            window.run(frontier)
+            if self.progress is not None:
+                self.progress(len(window.benches))
+
+    def _windows(self, window_bytes: int, in_flight: int) -> list[Window]:
+        graph, carrying = self.graph, self.graph.carrying
+        module = rebuild(graph, self.values)
+        benches = {
+            node.name: NodeBench(graph, node, self.clock, any(k in carrying for k in node.outputs), module)
+            for node in graph
+        }
+        return [
+            Window(graph, [benches[name] for name in names], self.values, carrying, self.clock, in_flight)
+            for names in windows(graph, window_bytes)
+        ]
+
+
+def profile_compute(
+    graph: Graph,
+    batch: tuple[Tensor, ...],
+    values: Mapping[str, Tensor],
+    torch_device: torch.device | str,
+    *,
+    repeats: int = 5,
+    warmup: int = 1,
+    rounds: int = 2,
+    threads: int = 1,
+    window_bytes: int = 2**28,
+    in_flight: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, NodeSeconds]:
+    """Seconds of every node's forward and backward, the median over `repeats` and `rounds`.
+
+    Forward includes what generated code does around the call: it looks up the operator and the node's
+    initializers. Backward includes letting go of what the forward kept, and leaves out the fixed cost of a
+    call of the autograd engine, which a segment pays once for all its nodes. A node that passes no gradient
+    back has 0 backward. Where the rounds differ by more than 8 %, two more are measured; where they then
+    still do, a warning says so.
+
+    Args:
+        rounds: how often all that `Profiler` says about `repeats` and `warmup` is done.
+        progress: called with (runs of nodes done, runs in all).
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds={rounds}: give at least 1.")
+    done, total = 0, rounds * (warmup + repeats) * len(graph)
+
+    def advance(runs: int) -> None:
+        nonlocal done
+        done += runs
+        if progress is not None and done <= total:
+            progress(done, total)
+
+    profiler = Profiler(
+        graph, batch, values, torch_device,
+        repeats=repeats, warmup=warmup, threads=threads, window_bytes=window_bytes, in_flight=in_flight,
+        progress=advance,
+    )  # fmt: skip
+    for _ in range(rounds):
+        profiler.round()
+    settle(profiler)
+    return profiler.seconds()
+
+
+def settle(profiler: Profiler) -> None:
+    """Measure a little more where the machine's speed has changed; say so where it goes on."""
+    for _ in range(MORE_ROUNDS if len(profiler.rounds) > 1 else 0):
+        if profiler.drift <= DRIFT:
+            return
+        profiler.round()
+    if profiler.drift > DRIFT:
+        log.warning(
+            "the seconds of operators on %s moved by %.0f %% while they were measured: predictions are no "
+            "more certain than that; measure again on a quieter machine.",
+            profiler.device, 100 * profiler.drift,
+        )  # fmt: skip

@@ -1,0 +1,263 @@
+"""What an optimiser costs: bytes of training state, and seconds of a step, per byte of parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, prod
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import ConfigError
+from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
+from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
+
+__all__ = [
+    "accumulate_seconds_per_byte",
+    "check_optimizer",
+    "describe_optimizer",
+    "optimizer_alpha",
+    "step_seconds_per_byte",
+]
+
+DUMMY_SIZES = (7, 5, 3, 2)  # no optimiser keeps anything else of such a shape
+SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
+TRIED = 5  # steps that tell whether parameters are stepped on their own
+
+
+def optimizer_alpha(factory: OptimizerFactory) -> int:
+    """Bytes of training state per byte of parameter: alpha of equation (5-18), thesis section 5.2.2.
+
+    One for the parameter, one for its gradient, and one for each tensor of the parameter's shape that
+    the optimiser keeps after a step: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. Counters and
+    factored moments, which do not grow with the parameter's bytes, are left out. Of groups of parameters
+    the one that keeps most counts, by its largest parameter.
+
+    Raises:
+        ConfigError: the optimiser cannot take a step without a closure.
+    """
+    most = 0.0
+    bound, chosen = _with_dummies(factory)
+    parameters = {name: nn.Parameter(torch.ones(bound.parameters[name][1])) for name in chosen}
+    optimizer = make_optimizer(bound, parameters).optimizer
+    _step(optimizer, list(parameters.values()))
+    for parameter in parameters.values():
+        kept = sum(
+            tensor.numel() * tensor.element_size()
+            for tensor in _tensors(optimizer.state[parameter])
+            if tensor.shape == parameter.shape
+        )
+        most = max(most, kept / (parameter.numel() * parameter.element_size()))
+    return 2 + ceil(most)
+
+
+def describe_optimizer(factory: OptimizerFactory) -> str:
+    """The optimiser's class and settings, the same in every process."""
+    bound = factory if isinstance(factory, ForModel) else _dummy_model(factory, 1)
+    optimizer = make_optimizer(bound, {}).optimizer
+    settings: Any = sorted((key, repr(value)) for key, value in optimizer.defaults.items())
+    if len(optimizer.param_groups) > 1:
+        settings = [
+            sorted((key, repr(value)) for key, value in group.items() if key not in ("params", "param_names"))
+            for group in optimizer.param_groups
+        ]
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {settings}"
+
+
+def check_optimizer(factory: OptimizerFactory) -> None:
+    """Try a factory on parameters of its own, so that a mistake shows before any worker starts.
+
+    Args:
+        factory: a `ForModel` is tried with that model's names and shapes.
+
+    Raises:
+        ConfigError: it makes no optimiser, refuses its values, has other parameters than those it is given,
+            or steps on parameters in a way that depends on others, which may lie on other devices.
+    """
+    bound = factory if isinstance(factory, ForModel) else _dummy_model(factory, 2)
+    if not bound.parameters:
+        bound = _dummy_model(bound.factory, 2)
+    try:
+        if isinstance(bound.factory, ParameterGroups) and bound is factory:
+            bound.factory.check_names(bound.parameters)
+        optimizer_alpha(bound)
+        _check_alone(bound)
+    except ConfigError:
+        raise
+    except Exception as error:  # of a function that may do anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(
+            f"optimizer cannot be made of {bound.factory!r} ({reason}): give a function of parameters, "
+            "such as functools.partial(torch.optim.Adam, lr=1e-3)."
+        ) from error
+
+
+def _dummy_model(factory: OptimizerFactory, count: int) -> ForModel:
+    kind = torch.float32, DUMMY_SIZES[:2]
+    return ForModel(factory, {f"parameter{i}": kind for i in range(count)})
+
+
+def _with_dummies(factory: OptimizerFactory) -> tuple[ForModel, list[str]]:
+    """The factory for a model in which each group's largest parameter is small, and these parameters."""
+    if not isinstance(factory, ForModel) or not factory.parameters:
+        found = _dummy_model(factory.factory if isinstance(factory, ForModel) else factory, 1)
+        return found, list(found.parameters)
+    shapes = {name: shape for name, (_, shape) in factory.parameters.items()}
+    groups = make_optimizer(factory, {}).groups
+    chosen = [max(group, key=lambda name: prod(shapes[name])) for group in groups if group]
+    small = {
+        name: (torch.float32, DUMMY_SIZES[: len(shapes[name])] if len(shapes[name]) != 1 else (35,))
+        for name in chosen
+    }
+    return ForModel(factory.factory, {**factory.parameters, **small}), chosen
+
+
+def _check_alone(factory: ForModel) -> None:
+    """Whether a parameter is stepped as if it were alone, which is what it is on a device of its own.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    sizes = {name: prod(shape) for name, (_, shape) in factory.parameters.items() if prod(shape)}
+    pair = sorted(sizes, key=lambda name: sizes[name])[:2]
+    together = _moved(factory, pair, pair)
+    for name in pair:
+        alone = _moved(factory, pair, [name])[name]
+        near = 1e-3 * float(together[name].abs().max())
+        if not torch.allclose(alone, together[name], rtol=1e-3, atol=near, equal_nan=True):
+            kind = type(make_optimizer(factory, {}).optimizer).__name__
+            raise ConfigError(
+                f"optimizer {kind} steps on a parameter otherwise when others are there, which may be on "
+                "other devices: choose one that treats each parameter by itself, such as torch.optim.AdamW "
+                "(clip_norm cuts the norm over all devices)."
+            )
+
+
+def _moved(factory: ForModel, pair: Sequence[str], names: Sequence[str]) -> dict[str, Tensor]:
+    """How far parameters go in some steps, on gradients that depend on their place in `pair` alone."""
+    draws = {name: torch.Generator().manual_seed(pair.index(name)) for name in names}
+
+    def drawn(name: str) -> Tensor:
+        shape = factory.parameters[name][1]
+        return torch.randn(shape, generator=draws[name], dtype=torch.float64)
+
+    own = {name: nn.Parameter(drawn(name)) for name in names}
+    before = {name: parameter.detach().clone() for name, parameter in own.items()}
+    optimizer = make_optimizer(factory, own).optimizer
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(TRIED):
+            for name, parameter in own.items():
+                parameter.grad = drawn(name) * 10.0 ** pair.index(name)
+            optimizer.step()
+    return {name: parameter.detach() - before[name] for name, parameter in own.items()}
+
+
+def step_seconds_per_byte(
+    factory: OptimizerFactory,
+    shapes: Sequence[tuple[int, ...]] | Mapping[str, tuple[int, ...]],
+    torch_device: torch.device | str,
+    *,
+    repeats: int = 5,
+    warmup: int = 2,
+    threads: int = 1,
+    at_most_bytes: int = 2**27,
+) -> float:
+    """Measured seconds per byte of parameter of a step and of letting the gradients go.
+
+    Args:
+        factory: makes the optimiser of given parameters.
+        shapes: of the model's trainable parameters, by their names where the factory is of a `ForModel`;
+            float32. Small tensors cost more per byte than large ones, so they are measured together. Where
+            they have more than `at_most_bytes` in all, every n-th is taken.
+        torch_device: where to run, as for `torch.device`.
+
+    Returns:
+        The median over `repeats`; 0 where there is no parameter.
+    """
+    named = shapes if isinstance(shapes, Mapping) else {str(i): shape for i, shape in enumerate(shapes)}
+    chosen = _sampled(list(named.items()), at_most_bytes)
+    if not chosen:
+        return 0.0
+    device = torch.device(torch_device)
+    clock = Clock(device, threads)
+    laps: list[Lap] = []
+    with worker_conditions(device, threads):
+        own = {name: nn.Parameter(torch.rand(shape, device=device)) for name, shape in chosen}
+        parameters, optimizer = list(own.values()), make_optimizer(factory, own).optimizer
+        scratch = torch.ones(SCRATCH_BYTES // 4, device=device)
+        for _ in range(warmup + repeats):
+            _give_gradients(parameters)
+            scratch.mul_(1.0)
+            start = clock.now()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            laps.append((start, clock.now()))
+    return median(clock.seconds(laps)[warmup:]) / sum(4 * p.numel() for p in parameters)
+
+
+def accumulate_seconds_per_byte(
+    shapes: Sequence[tuple[int, ...]],
+    torch_device: torch.device | str,
+    *,
+    repeats: int = 5,
+    threads: int = 1,
+    at_most_bytes: int = 2**27,
+) -> float:
+    """Measured seconds per byte of parameter of adding a gradient just made to the sum of those before it.
+
+    Arguments as of `step_seconds_per_byte`; 0 where there is no parameter.
+    """
+    chosen = _sampled([("", shape) for shape in shapes], at_most_bytes)
+    if not chosen:
+        return 0.0
+    device = torch.device(torch_device)
+    clock = Clock(device, threads)
+    totals = []
+    with worker_conditions(device, threads):
+        sums = [torch.zeros(shape, device=device) for _, shape in chosen]
+        for _ in range(1 + repeats):
+            laps: list[Lap] = []
+            for total in sums:
+                made = torch.ones_like(total)
+                start = clock.now()
+                total += made
+                laps.append((start, clock.now()))
+            totals.append(sum(clock.seconds(laps)))
+    return median(totals[1:]) / sum(4 * total.numel() for total in sums)
+
+
+def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+    _give_gradients(parameters)
+    try:
+        optimizer.step()
+    except TypeError as error:
+        raise ConfigError(
+            f"optimizer {type(optimizer).__name__} cannot take a step without a closure ({error}): "
+            "choose one that steps on gradients alone, such as torch.optim.SGD or torch.optim.Adam."
+        ) from error
+
+
+def _give_gradients(parameters: Sequence[Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 1e-3)
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from _tensors(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _tensors(value)
+
+
+def _sampled(
+    shapes: Sequence[tuple[str, tuple[int, ...]]], at_most_bytes: int
+) -> list[tuple[str, tuple[int, ...]]]:
+    total = sum(4 * prod(shape) for _, shape in shapes)
+    every = max(1, ceil(total / at_most_bytes))
+    return [(name, shape) for name, shape in shapes[::every] if prod(shape)]

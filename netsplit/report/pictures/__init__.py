@@ -1,0 +1,1 @@
+"""Pictures of the page, as inline SVG."""

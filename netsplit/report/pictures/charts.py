@@ -1,0 +1,181 @@
+"""The pictures of a comparison, and of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from netsplit.report.markup import Element
+from netsplit.report.pictures.bars import Bar, bar_chart, series
+from netsplit.report.pictures.curves import Curve, curve_chart, point_chart
+from netsplit.report.records.results import ComparisonResult, MethodResult, Report
+from netsplit.report.units import OVER, as_given, column, decimals, fixed
+
+__all__ = ["comparison_charts", "fidelity_chart", "throughput_chart"]
+
+BAND = 0.1  # of the fidelity picture: within ten per cent
+_MIB = 2.0**20
+_MOST_DEVICES = 32  # bars of one memory picture
+
+
+def comparison_charts(
+    found: ComparisonResult, colours: dict[str, str], throughput: bool = True
+) -> list[Element]:
+    """Whatever there is data for: throughput, iteration time, solvers, training, memory.
+
+    Args:
+        throughput: it is not shown elsewhere.
+    """
+    beside = " / published (difference)" if found.published else ""
+    charts = [
+        throughput_chart(f"Throughput, samples/s{beside}", found, colours) if throughput else None,
+        _iteration(found.methods, colours),
+        _solvers(found.methods, colours),
+        *_training(found.methods, colours),
+        *_memory(found.methods, colours),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def throughput_chart(title: str, found: ComparisonResult, colours: dict[str, str]) -> Element | None:
+    """Measured, or else predicted; with a mark where others published a figure."""
+    methods = found.methods
+    if all(method.throughput is None for method in methods):
+        return None
+    texts = column([method.throughput for method in methods])
+    known = as_given([method.published for method in methods])
+    bars = []
+    for method, text, published in zip(methods, texts, known, strict=True):
+        if method.row.failed:
+            bars.append(replace(_failed(method), mark=method.published))
+            continue
+        if method.difference is not None:
+            text += f" / {published} ({fixed(100 * method.difference, 0, sign=True)} %)"
+        text = f"{OVER} {text}" if method.too_large else text
+        solid = method.row.throughput
+        pale = method.throughput if method.only_predicted else None
+        bars.append(
+            Bar(
+                method.name, text, solid, pale, None, colours[method.name], method.too_large, method.published
+            )
+        )
+    return bar_chart(title, bars)
+
+
+def fidelity_chart(report: Report) -> Element | None:
+    """Predicted against measured iteration of every method; None of fewer than two."""
+    curves = []
+    for index, name in enumerate(report.methods):
+        points = [
+            (1e3 * method.row.measured_s, 1e3 * method.row.predicted_s)
+            for _, method in report
+            if method.name == name
+            and method.row.prediction_error is not None
+            and method.row.measured_s
+            and method.row.predicted_s
+        ]
+        words = ", ".join(f"{y:.1f} predicted, {x:.1f} measured" for x, y in points)
+        curves.append(Curve(name, points, series(index), words))
+    if sum(len(curve.points) for curve in curves) < 2:
+        return None
+    title = f"Predicted against measured iteration, with ±{BAND:.0%}".replace("%", " %")
+    return point_chart(title, curves, "measured ms", "predicted ms", BAND)
+
+
+def _iteration(methods: Sequence[MethodResult], colours: dict[str, str]) -> Element | None:
+    rows = [method.row for method in methods]
+    known = [value for row in rows for value in (row.predicted_s, row.measured_s) if value is not None]
+    if not known:
+        return None
+    digits = decimals([1e3 * value for value in known])
+    bars = []
+    for method in methods:
+        row = method.row
+        if row.failed:
+            bars.append(_failed(method))
+            continue
+        parts = [
+            fixed(1e3 * value, digits) for value in (row.predicted_s, row.measured_s) if value is not None
+        ]
+        text = " / ".join(parts)
+        if row.prediction_error is not None:
+            text += f" ({fixed(100 * row.prediction_error, 1, sign=True)} %)"
+        bars.append(Bar(method.name, text, row.measured_s, row.predicted_s, colour=colours[method.name]))
+    measured = any(row.measured_s is not None for row in rows)
+    return bar_chart(f"Iteration, ms {'predicted / measured (error)' if measured else 'predicted'}", bars)
+
+
+def _solvers(methods: Sequence[MethodResult], colours: dict[str, str]) -> Element | None:
+    known = [method for method in methods if method.row.solve_s is not None]
+    if not known:
+        return None
+    texts = column([method.row.solve_s for method in known], least=2)
+    bars = []
+    for method, text in zip(known, texts, strict=True):
+        gap = "" if method.row.gap is None else f", gap {fixed(100 * method.row.gap, 1)} %"
+        bars.append(Bar(method.name, f"{text}{gap}", method.row.solve_s, colour=colours[method.name]))
+    return bar_chart("Time to decide, s", bars)
+
+
+def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[Element | None]:
+    """Accuracy by epoch and by time; the loss by epoch. An epoch counts where it ends: from 1."""
+    by_epoch, by_time, losses = [], [], []
+    for method in methods:
+        name, colour = method.name, colours[method.name]
+        ends = [epoch.index + 1 for epoch in method.epochs]
+        accuracies = [None if each.accuracy is None else 100 * each.accuracy for each in method.epochs]
+        by_epoch.append(_curve(name, ends, accuracies, colour))
+        by_time.append(_curve(name, method.elapsed_s, accuracies, colour))
+        losses.append(_curve(name, ends, [epoch.train_loss for epoch in method.epochs], colour, digits=4))
+    return [
+        curve_chart("Test accuracy by epoch", by_epoch, "epoch", "%", whole_steps=True),
+        curve_chart("Test accuracy by training time", by_time, "seconds of training", "%"),
+        curve_chart("Training loss by epoch", losses, "epoch", "loss", whole_steps=True),
+    ]
+
+
+def _memory(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[Element | None]:
+    """A picture for each method, all of one scale."""
+    every = [
+        value
+        for method in methods
+        for figures in (method.row.predicted_peak, method.row.measured_peak, method.row.capacity)
+        for value in figures.values()
+    ]
+    longest = max(every, default=0) / _MIB
+    return [_memory_of(method, longest, colours[method.name]) for method in methods]
+
+
+def _memory_of(method: MethodResult, longest: float, colour: str) -> Element | None:
+    row = method.row
+    devices = list(method.peaks)
+    if not devices:
+        return None
+    bars = []
+    for name in devices[:_MOST_DEVICES]:
+        peaks = [
+            figures[name] / _MIB for figures in (row.predicted_peak, row.measured_peak) if name in figures
+        ]
+        limit = row.capacity[name] / _MIB if name in row.capacity else None
+        text = " / ".join(fixed(value, 1) for value in peaks)
+        text += "" if limit is None else f" of {fixed(limit, 1)}"
+        solid, pale = (_mib(figures.get(name)) for figures in (row.measured_peak, row.predicted_peak))
+        bars.append(Bar(name, text, solid, pale, limit, colour, name in row.overfull))
+    more = len(devices) - _MOST_DEVICES
+    rest = f", first {_MOST_DEVICES} of {len(devices)} devices" if more > 0 else ""
+    return bar_chart(f"Peak memory of {method.name}, MiB{rest}", bars, longest)
+
+
+def _curve(
+    name: str, xs: Sequence[float | None], ys: Sequence[float | None], colour: str, digits: int = 1
+) -> Curve:
+    points = [(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None]
+    return Curve(name, points, colour, ", ".join(fixed(y, digits) for _, y in points))
+
+
+def _failed(method: MethodResult) -> Bar:
+    return Bar(method.name, method.outcome, bad=True)
+
+
+def _mib(nbytes: int | None) -> float | None:
+    return None if nbytes is None else nbytes / _MIB

@@ -1,0 +1,1 @@
+"""What a report shows, read from the runs that hold it."""

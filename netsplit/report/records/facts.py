@@ -1,0 +1,222 @@
+"""What a comparison was of, on what and with what: pairs of a word and its value."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from netsplit.report.records.results import ComparisonResult, Group, MethodResult, StudyRecord
+from netsplit.report.units import column, fixed, moment, took
+
+__all__ = [
+    "facts_of", "failures_of", "lead_of", "lead_of_group", "left_out_of", "links_of", "own_error",
+    "when_and_where", "when_recorded",
+]  # fmt: skip
+
+_GIB = 2.0**30
+_MOST_DEVICES = 8  # that are named
+_MOST_IDS = 8
+_MOST_WINNERS = 3
+_NUMBER = re.compile(r"\d+(e\d+)?")
+_ID = 8  # characters of a run's id
+_OWN = ("_target_", "_partial_")
+
+
+def lead_of(found: ComparisonResult) -> str:
+    """The result in a sentence."""
+    best = found.best
+    if best is None:
+        return _without_result(found)
+    kind = " predicted" if best.only_predicted else ""
+    same = [method for method in found.methods if method.only_predicted == best.only_predicted]
+    second = replace(found, methods=[method for method in same if not found.won_by(method)]).best
+    shown = column([best.throughput, None if second is None else second.throughput])[0]
+    if not found.contested:
+        return f"{best.name}: {shown} samples/s{kind}."
+    names = " and ".join(method.name for method in same if found.won_by(method))
+    start = f"Fastest: {names} with {shown} samples/s{kind}"
+    if second is None or not second.throughput or not best.throughput:
+        return f"{start}."
+    return f"{start}, {fixed(best.throughput / second.throughput, 2)} times {second.name}, the next."
+
+
+def lead_of_group(group: Group) -> str:
+    """Of cases how many, who won, and how far from what others published; of a sweep the fastest."""
+    if group.is_sweep:
+        return _lead_of_sweep(group)
+    won = [(each, method) for each in group.comparisons for method in each.methods]
+    winners = Counter(method.name for each, method in won if each.won_by(method))
+    text = f"{len(group.comparisons)} cases"
+    if winners:
+        text += "; fastest: " + ", ".join(f"{name} in {count}" for name, count in winners.most_common())
+    known = [
+        (abs(method.difference), method.name, found.case)
+        for found in group.comparisons
+        for method in found.published
+        if method.difference is not None
+    ]
+    if not known:
+        return f"{text}."
+    most, name, case = max(known)
+    middle = median(difference for difference, _, _ in known)
+    figures = f"{len(known)} published figure{'s' * (len(known) != 1)}"
+    text += f". Beside {figures} ours differ by {fixed(100 * middle, 1)} % in the median"
+    return f"{text}, at most by {fixed(100 * most, 1)} % ({name} in {case})."
+
+
+def left_out_of(found: Sequence[ComparisonResult]) -> str | None:
+    """How many comparisons of the same command or name are not shown, and how to show them."""
+    more, older = sum(one.more for one in found), [run_id for one in found for run_id in one.older]
+    parts = [f"{more} more of the same command"] if more else []
+    kind = "experiment" if any(one.case for one in found) else "name"
+    if older:
+        ids = ",".join(map(_typed, older[:_MOST_IDS]))
+        newest = f"the newest {_MOST_IDS}: " if len(older) > _MOST_IDS else ""
+        parts.append(
+            f"{len(older)} older {'one' if len(older) == 1 else 'ones'} of this {kind} ({newest}runs=[{ids}])"
+        )
+    return f"Not shown: {', '.join(parts)}." if parts else None
+
+
+def failures_of(found: ComparisonResult) -> list[tuple[str, str]]:
+    """Who failed, and why; each reason once, whichever method it names."""
+    alike: dict[tuple[str, str], list[MethodResult]] = {}
+    for method in found.failed:
+        reason = (method.row.error or "").removeprefix(method.name)
+        alike.setdefault((reason, method.outcome), []).append(method)
+    own = own_error(found)
+    whole = [] if own is None else [("the comparison", own)]
+    return whole + [
+        (f"{', '.join(method.name for method in methods)} {outcome}", methods[0].row.error or "")
+        for (_, outcome), methods in alike.items()
+    ]
+
+
+def own_error(found: ComparisonResult) -> str | None:
+    """Why the comparison failed, unless one of its methods says it."""
+    return None if found.error in [method.row.error for method in found.failed] else found.error
+
+
+def when_and_where(found: ComparisonResult) -> str:
+    """When it began, how long it took, and the machine, in a line."""
+    begun = f"{'Planned' if found.planned else 'Begun'} {moment(found.started)}"
+    begun += "" if found.seconds is None else f", took {took(found.seconds)}"
+    machine = _machine(found.tags)
+    return f"{begun}, on {machine}." if machine else f"{begun}."
+
+
+def when_recorded(study: StudyRecord) -> str:
+    """When a study ended, and the machine, in a line."""
+    machine = _machine(study.tags)
+    return f"Recorded {moment(study.started)}{f', on {machine}' if machine else ''}."
+
+
+def facts_of(found: ComparisonResult) -> list[tuple[str, str]]:
+    """Whatever was recorded of these, in the order of interest."""
+    tags, params = found.tags, found.params
+    facts = [
+        ("Mode", "planned: what an iteration takes is predicted" if found.planned else ""),
+        ("Model", _with_params(tags.get("model", ""), params, "model")),
+        ("Dataset", _with_params(tags.get("dataset", ""), params, "dataset")),
+        ("Cluster", _cluster(found)),
+        ("Schedule", _with_params(tags.get("schedule", ""), params, "schedule")),
+        (
+            "Optimiser",
+            _with_params(_optimizer(params).rpartition(".")[2], params, "optimizer"),
+        ),
+        ("Batch, epochs, seed", _several(params, "batch_size", "epochs", "seed")),
+        ("System", tags.get("host.os", "")),
+        ("Software", _software(found.tags)),
+        ("Commit", _commit(found.tags)),
+        ("MLflow experiment", found.experiment),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _optimizer(params: Mapping[str, str]) -> str:
+    """The dotted name of the class; of groups of parameters that of their optimiser."""
+    return params.get("optimizer.optimizer") or params.get("optimizer._target_", "")
+
+
+def links_of(found: ComparisonResult) -> list[tuple[str, str]]:
+    """The probed or given links: "cpu:0 to cpu:1" and what was found."""
+    return [
+        (key.removeprefix("link."), value) for key, value in found.tags.items() if key.startswith("link.")
+    ]
+
+
+def _lead_of_sweep(group: Group) -> str:
+    text = f"{len(group.comparisons)} comparisons of one sweep"
+    best = group.best
+    won = [(one, method) for one in group.comparisons for method in one.methods if group.won_by(one, method)]
+    if best is None or not won:
+        return f"{text}."
+    (shown,) = column([best.throughput])
+    kind = " predicted" if best.only_predicted else ""
+    names = " and ".join(f"{method.name} ({one.label})" for one, method in won[:_MOST_WINNERS])
+    rest = len(won) - _MOST_WINNERS
+    return f"{text}. Fastest: {names}{f' and {rest} more' if rest > 0 else ''} with {shown} samples/s{kind}."
+
+
+def _typed(run_id: str) -> str:
+    """So much of an id as tells it, longer where it would be read as a number."""
+    most = next((n for n in range(_ID, len(run_id)) if not _NUMBER.fullmatch(run_id[:n])), len(run_id))
+    return run_id[:most]
+
+
+def _with_params(name: str, params: Mapping[str, str], group: str) -> str:
+    """`AmoebaNetD (num_layers 3, num_filters 32)`: what the group's config gives beside its target."""
+    start = f"{group}."
+    given = [
+        f"{key.removeprefix(start)} {value}"
+        for key, value in params.items()
+        if key.startswith(start) and not key.endswith(_OWN) and value not in ("None", "False")
+    ]
+    return f"{name} ({', '.join(given)})" if name and given else name
+
+
+def _cluster(found: ComparisonResult) -> str:
+    """`cpu2 (cpu:0, cpu:1)`: with the devices that the config names."""
+    name = found.tags.get("cluster", "")
+    devices: list[str] = []
+    while (device := found.params.get(f"cluster.devices.{len(devices)}.name")) is not None:
+        devices.append(device)
+    most = devices[:_MOST_DEVICES] + ["…"] * (len(devices) > _MOST_DEVICES)
+    return f"{name} ({', '.join(most)})" if devices else name
+
+
+def _several(params: Mapping[str, str], *keys: str) -> str:
+    return ", ".join(params.get(key, "?") for key in keys) if any(key in params for key in keys) else ""
+
+
+def _machine(tags: Mapping[str, str]) -> str:
+    parts = [tags.get("host.cpu", "")]
+    if "host.cores" in tags:
+        parts.append(f"{tags['host.cores']} cores")
+    memory = tags.get("host.memory_bytes", "")
+    parts.append(f"{int(memory) / _GIB:.1f} GiB" if memory.isdecimal() else "")
+    parts.append(tags.get("host.gpus", ""))
+    name, rest = tags.get("host.name", ""), ", ".join(part for part in parts if part)
+    return f"{name} ({rest})" if name and rest else name or rest
+
+
+def _software(tags: Mapping[str, str]) -> str:
+    start = "version."
+    return ", ".join(
+        f"{key.removeprefix(start)} {value}" for key, value in tags.items() if key.startswith(start)
+    )
+
+
+def _commit(tags: Mapping[str, str]) -> str:
+    commit = tags.get("git.commit", "")
+    changed = " with changes" if tags.get("git.dirty") == "true" else ""
+    return f"{commit[:12]}{changed}" if commit else ""
+
+
+def _without_result(found: ComparisonResult) -> str:
+    if found.methods and len(found.failed) == len(found.methods):
+        return "The only method failed." if len(found.methods) == 1 else "Every method failed."
+    return "No method has a throughput within the capacities." if found.methods else "No method was begun."

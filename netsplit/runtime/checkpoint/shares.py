@@ -1,0 +1,357 @@
+"""What a device puts into a checkpoint, and takes from one, under the plain model's own names.
+
+    model.<name>                     a parameter or buffer, by each of its names in state_dict()
+    optimizer.state.<name>.<key>     moments, step counters
+    optimizer.param_groups.<name>.*  hyperparameters, such as lr
+    draws.seed, .batches, .predictions   where the draws of random operators stand
+    rng.controller                   state of the controller's random number generator
+    replica.<device>.<name>          a buffer as a further replica of a stage has it
+    scaler.*                         a GradScaler's state, under float16
+    scheduler.kind, .state           the learning rate's scheduler: its class, its state_dict()
+    average.<name>, averages.count   moving averages of the parameters, and of how many steps
+
+The keys under ``model`` and ``optimizer`` are those of a plain model and of torch's own flattened form of
+an optimiser; no key says which device wrote it, so any placement can read what any other wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.graph.random_draws.random import DrawCounter
+from netsplit.optim.learning_rate import settings_of
+from netsplit.runtime.checkpoint.files import (
+    Refusal,
+    Saved,
+    State,
+    check_fits,
+    kind_of,
+    read_extra,
+    reason_of,
+)
+from netsplit.runtime.share import Share
+
+__all__ = ["Holder", "draws_state", "load_draws", "load_own", "load_plain"]
+
+_SCHEDULED = ("lr", "momentum", "betas")  # what schedulers change
+_LISTS = ("params", "param_names")  # of an optimiser's group; the rest are its hyperparameters
+
+
+@dataclass
+class Holder:
+    """One device's tensors as a part of a checkpoint.
+
+    Args:
+        share: its tensors and their optimiser.
+        device: its name.
+        aliases: initializer -> further names of the same tensor.
+        skip: initializers that are the graph's own constants.
+        copies: initializers of which another device is the first to hold them (replicas).
+    """
+
+    share: Share
+    device: str
+    aliases: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    skip: frozenset[str] = frozenset()
+    copies: frozenset[str] = frozenset()
+
+    def state(self) -> State:
+        """What this device writes; the tensors themselves, not copies."""
+        found: State = {}
+        for name, tensor in self.share.tensors.items():
+            if name in self.skip:
+                continue
+            if name in self.copies and not tensor.requires_grad:
+                found[f"replica.{self.device}.{name}"] = tensor.detach()
+                continue
+            for key in (name, *self.aliases.get(name, ())):
+                found[f"model.{key}"] = tensor.detach()
+        found |= _optimizer_state(self.share) | _scheduler_state(self.share)
+        return found | self._averages() | ({} if self.share.idle else _scaler_state(self.share))
+
+    def load(self, folder: Path) -> list[str] | Refusal:
+        """Take this device's tensors from a checkpoint; hyperparameters that it changed, in words."""
+        try:
+            saved = Saved(folder)
+            _check_scheduler(self.share.scheduler, saved)
+            saved.read(
+                {
+                    self._key(name, saved): tensor.detach()
+                    for name, tensor in self.share.tensors.items()
+                    if name not in self.skip
+                }
+            )
+            _load_scale(self.share, saved)
+            changed = _load_optimizer(self.share, saved)
+            return changed + _load_scheduler(self.share.scheduler, saved) + self._load_averages(saved)
+        except (OSError, NetSplitError) as error:
+            return Refusal(reason_of(error))
+
+    def _averages(self) -> State:
+        averages = self.share.averages
+        if averages is None:
+            return {}
+        found: State = {"averages.count": averages.count}
+        for name, tensor in averages.values.items():
+            found |= {f"average.{key}": tensor for key in (name, *self.aliases.get(name, ()))}
+        return found
+
+    def _load_averages(self, saved: Saved) -> list[str]:
+        averages, there = self.share.averages, "averages.count" in saved.entries
+        if averages is None:
+            return ["its averages of parameters are left out"] if there else []
+        if not there:
+            averages.count = 0
+            return ["it has no averages of parameters, which begin anew"]
+        values = {f"average.{name}": tensor for name, tensor in averages.values.items()}
+        averages.count = saved.read({"averages.count": None, **values})["averages.count"]
+        return []
+
+    def _key(self, name: str, saved: Saved) -> str:
+        own = f"replica.{self.device}.{name}"
+        return own if name in self.copies and own in saved.entries else f"model.{name}"
+
+
+def draws_state(counter: DrawCounter) -> State:
+    """Where the draws stand, as a part of a checkpoint."""
+    return {f"draws.{key}": value for key, value in asdict(counter).items()}
+
+
+def load_draws(folder: str | Path, seed: int = 0) -> DrawCounter:
+    """Where a checkpoint's draws stand: what a plain loop gives to `netsplit.draws` to go on.
+
+    One that was written before they were counted stands at the beginning, of `seed`.
+    """
+    saved = Saved(Path(folder))
+    places = saved.below("draws")
+    values = saved.read(dict.fromkeys(places.values()))
+    return DrawCounter(**{"seed": seed} | {key: values[place] for key, place in places.items()})
+
+
+def load_own(folder: Path, state: State) -> None:
+    """Read those of the controller's tensors in `state` that the checkpoint has, in place."""
+    saved = Saved(folder)
+    saved.read({key: value for key, value in state.items() if key in saved.entries})
+
+
+def load_plain(
+    folder: str | Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    loss: object = None,
+    scaler: torch.amp.GradScaler | None = None,
+    scheduler: LRScheduler | None = None,
+    averages: AveragedModel | None = None,
+) -> dict[str, Any]:
+    """Load a checkpoint into a plain model and its optimiser, which then go on as the split one would.
+
+    No process group and no worker is needed. Everything is changed in place.
+
+    Args:
+        loss: a module with parameters or buffers of its own, where it is one.
+        scaler: of a float16 training.
+        scheduler: of the optimiser, where the training had one.
+        averages: a copy of the model, where the training kept averages; other tensors of it are the model's.
+
+    Returns:
+        What was stored beside the tensors: where the training stands.
+
+    Raises:
+        NetSplitError: no whole checkpoint, another model, or an optimiser of another kind.
+    """
+    folder = Path(folder)
+    extra = read_extra(folder)
+    saved = Saved(folder)
+    own = _named_tensors(model)
+    of_loss = _named_tensors(loss) if isinstance(loss, nn.Module) else {}
+    every = own | {f"loss.{name}": tensor for name, tensor in of_loss.items() if f"loss.{name}" not in own}
+    tensors = {name: tensor for name, tensor in every.items() if f"model.{name}" in saved.entries}
+    needed = {name: kind_of(tensor) for name, tensor in (model.state_dict() | tensors).items()}
+    theirs = {name: saved.kind(f"model.{name}") for name in saved.names if name.startswith("loss.")}
+    check_fits(folder, {name: kind for name, kind in theirs.items() if kind} | needed)
+    saved.read({f"model.{name}": tensor.detach() for name, tensor in tensors.items()})
+    if optimizer is not None:
+        _load_optimizer(Share(tensors, optimizer), saved)
+    if scaler is not None:
+        places = saved.below("scaler")
+        values = saved.read(dict.fromkeys(places.values()))
+        scaler.load_state_dict({key: values[place] for key, place in places.items()})
+    if scheduler is not None:
+        _check_scheduler(scheduler, saved)
+        _load_scheduler(scheduler, saved)
+    if averages is not None:
+        _load_averaged_model(averages, model, saved)
+    return extra
+
+
+def _load_averaged_model(averages: AveragedModel, model: nn.Module, saved: Saved) -> None:
+    if "averages.count" not in saved.entries:
+        raise ConfigError(f"checkpoint '{saved.folder}' has no averages of parameters: leave averages out.")
+    averages.module.load_state_dict(model.state_dict())
+    found = {f"average.{name}": tensor.detach() for name, tensor in averages.module.named_parameters()}
+    saved.read({place: tensor for place, tensor in found.items() if place in saved.entries})
+    averages.n_averaged.fill_(saved.read({"averages.count": None})["averages.count"])
+
+
+def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers, by every name they have."""
+    found: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    return found | dict(module.named_buffers(remove_duplicate=False))
+
+
+def _scaler_state(share: Share) -> dict[str, Any]:
+    """As ``torch.amp.GradScaler.state_dict`` has it."""
+    scale = share.scale
+    if scale is None:
+        return {}
+    values = {
+        "scale": scale.factor,
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "growth_interval": scale.interval,
+        "_growth_tracker": scale.good_steps,
+    }
+    return {f"scaler.{key}": value for key, value in values.items()}
+
+
+def _load_scale(share: Share, saved: Saved) -> None:
+    places = saved.below("scaler")
+    if share.scale is None or not places:
+        return
+    values = saved.read(dict.fromkeys(places.values()))
+    share.scale.factor = values[places["scale"]]
+    share.scale.interval = values[places["growth_interval"]]
+    share.scale.good_steps = values[places["_growth_tracker"]]
+
+
+def _optimizer_state(share: Share) -> dict[str, Any]:
+    """State and hyperparameters by parameter, as torch's own flattened form has them."""
+    if share.optimizer is None:
+        return {}
+    names = {id(tensor): name for name, tensor in reversed(share.tensors.items())}
+    found: dict[str, Any] = {}
+    for group in share.optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            for key, value in share.optimizer.state.get(parameter, {}).items():
+                found[f"{_state(name)}.{key}"] = value.detach() if isinstance(value, Tensor) else value
+            for key, value in group.items():
+                if key not in _LISTS:
+                    found[f"{_hyper(name)}.{key}"] = value
+    return found
+
+
+def _load_optimizer(share: Share, saved: Saved) -> list[str]:
+    """Fill the optimiser's state; hyperparameters that the checkpoint changed, in words.
+
+    Raises:
+        ConfigError: the checkpoint's optimiser is of another kind.
+    """
+    if share.optimizer is None:
+        return []
+    names = {id(tensor): name for name, tensor in reversed(share.tensors.items())}
+    groups = share.optimizer.param_groups
+    whole = share.groups or [[names[id(p)] for p in group["params"]] for group in groups]
+    firsts = [next((name for name in each if saved.below(_hyper(name))), "") for each in whole]
+    wanted: dict[str, Any] = {}
+    for first, group in zip(firsts, groups, strict=True):
+        wanted |= _hyperparameters(saved, first, group)
+        for parameter in group["params"]:
+            wanted |= _moments(saved, names[id(parameter)], parameter, group)
+    values = saved.read(wanted)
+    changed: dict[str, None] = {}
+    share.optimizer.state.clear()
+    for first, group in zip(firsts, groups, strict=True):
+        for key, place in saved.below(_hyper(first)).items():
+            if key in group and place in values:
+                scheduled = share.scheduler is not None and key in _SCHEDULED
+                if group[key] != values[place] and not scheduled:
+                    changed[f"{key} {group[key]} becomes {values[place]}"] = None
+                group[key] = values[place]
+        for parameter in group["params"]:
+            places = saved.below(_state(names[id(parameter)]))
+            if places:
+                share.optimizer.state[parameter] = {key: values[place] for key, place in places.items()}
+    return list(changed)
+
+
+def _scheduler_state(share: Share) -> State:
+    if share.scheduler is None:
+        return {}
+    kind = type(share.scheduler).__name__
+    return {"scheduler.kind": kind, "scheduler.state": share.scheduler.state_dict()}
+
+
+def _check_scheduler(scheduler: LRScheduler | None, saved: Saved) -> None:
+    """Refuse a checkpoint without a scheduler, or with one of another kind, for a training that has one.
+
+    Raises:
+        ConfigError: it says which.
+    """
+    if scheduler is None:
+        return
+    kind, start = type(scheduler).__name__, f"checkpoint '{saved.folder}' was saved"
+    if "scheduler.kind" not in saved.entries:
+        raise ConfigError(
+            f"{start} without a scheduler, and this training has {kind}: leave it out, or begin with the "
+            "checkpoint's parameters only (load_state_dict)."
+        )
+    theirs = saved.read({"scheduler.kind": None})["scheduler.kind"]
+    if theirs != kind:
+        raise ConfigError(
+            f"{start} with the scheduler {theirs}, and this training has {kind}: give the same."
+        )
+
+
+def _load_scheduler(scheduler: LRScheduler | None, saved: Saved) -> list[str]:
+    """Fill the scheduler's state; its settings that the checkpoint changed, in words."""
+    if scheduler is None:
+        there = "scheduler.kind" in saved.entries
+        return ["its scheduler is left out, so that the learning rate stays"] if there else []
+    before = settings_of(scheduler)
+    scheduler.load_state_dict(saved.read({"scheduler.state": None})["scheduler.state"])
+    after = settings_of(scheduler)
+    return [f"{key} {before[key]} becomes {after[key]}" for key in before if before[key] != after.get(key)]
+
+
+def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    """What is read for one group: those of its first parameter that the checkpoint has."""
+    own = {key for key in group if key not in _LISTS}
+    found = saved.below(_hyper(name))
+    theirs, ours = sorted(set(found) - own), sorted(own - set(found))
+    if theirs and ours:
+        raise ConfigError(
+            f"checkpoint '{saved.folder}' was made with another optimiser: with {', '.join(theirs)}, where "
+            f"this one has {', '.join(ours)}."
+        )
+    return {place: saved.blank(place) for key, place in found.items() if key in own}
+
+
+def _moments(saved: Saved, name: str, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+    """What is read for one parameter, to its own device; but single numbers, such as Adam's step counter,
+    stay on the CPU unless the step runs on the device."""
+    on_device = group.get("capturable") or group.get("fused")
+    wanted = {}
+    for place in saved.below(_state(name)).values():
+        kind = saved.kind(place)
+        scalar = kind is not None and kind[1] == ()
+        wanted[place] = saved.blank(place, None if scalar and not on_device else parameter.device)
+    return wanted
+
+
+def _hyper(name: str) -> str:
+    return f"optimizer.param_groups.{name}"
+
+
+def _state(name: str) -> str:
+    return f"optimizer.state.{name}"

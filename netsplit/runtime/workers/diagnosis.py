@@ -1,0 +1,109 @@
+"""From where the workers stand to who holds up whom, in words.
+
+A worker that waits is never the cause: it says for what and for whom. The cause is who died, who shows no
+sign of life, who raised, or else who computes while all others wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from netsplit.program.instructions import Instruction, Program, Recv, Reduce, Send
+from netsplit.runtime.workers.heartbeat import Place
+from netsplit.runtime.workers.messages import Reply
+
+__all__ = ["Findings", "Standing", "explain", "standing"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A device's place in its program."""
+
+    instruction: Instruction | None  # None: at its end
+    waits: Send | Recv | Reduce | None  # None: it computes, or does not say
+
+    @property
+    def where(self) -> str:
+        """' at its forward of segment 1, micro-batch 0, waiting for …', to be put after a name."""
+        at = " at its end" if self.instruction is None else f" at its {self.instruction}"
+        return at if self.waits is None else f"{at}, waiting {self.what}"
+
+    @property
+    def what(self) -> str:
+        """'for variable 'x' of micro-batch 0 from cpu:1'."""
+        if isinstance(self.waits, Recv):
+            return f"for {self.waits.what} from {self.waits.peer}"
+        if isinstance(self.waits, Send):
+            return f"for {self.waits.what} to reach {self.waits.peer}"
+        return f"for the {self.waits}" if self.waits is not None else ""
+
+
+def standing(programs: Mapping[int, Program], rank: int, place: Place | None) -> Standing | None:
+    """Where a rank stands; None outside a program, or when its board cannot be read.
+
+    Args:
+        programs: by the boards' phase.
+    """
+    if place is None or place.index < 0 or place.phase not in programs:
+        return None
+    program = programs[place.phase]
+    own = program.instructions[program.devices[rank]]
+    instruction = own[place.index] if place.index < len(own) else None
+    waits = (ins for ins in own if isinstance(ins, Send | Recv | Reduce) and ins.tag == place.waits)
+    return Standing(instruction, next(waits, None))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is known of a call that failed; all by rank."""
+
+    asked: list[int]
+    dead: dict[int, str]  # how they ended, the first first
+    replies: dict[int, Reply]
+    quiet: list[int]  # without sign of life
+    standings: Mapping[int, Standing]
+
+    @property
+    def raised(self) -> list[int]:
+        return [rank for rank, reply in self.replies.items() if reply.error and not reply.waited]
+
+    @property
+    def busy(self) -> list[int]:
+        """Asked, alive, and without an answer."""
+        return [r for r in self.asked if r not in self.replies and r not in self.dead and r not in self.quiet]
+
+    @property
+    def hanging(self) -> list[int]:
+        """Those who compute while others wait; where nobody says so, everybody without an answer."""
+        if self.dead or self.quiet or self.raised:
+            return []
+        return [r for r in self.busy if r not in self.standings or self.standings[r].waits is None]
+
+
+def explain(found: Findings, who: Callable[[int], str], doing: str) -> str:
+    """One sentence: the cause, then what the others were waiting for.
+
+    Args:
+        who: words for a rank.
+        doing: what was asked, for those who are in no program.
+    """
+    causes = [f"worker {who(r)} {how}{_where(found, r, doing)}" for r, how in found.dead.items()]
+    causes += [f"worker {who(r)} does not answer{_where(found, r, doing)}" for r in found.quiet]
+    for r in found.raised:
+        error, known = found.replies[r].error, found.replies[r].known
+        raised = f"worker {who(r)} raised {error}{_where(found, r, doing)}"
+        causes.append(f"worker {who(r)}: {error}" if known else raised)
+    causes += [f"worker {who(r)} hangs{_where(found, r, doing)}" for r in found.hanging]
+    told = [reply.error for reply in found.replies.values() if reply.error and reply.waited]
+    told += [
+        f"{who(r)} stood{found.standings[r].where}"
+        for r in found.busy
+        if r in found.standings and r not in found.hanging
+    ]
+    cure = " (raise cluster.timeout_s if it is only slow)" if found.quiet or found.hanging else ""
+    return "; ".join(part.rstrip(".") for part in [*causes, *told]) + cure + "."
+
+
+def _where(found: Findings, rank: int, doing: str) -> str:
+    return found.standings[rank].where if rank in found.standings else f" during '{doing}'"

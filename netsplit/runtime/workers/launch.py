@@ -1,0 +1,148 @@
+"""Starting torchrun on this machine, and saying how to start it on others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from netsplit.cluster.local import ClusterSpec
+from netsplit.errors import WorkerError
+from netsplit.runtime.workers.handshake import KEY_VARIABLE, mark_of
+
+__all__ = ["KEPT_MEMORY", "Launcher", "external_command"]
+
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+"""For glibc: memory that is let go stays with the process. Otherwise each iteration's activations are pages
+that the kernel hands out and clears anew: up to a fifth of a worker's time on ResNet-50 in small pieces."""
+
+_LIMIT_S = 120.0
+# How often torchrun looks after its workers. When one has ended it stops the others, who should have
+# said by then what they waited for.
+_LOOK_S = 1
+_STOP_S = 3
+
+
+class Launcher:
+    """torchrun and its workers as a child of this process.
+
+    Args:
+        controller: HOST:PORT where the workers find this process.
+        key: that they share with it.
+    """
+
+    def __init__(self, spec: ClusterSpec, folder: Path, controller: str, key: str) -> None:
+        self.spec = spec
+        self.log = folder / "workers.log"
+        command = [
+            sys.executable, "-m", "torch.distributed.run",
+            "--nnodes=1", f"--nproc-per-node={len(spec.devices)}", "--max-restarts=0",
+            f"--monitor-interval={_LOOK_S}", f"--shutdown-timeout={_STOP_S}",
+            "--rdzv-backend=c10d", f"--rdzv-endpoint={spec.host}:{spec.port}",
+            f"--log-dir={folder / 'torchelastic'}",
+            "-m", "netsplit.runtime.workers.worker", "--controller", controller,
+        ]  # fmt: skip
+        # What this process can import, the workers can: a user's optimiser may live beside his script.
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        if spec.host.startswith("127."):
+            own["GLOO_SOCKET_IFNAME"] = "lo"
+        with self.log.open("wb") as output:
+            # A session of its own: Ctrl-C reaches the controller alone, which then stops the workers.
+            self.process = subprocess.Popen(
+                command,
+                env={**KEPT_MEMORY, **os.environ, **own},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def check(self, deadline: float, arrived: int) -> None:
+        """Raises WorkerError: torchrun has ended already, or it is late."""
+        if self.process.poll() is not None:
+            raise WorkerError(
+                f"the workers ended before they were up (exit code {self.process.returncode}): "
+                f"{self._last_line()}; see {self.log}."
+            )
+        if time.monotonic() > deadline:
+            raise WorkerError(
+                f"only {arrived} of {len(self.spec.devices)} workers came up within {_LIMIT_S:g} s; "
+                f"see {self.log}."
+            )
+
+    def exit_of(self, pid: int) -> str:
+        """' of SIGKILL' or ' with exit code 3', once torchrun has noticed; else nothing.
+
+        Where torchrun itself was killed its workers ended with it: ', as its torchrun agent … is gone'.
+        """
+        pattern = re.compile(rf"exitcode: (-?\d+)\) local_rank: \d+ \(pid: {pid}\)")
+        deadline = time.monotonic() + 1.5 * _LOOK_S
+        while time.monotonic() < deadline:
+            if (self.process.poll() or 0) < 0:
+                return f", as its torchrun agent (process {self.process.pid}) is gone"
+            with contextlib.suppress(OSError):
+                found = pattern.search(self.log.read_text(errors="replace"))
+                if found is not None:
+                    return _words(int(found[1]))
+            time.sleep(0.05)
+        return ""
+
+    def stop(self, workers: Sequence[int]) -> None:
+        """End everything; the workers, who know already, are given a moment to do so by themselves."""
+        deadline = time.monotonic() + 0.5
+        while any(_runs(pid) for pid in workers) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def _last_line(self) -> str:
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except OSError:
+            return "no log"
+        errors = [line.strip() for line in lines if "Error" in line]
+        return (errors or [line.strip() for line in lines if line.strip()] or ["no output"])[-1]
+
+
+def external_command(spec: ClusterSpec, host: str, port: int) -> str:
+    """What to run on each machine of a cluster whose workers this process does not start."""
+    return (
+        f"on each machine run 'torchrun --nnodes=... --nproc-per-node=... --max-restarts=0 "
+        f"--monitor-interval={_LOOK_S} --shutdown-timeout={_STOP_S} --rdzv-backend=c10d "
+        f"--rdzv-endpoint={spec.host}:{spec.port} -m netsplit.runtime.workers.worker "
+        f"--controller {host}:{port} --cluster {mark_of(spec)}' with {KEY_VARIABLE} set"
+    )
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _words(code: int) -> str:
+    if code >= 0:
+        return f" with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (stopped from outside, or the machine ran out of memory)" if code == -signal.SIGKILL else ""
+    return f" of {name}{hint}"

@@ -1,0 +1,82 @@
+"""What controller and worker say to each other once they have met; pickled, but for the two last words."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import torch
+
+from netsplit.cluster.cluster import Device
+from netsplit.runtime.workers.heartbeat import Place
+
+__all__ = ["FAILED", "SIGN_OF_LIFE_S", "STOP", "Call", "Reply", "Setup", "Sign", "packed"]
+
+STOP = b"stop"  # an orderly end
+FAILED = b"failed: "  # followed by the sentence
+SIGN_OF_LIFE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Setup:
+    devices: tuple[Device, ...]
+    timeout_s: float
+    folder: str  # of the boards
+    host: str  # of the controller, where that folder is
+
+
+@dataclass(frozen=True)
+class Call:
+    """`function(worker, *args)`, to be run on a worker."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A sign of life while a call is under way."""
+
+    place: Place | None
+
+
+@dataclass(frozen=True)
+class Reply:
+    value: Any = None
+    error: str = ""  # one sentence
+    known: bool = False  # a NetSplitError: the sentence is for the user as it is
+    waited: bool = False  # it went wrong elsewhere: this worker waited in vain
+    trace: str = ""
+
+
+def packed(message: object) -> bytes:
+    """A message for `pickle.loads`; tensors as their bytes: torch's way is slow, and not for all dtypes."""
+    buffer = io.BytesIO()
+    _Packer(buffer).dump(message)
+    return buffer.getvalue()
+
+
+class _Packer(cloudpickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and _is_plain(value):
+            flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            return _unpacked, (flat.view(torch.uint8).numpy().tobytes(), value.dtype, tuple(value.shape))
+        return super().reducer_override(value)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
+        and tensor.is_contiguous()
+    )
+
+
+def _unpacked(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)

@@ -1,0 +1,279 @@
+"""The controller's side of a set of workers: start, call, watch, stop.
+
+    controller ──spawns──► torchrun ──spawns──► worker of rank 0, 1, …
+        └────────── one authenticated connection each ──────────┘
+
+Workers outlive a method: a comparison starts them once. A worker that dies, raises or hangs ends
+the pool with a `WorkerError` that says who, where and waiting for what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, Listener, wait
+from pathlib import Path
+from typing import Any, Self
+
+import cloudpickle
+
+from netsplit.cluster.local import ClusterSpec
+from netsplit.errors import WorkerError
+from netsplit.program.instructions import Program
+from netsplit.runtime.workers.diagnosis import Findings, Standing, explain, standing
+from netsplit.runtime.workers.handshake import (
+    KEY_VARIABLE,
+    Hello,
+    check_free,
+    check_hello,
+    greet,
+    keep_alive,
+    limit_waits,
+)
+from netsplit.runtime.workers.heartbeat import Place, read_place
+from netsplit.runtime.workers.launch import Launcher, external_command
+from netsplit.runtime.workers.messages import FAILED, SIGN_OF_LIFE_S, STOP, Call, Reply, Setup, Sign, packed
+from netsplit.runtime.workers.watch import Pace, Watch
+
+__all__ = ["WorkerPool"]
+
+log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 120.0
+_AT_ONCE_S = 0.3
+_GRACE_S = 1.0  # for the peers of a failed worker to say what they waited for
+
+
+class WorkerPool:
+    """Workers for every device of a cluster.
+
+    Args:
+        spec: the devices, in rank order, and the timeout.
+        folder: for the workers' logs and boards.
+
+    Raises:
+        WorkerError: a port is in use, the workers do not come up, or one of them does not fit.
+    """
+
+    def __init__(self, spec: ClusterSpec, folder: str | Path) -> None:
+        self.spec = spec
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.connections: list[Connection] = []
+        self.hellos: list[Hello] = []
+        self.programs: dict[int, Program] = {}  # what the workers run, by the boards' phase
+        self.failed = False
+        self._doing = "start"
+        self._pace = Pace()
+        self._launcher: Launcher | None = None
+        try:
+            self._start()
+        except BaseException as error:
+            self.close(str(error) if isinstance(error, WorkerError) else "")
+            raise
+
+    def runs(self, programs: dict[int, Program]) -> None:
+        """What the workers will be asked to run, by the boards' phase; how long it takes is not known yet."""
+        self.programs = programs
+        self._pace = Pace()
+
+    def call(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """`function(worker, *args)` on all workers at once; their answers in rank order."""
+        return self.call_each(function, [args] * len(self.connections))
+
+    def call_one(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """`function(worker, *args)` on one worker."""
+        self._doing = function.__name__.strip("_")
+        self._send(rank, Call(function, args))
+        return self._gather([rank])[0]
+
+    def call_each(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """`function(worker, *args[rank])` on every worker; their answers in rank order."""
+        self._doing = function.__name__.strip("_")
+        for rank, own in enumerate(args):
+            self._send(rank, Call(function, own))
+        return self._gather(list(range(len(args))))
+
+    def close(self, reason: str = "") -> None:
+        """Stop all workers, at once and whatever they are doing; they are told the `reason` of a failure."""
+        farewell = FAILED + reason.encode() if reason else STOP
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                limit_waits(connection, 0.2)
+                connection.send_bytes(farewell)
+            connection.close()
+        self.connections = []
+        if self._launcher is not None:
+            self._launcher.stop([hello.pid for hello in self.hellos])
+            self._launcher = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        spec = self.spec
+        key = os.environ.get(KEY_VARIABLE) if spec.external else secrets.token_hex(16)
+        if spec.external and spec.port == 0:
+            raise WorkerError(
+                "cluster.external needs cluster.port, where all torchrun agents meet: give one."
+            )
+        if key is None:
+            raise WorkerError(
+                f"cluster.external needs the environment variable {KEY_VARIABLE}, the same on all machines."
+            )
+        check_free(spec.host, spec.port)
+        control_port = spec.port + 1 if spec.external else 0
+        check_free(spec.host, control_port, "cluster.port (the controller listens at the next one)")
+        with Listener((spec.host, control_port), backlog=len(spec.devices)) as listener:
+            host, port = listener.address
+            if spec.external:
+                log.info("waiting for %d workers: %s", len(spec.devices), external_command(spec, host, port))
+            else:
+                self._launcher = Launcher(spec, self.folder, f"{host}:{port}", key)
+            self._accept(listener, key.encode())
+        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), socket.gethostname())
+        for rank, connection in enumerate(self.connections):
+            limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
+            keep_alive(connection)
+            self._send(rank, setup)
+        self._gather(list(range(len(self.connections))), limit_s=_START_TIMEOUT_S)
+
+    def _accept(self, listener: Listener, key: bytes) -> None:
+        found: dict[int, tuple[Hello, Connection]] = {}
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        # The listener has no timeout of its own; its socket does.
+        listener._listener._socket.settimeout(0.5)  # type: ignore[attr-defined]
+        while len(found) < len(self.spec.devices):
+            if self._launcher is not None:
+                self._launcher.check(deadline, len(found))
+            self._forget_gone(found)
+            try:
+                connection = listener.accept()
+            except TimeoutError:
+                continue
+            try:
+                hello = greet(connection, key)
+                if hello is not None:
+                    check_hello(hello, self.spec)
+            except WorkerError as error:
+                self.connections.append(connection)  # to be told too
+                raise error
+            if hello is None:
+                connection.close()
+                continue
+            found[hello.rank] = (hello, connection)
+            self.hellos = [found[rank][0] for rank in sorted(found)]
+            self.connections = [found[rank][1] for rank in sorted(found)]
+            if self.spec.external:
+                log.info("%d of %d workers: %s", len(found), len(self.spec.devices), hello)
+
+    def _forget_gone(self, found: dict[int, tuple[Hello, Connection]]) -> None:
+        """Nobody sends after his Hello: who can be read from has ended, and may be started again."""
+        for rank, (hello, connection) in list(found.items()):
+            if connection.poll():
+                log.warning("%s ended before all were up", hello)
+                connection.close()
+                del found[rank]
+        self.hellos = [found[rank][0] for rank in sorted(found)]
+        self.connections = [found[rank][1] for rank in sorted(found)]
+
+    def _send(self, rank: int, message: object) -> None:
+        try:
+            self.connections[rank].send_bytes(packed(message))
+        except OSError as error:
+            how = "does not answer" if isinstance(error, BlockingIOError) else "died"
+            places = {rank: self._place(rank, Watch(0.0)) for rank in range(len(self.connections))}
+            raise self._failure(Findings([rank], {rank: how}, {}, [], self._standings(places))) from error
+
+    def _gather(self, ranks: list[int], limit_s: float | None = None) -> list[Any]:
+        replies: dict[int, Reply] = {}
+        dead: dict[int, str] = {}
+        watch = Watch(limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
+        failed_at: float | None = None
+        while waiting := [rank for rank in ranks if rank not in replies and rank not in dead]:
+            late = failed_at is not None and time.monotonic() - failed_at > _AT_ONCE_S
+            self._receive(replies, dead, watch, "was then ended by torchrun" if late else "died")
+            places = {rank: self._place(rank, watch) for rank in ranks}
+            waiting = [rank for rank in waiting if rank not in replies and rank not in dead]
+            failing = dead or any(reply.error for reply in replies.values())
+            if failing or watch.silent(waiting) or watch.stands_still(places):
+                failed_at = failed_at if failed_at is not None else time.monotonic()
+                if time.monotonic() - failed_at > _GRACE_S:
+                    break
+            else:
+                failed_at = None
+                self._say_if_slow(watch, waiting, places)
+        if waiting or dead or any(reply.error for reply in replies.values()):
+            raise self._failure(Findings(ranks, dead, replies, watch.quiet(waiting), self._standings(places)))
+        self._pace.took(self._doing, time.monotonic() - watch.began)
+        return [replies[rank].value for rank in ranks]
+
+    def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watch, ended: str) -> None:
+        """Listens to those who were not asked too: when one of them dies, torchrun ends the others."""
+        open_ = {
+            connection: rank
+            for rank, connection in enumerate(self.connections)
+            if rank not in replies and rank not in dead
+        }
+        for ready in wait(list(open_), timeout=0.2):
+            rank = open_[ready]  # type: ignore[index]
+            try:
+                message = cloudpickle.loads(self.connections[rank].recv_bytes())
+            except OSError as error:  # EOFError is none
+                dead[rank] = "does not answer" if isinstance(error, BlockingIOError) else ended
+            except EOFError:
+                dead[rank] = ended
+            else:
+                watch.lives(rank, message.place if isinstance(message, Sign) else None)
+                if isinstance(message, Reply):
+                    replies[rank] = message
+
+    def _say_if_slow(self, watch: Watch, waiting: list[int], places: dict[int, Place | None]) -> None:
+        usual_s = self._pace.late(self._doing, watch.began)
+        standings = self._standings(places)
+        slow = [rank for rank in waiting if (at := standings.get(rank)) is not None and at.waits is None]
+        if usual_s is None or not slow:
+            return
+        log.warning(
+            "'%s' takes %.1f s, usually %.2f s: waiting for %s",
+            self._doing, time.monotonic() - watch.began, usual_s,
+            "; ".join(f"{self._who(rank)}{standings[rank].where}" for rank in slow),
+        )  # fmt: skip
+
+    def _place(self, rank: int, watch: Watch) -> Place | None:
+        """From the board where it is on this machine, else from the last sign of life."""
+        if self.hellos[rank].host == socket.gethostname():
+            return read_place(self.folder, rank)
+        return watch.places.get(rank)
+
+    def _standings(self, places: dict[int, Place | None]) -> dict[int, Standing]:
+        found = {rank: standing(self.programs, rank, place) for rank, place in places.items()}
+        return {rank: each for rank, each in found.items() if each is not None}
+
+    def _failure(self, found: Findings) -> WorkerError:
+        first = next(iter(found.dead), None)
+        if first is not None and found.dead[first] == "died" and self._launcher is not None:
+            found.dead[first] += self._launcher.exit_of(self.hellos[first].pid)
+        traces = [f"rank {rank}\n{reply.trace}" for rank, reply in found.replies.items() if reply.trace]
+        with contextlib.suppress(OSError):
+            if traces:
+                (self.folder / "failure.log").write_text("\n".join(traces))
+        sentence = explain(found, self._who, self._doing)
+        self.failed = True
+        self.close(sentence)
+        return WorkerError(sentence)
+
+    def _who(self, rank: int) -> str:
+        name = self.spec.devices[rank].name
+        if rank >= len(self.hellos):
+            return f"{name} (rank {rank})"
+        hello = self.hellos[rank]
+        return f"{name} (rank {rank}, process {hello.pid} on {hello.host})"

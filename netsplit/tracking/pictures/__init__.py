@@ -1,0 +1,1 @@
+"""Pictures of a run, a comparison, a graph, an iteration."""

@@ -1,0 +1,231 @@
+"""A picture of the operator graph, coloured by device, with the cut between devices standing out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Placement
+from netsplit.profile.costs import Costs
+from netsplit.tracking.pictures.drawing import colours_of, mib, new_figure, save, tint
+from netsplit.tracking.pictures.graph_groups import Group, GroupGraph, group_nodes
+from netsplit.tracking.pictures.graph_layout import Layout, lay_out
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["graph_figure"]
+
+_BOX_IN = 1.75  # width of a place; boxes are narrower
+_LAYER_IN = 0.85
+_CUT_COLOUR = "#B2182B"
+_CHARACTERS = 23  # of a label's line
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    """Seconds of nodes where they are known; 0 and silence where not."""
+
+    of: Mapping[str, float]
+
+    def group(self, group: Group) -> float:
+        return sum(self.of.get(name, 0.0) for name in group.nodes)
+
+
+def graph_figure(
+    graph: Graph,
+    placement: Placement,
+    path: str | FilePath,
+    costs: Costs | None = None,
+    cluster: Cluster | None = None,
+    boxes: int = 150,
+) -> Figure:
+    """Draw `graph` into `path` (PNG or SVG by the suffix); returns the figure.
+
+    Args:
+        costs: forward and backward seconds; boxes are then higher the longer they take.
+        cluster: devices in the legend's order, and their kinds for `costs`.
+        boxes: about so many at most; nodes of one module are drawn as one box to get there.
+    """
+    groups = group_nodes(graph, placement.device_of, boxes)
+    layers = lay_out(len(groups.groups), groups.edges).height
+    layout = lay_out(len(groups.groups), groups.edges, _columns(len(groups.groups), layers))
+    seconds = _Seconds(_node_seconds(placement, costs, cluster))
+    devices = _devices(placement, cluster)
+    colours = colours_of(devices)
+    figure = new_figure(max(8.0, 0.6 + _BOX_IN * layout.width), 1.8 + _LAYER_IN * layout.height)
+    axes = figure.subplots()
+    axes.set_xlim(-0.1, layout.width + 0.1)
+    axes.set_ylim(layout.height, 0)
+    axes.axis("off")
+    _draw_edges(axes, groups, layout)
+    _draw_jumps(axes, groups, layout)
+    _draw_boxes(axes, groups, layout, seconds, colours)
+    title = f"{placement.method}: {len(graph)} operators in {len(groups.groups)} boxes, "
+    axes.set_title(title + _cut_sentence(graph, placement), fontsize=13, loc="left")
+    _legend(figure, [_device_sentence(graph, placement, device, seconds) for device in devices], colours)
+    save(figure, path, dpi=100)
+    return figure
+
+
+def _columns(boxes: int, layers: float) -> int:
+    """So many columns that the picture is about half as high as it is wide."""
+    mean_width = 1.2 + boxes / max(layers, 1.0)
+    return max(1, round(math.sqrt(layers * _LAYER_IN / (0.6 * mean_width * _BOX_IN))))
+
+
+def _node_seconds(placement: Placement, costs: Costs | None, cluster: Cluster | None) -> dict[str, float]:
+    if costs is None or not costs.seconds:
+        return {}
+    only = next(iter(costs.seconds))
+    kind_of = {} if cluster is None else {device.name: device.kind for device in cluster.devices}
+    found = {}
+    for name, device in placement.device_of.items():
+        table = costs.seconds.get(kind_of.get(device, only), {})
+        if name in table:
+            found[name] = table[name].total_s
+    return found
+
+
+def _devices(placement: Placement, cluster: Cluster | None) -> list[str]:
+    used = dict.fromkeys(placement.device_of.values())
+    named = [] if cluster is None else [device.name for device in cluster.devices]
+    return [*named, *sorted(device for device in used if device not in named)]
+
+
+def _draw_boxes(
+    axes: Axes, groups: GroupGraph, layout: Layout, seconds: _Seconds, colours: Mapping[str, str]
+) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    longest = max((seconds.group(group) for group in groups.groups), default=0.0)
+    for group, (x, y) in zip(groups.groups, layout.boxes, strict=True):
+        share = seconds.group(group) / longest if longest > 0 else 0.3
+        width, height = 0.9, 0.52 + 0.28 * share
+        axes.add_patch(
+            FancyBboxPatch(
+                (x - width / 2, y - height / 2),
+                width,
+                height,
+                boxstyle="round,pad=0,rounding_size=0.05",
+                facecolor=tint(colours[group.device]),
+                edgecolor=colours[group.device],
+                linewidth=1.0 + 2.5 * share,
+                zorder=3,
+            )
+        )
+        axes.text(x, y, _box_text(group, seconds), ha="center", va="center", fontsize=8, zorder=4)
+
+
+def _box_text(group: Group, seconds: _Seconds) -> str:
+    lines = [_fitted(group.label, _CHARACTERS)]
+    if group.module:
+        lines.append(_fitted_end(group.module, _CHARACTERS))
+    if seconds.group(group) > 0:
+        lines.append(_time(seconds.group(group)))
+    return "\n".join(lines)
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.0f} µs"
+
+
+def _fitted(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _fitted_end(text: str, limit: int) -> str:
+    return text if len(text) <= limit else "…" + text[1 - limit :]
+
+
+def _draw_edges(axes: Axes, groups: GroupGraph, layout: Layout) -> None:
+    cut = set(groups.cut_edges)
+    for edge in groups.edges:
+        crossing = edge in cut
+        for points in layout.paths[edge]:
+            _draw_line(axes, points, crossing)
+
+
+def _draw_jumps(axes: Axes, groups: GroupGraph, layout: Layout) -> None:
+    """Lettered connectors at the foot of a column and at the head of the next; red where the edge is cut."""
+    sources = dict.fromkeys(jump.source for jump in layout.jumps)
+    name_of = {source: _letters(number) for number, source in enumerate(sources)}
+    cut = set(groups.cut_edges)
+    for jump in layout.jumps:
+        for x, y in (jump.foot, jump.head):
+            crossing = any((jump.source, target) in cut for target in jump.targets)
+            colour = _CUT_COLOUR if crossing else "#555555"
+            box = {"boxstyle": "circle,pad=0.25", "facecolor": "white", "edgecolor": colour}
+            axes.text(x, y, name_of[jump.source], ha="center", va="center", fontsize=9, bbox=box, zorder=5)
+
+
+def _letters(number: int) -> str:
+    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
+
+
+def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], crossing: bool) -> None:
+    """Curves that leave and enter boxes vertically; through bends they run straight down."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    vertices, codes = [points[0]], [int(Path.MOVETO)]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        middle = (y0 + y1) / 2
+        vertices += [(x0, middle), (x1, middle), (x1, y1)]
+        codes += [int(Path.CURVE4)] * 3
+    axes.add_patch(
+        PathPatch(
+            Path(vertices, codes),
+            facecolor="none",
+            edgecolor=_CUT_COLOUR if crossing else "#808080",
+            linewidth=2.4 if crossing else 1.0,
+            zorder=2 if crossing else 1,
+        )
+    )
+
+
+def _cut(graph: Graph, placement: Placement) -> set[tuple[str, str]]:
+    """(variable, device it is sent to), each once however many nodes read it there."""
+    of = placement.device_of
+    return {(variable, of[v]) for u, v, variable in graph.edges if of[u] != of[v]}
+
+
+def _cut_sentence(graph: Graph, placement: Placement) -> str:
+    cut = _cut(graph, placement)
+    if not cut:
+        return "nothing crosses devices"
+    nbytes = sum(graph.variables[variable].nbytes for variable, _ in cut)
+    return f"{len(cut)} tensors ({mib(nbytes)}) cross devices in the forward pass"
+
+
+def _device_sentence(graph: Graph, placement: Placement, device: str, seconds: _Seconds) -> str:
+    names = [name for name, where in placement.device_of.items() if where == device]
+    owned = {k for name in names for k in graph.nodes[name].initializers}
+    saved = {k for name in names for k in graph.nodes[name].saved if k in graph.variables}
+    sentence = (
+        f"{device}: {len(names)} operators, "
+        f"parameters {mib(sum(graph.initializers[k].nbytes for k in owned))}, "
+        f"saved activations {mib(sum(graph.variables[k].nbytes for k in saved))}"
+    )
+    if seconds.of:
+        sentence += f", {_time(sum(seconds.of.get(name, 0.0) for name in names))} per micro-batch"
+    return sentence
+
+
+def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=tint(colour), edgecolor=colour, linewidth=2, label=sentence)
+        for sentence, colour in zip(sentences, colours.values(), strict=True)
+    ]
+    handles.append(Line2D([], [], color=_CUT_COLOUR, linewidth=2.2, label="sent from device to device"))
+    figure.legend(handles=handles, loc="outside lower left", ncols=2, fontsize=10)

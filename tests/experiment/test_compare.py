@@ -1,0 +1,445 @@
+"""`python -m runners.compare` and `runners.train` as commands: what a user sees, and finds recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from netsplit.data import batches, digits
+from netsplit.formats.read import read_workload
+from netsplit.models import amoebanet_d
+from netsplit.runtime.workers.heartbeat import read_place
+
+ROOT = Path(__file__).resolve().parents[2]
+FILTERS, BATCH, LIMIT, MICROBATCHES = 8, 32, 160, 4
+SMALL = ["experiment=quick", f"model.num_filters={FILTERS}", f"batch_size={BATCH}", f"dataset.limit={LIMIT}"]
+MIB = 2**20
+CAPACITY = 16 * MIB  # a step at these sizes needs 25 MiB by (5-18) on one device, 29 MiB on two
+UP_TO_S = 240.0
+
+
+@dataclass
+class Outcome:
+    """A command that ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    folder: Path
+    database: str
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """Recorded runs of this command by name, the parent as 'parent'."""
+        client = MlflowClient(self.database)
+        (experiment,) = client.search_experiments(filter_string=f"name = '{self.folder.name}'")
+        found = client.search_runs([experiment.experiment_id])
+        return {run.data.tags.get("method", "parent"): run for run in found}
+
+    def series(self, method: str, key: str) -> list[float]:
+        history = MlflowClient(self.database).get_metric_history(self.runs[method].info.run_id, key)
+        return [metric.value for metric in sorted(history, key=lambda metric: metric.step)]
+
+    def artifacts(self, method: str) -> Path:
+        return Path(MlflowClient(self.database).download_artifacts(self.runs[method].info.run_id, ""))
+
+
+@dataclass
+class Command:
+    """Starts runners in a folder of their own, all with one database: creating it takes seconds."""
+
+    folder: Path
+
+    @property
+    def database(self) -> str:
+        return f"sqlite:///{self.folder / 'mlflow.db'}"
+
+    def start(self, name: str, *arguments: str, runner: str = "compare") -> subprocess.Popen[str]:
+        if runner == "compare" and not any(each.startswith("partitioner") for each in arguments):
+            arguments += (f"partitioner=[{','.join(METHODS)}]",)
+        command = [
+            sys.executable, "-m", f"runners.{runner}", *SMALL,
+            f"cluster.devices.0.capacity={CAPACITY}", f"cluster.devices.1.capacity={CAPACITY}",
+            f"hydra.run.dir={self.folder / name}", f"tracking.uri={self.database}",
+            f"tracking.experiment={name}", *arguments,
+        ]  # fmt: skip
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell's background jobs ignore Ctrl-C, and so would what they start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+
+    def end(self, name: str, process: subprocess.Popen[str]) -> Outcome:
+        try:
+            stdout, stderr = process.communicate(timeout=UP_TO_S)
+        finally:
+            process.kill()
+        return Outcome(process.returncode, stdout, stderr, self.folder / name, self.database)
+
+    def run(self, name: str, *arguments: str, runner: str = "compare") -> Outcome:
+        return self.end(name, self.start(name, *arguments, runner=runner))
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
+    return Command(tmp_path_factory.mktemp("commands"))
+
+
+@pytest.fixture(scope="module")
+def compared(command: Command) -> Outcome:
+    """The three methods, each trained for an epoch of five iterations."""
+    return command.run("compared")
+
+
+METHODS = ("netsplit", "m_topo", "single")
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return amoebanet_d(num_classes=10, num_layers=3, num_filters=FILTERS, small_images=True)
+
+
+def errors(outcome: Outcome) -> list[str]:
+    return [line for line in outcome.stderr.splitlines() if line.startswith("error: ")]
+
+
+def worker_processes(pid: int) -> dict[int, psutil.Process]:
+    """Rank -> worker process below the command with `pid`."""
+    found = {}
+    for process in psutil.Process(pid).children(recursive=True):
+        if "netsplit.runtime.workers.worker" in process.cmdline() and "--nnodes=1" not in process.cmdline():
+            found[int(process.environ()["RANK"])] = process
+    return found
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + UP_TO_S
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def wait_for_training(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Until the second worker is at an instruction of its training program."""
+
+    def trains() -> bool:
+        place = read_place(folder / "workers", 1)
+        deployed = any(folder.glob("*/placement.json"))
+        return deployed and place is not None and place.phase == 1 and place.index >= 0
+
+    wait_until(trains, process)
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- a comparison that goes well --------------------------------------------------------------------
+
+
+def test_a_comparison_ends_with_exit_code_0_and_a_table_of_its_methods(compared: Outcome) -> None:
+    assert compared.code == 0, compared.stderr
+    assert "Traceback" not in compared.stderr
+    for method in METHODS:
+        assert re.search(rf"^{method} +\w+.* cpu:0 ", compared.stdout, re.MULTILINE), compared.stdout
+    assert str(compared.folder) in compared.stdout.replace("\n", "")
+    table = compared.stdout[compared.stdout.index("amoebanet_d_small · digits") :].partition("Written to")[0]
+    assert max(len(line) for line in table.splitlines()) <= 110
+
+
+def test_progress_is_said_on_the_way(compared: Outcome) -> None:
+    said = compared.stdout + compared.stderr
+    for words in (
+        "starting 2 workers",
+        "capturing",
+        "measuring",
+        "probing",
+        *(f"{m}: epoch 1" for m in METHODS),
+    ):
+        assert words in said
+
+
+def test_a_comparison_is_a_finished_run_with_a_child_for_each_method(compared: Outcome) -> None:
+    runs = compared.runs
+    assert set(runs) == {"parent", *METHODS}
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    parent = runs["parent"].info.run_id
+    assert {runs[m].data.tags["mlflow.parentRunId"] for m in METHODS} == {parent}
+    assert {runs[m].info.run_name.split(" · ")[0] for m in METHODS} == set(METHODS)
+
+
+def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> None:
+    for method in METHODS:
+        metrics = compared.runs[method].data.metrics
+        assert len(compared.series(method, "loss")) == LIMIT // BATCH
+        for key in ("iteration_s", "throughput"):  # all but the iteration that is metered for bytes
+            assert len(compared.series(method, key)) == LIMIT // BATCH - 1
+        for key in ("train_loss", "epoch_s", "test_accuracy"):
+            assert len(compared.series(method, key)) == 1
+        for key in ("predicted_iteration_s", "measured_iteration_s", "mean_throughput"):
+            assert metrics[key] > 0
+        for kind in ("predicted_peak_bytes", "measured_peak_bytes"):
+            assert sum(metrics.get(f"{kind}.cpu:{rank}", 0) for rank in range(2)) > MIB
+        assert "prediction_error" in metrics
+        assert metrics["solver_seconds"] >= 0
+
+
+def test_the_fitted_links_are_recorded(compared: Outcome) -> None:
+    cluster = read_workload(compared.artifacts("parent") / "graph.json").cluster
+    tags = compared.runs["parent"].data.tags
+    assert cluster is not None
+    assert len(cluster.links) == 2
+    for (p, q), link in cluster.links.items():
+        assert link.latency_s >= 0
+        assert link.seconds_per_byte > 0
+        assert f"R² {link.r_squared:.4f}" in tags[f"link.{p} to {q}"]
+
+
+def test_the_page_of_a_run_says_in_words_what_came_out(compared: Outcome) -> None:
+    pages = {name: run.data.tags["mlflow.note.content"] for name, run in compared.runs.items()}
+    assert all(method in pages["parent"] for method in METHODS)
+    assert "cpu:1" in pages["netsplit"]
+    client = MlflowClient(compared.database)
+    experiment = client.get_experiment(compared.runs["parent"].info.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
+def test_the_solver_report_says_which_engine_proved_what(compared: Outcome) -> None:
+    data = compared.runs["netsplit"].data
+    assert {"solver_objective_s", "solver_bound_s", "solver_gap", "solver_seconds"} <= set(data.metrics)
+    assert re.match(r"gurobi|highs", data.tags["solver_engine"], re.IGNORECASE)
+    assert data.tags["solver_status"] == "optimal"
+    assert data.metrics["solver_bound_s"] <= data.metrics["solver_objective_s"] * (1 + 1e-6)
+
+
+def test_config_commit_versions_and_host_are_recorded(compared: Outcome) -> None:
+    for run in compared.runs.values():
+        assert run.data.params["model.num_filters"] == str(FILTERS)
+        assert run.data.params["batch_size"] == str(BATCH)
+        tags = run.data.tags
+        assert tags["version.torch"] == torch.__version__
+        assert {"version.python", "version.mlflow", "host.cpu", "host.cores"} <= set(tags)
+        if (ROOT / ".git").exists():
+            assert re.fullmatch(r"[0-9a-f]{40}", tags["git.commit"])
+
+
+def test_artifacts_are_stored_and_can_be_read(compared: Outcome) -> None:
+    shared = compared.artifacts("parent")
+    names = {"graph.json", "comparison.md", "config.yaml"}
+    pictures = {"links.png", "comparison.png", "training.png"}
+    assert {path.name for path in shared.iterdir()} >= names | pictures
+    graph = read_workload(shared / "graph.json").graph
+    for method in METHODS:
+        own = compared.artifacts(method)
+        placement = json.loads((own / "placement.json").read_text())
+        assert set(placement["device_of"]) == set(graph.nodes)
+        assert {path.name for path in own.iterdir()} >= {"config.yaml", "summary.txt", "program.txt"}
+        for picture in ("graph.png", "timeline.png"):
+            assert (own / picture).read_bytes().startswith(b"\x89PNG")
+    for picture in pictures:
+        assert (shared / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_trace_holds_the_predicted_and_the_measured_timeline_on_one_axis(compared: Outcome) -> None:
+    trace = json.loads((compared.artifacts("netsplit") / "trace.json").read_text())
+    events = trace["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert len(processes) == 2
+    assert any("predicted" in name for name in processes.values())
+    assert any("measured" in name for name in processes.values())
+    for pid in processes:
+        drawn = [e for e in events if e["pid"] == pid and e["ph"] == "X"]
+        assert len(drawn) > 2 * MICROBATCHES
+        assert min(e["ts"] for e in drawn) >= 0
+
+
+def test_netsplit_uses_both_devices_and_stays_within_their_capacity(compared: Outcome) -> None:
+    placement = json.loads((compared.artifacts("netsplit") / "placement.json").read_text())
+    assert set(placement["device_of"].values()) == {"cpu:0", "cpu:1"}
+    metrics = {method: compared.runs[method].data.metrics for method in METHODS}
+    for rank in range(2):
+        assert metrics["netsplit"][f"static_bytes.cpu:{rank}"] <= CAPACITY
+        assert metrics["m_topo"][f"static_bytes.cpu:{rank}"] <= CAPACITY
+        assert metrics["netsplit"][f"measured_peak_bytes.cpu:{rank}"] <= CAPACITY
+    assert metrics["single"]["static_bytes.cpu:0"] > CAPACITY
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Outcome) -> None:
+    data = digits(limit=LIMIT, seed=0)
+    images, targets = (
+        torch.stack(column) for column in zip(*(data.test[i] for i in range(LIMIT)), strict=True)
+    )
+    for method in METHODS:
+        plain = model()
+        state = torch.load(compared.artifacts(method) / "checkpoint.pt", weights_only=True)
+        plain.load_state_dict(state, strict=True)
+        with torch.no_grad():
+            right = (plain.eval()(images).argmax(1) == targets).float().mean().item()
+        recorded = compared.series(method, "test_accuracy")[-1]
+        assert right == pytest.approx(recorded, abs=1.01 / len(targets))  # one tie may fall either way
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_single_trains_bit_for_bit_as_a_plain_loop(compared: Outcome) -> None:
+    """Losses of every iteration and all parameters and buffers at the end."""
+    plain, loss_of = model(), torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.02, momentum=0.9)
+    losses = []
+    for inputs, targets in batches(digits(limit=LIMIT, seed=0).train, BATCH, seed=0):
+        parts = []
+        for x, y in zip(inputs.chunk(MICROBATCHES), targets.chunk(MICROBATCHES), strict=True):
+            loss = loss_of(plain(x), y)
+            (loss / MICROBATCHES).backward()
+            parts.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(sum(parts) / MICROBATCHES)
+    assert compared.series("single", "loss") == losses
+    state = torch.load(compared.artifacts("single") / "checkpoint.pt", weights_only=True)
+    assert all(torch.equal(state[key], tensor) for key, tensor in plain.state_dict().items())
+
+
+def test_all_methods_start_from_the_same_parameters_and_batches(compared: Outcome) -> None:
+    """Later losses drift apart: this float32 model multiplies a rounding difference in every step."""
+    first = {compared.series(method, "loss")[0] for method in METHODS}
+    assert max(first) - min(first) < 1e-5
+
+
+# --- one method, and what goes wrong ----------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_one_method_is_trained_by_the_train_command(command: Command) -> None:
+    outcome = command.run("trained", "partitioner=m_topo", runner="train")
+    assert outcome.code == 0, outcome.stderr
+    assert set(outcome.runs) == {"parent", "m_topo"}
+    assert {run.info.status for run in outcome.runs.values()} == {"FINISHED"}
+    assert (outcome.artifacts("m_topo") / "checkpoint.pt").exists()
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_by_itself_and_again_when_it_is_started_again(command: Command) -> None:
+    folder = command.folder / "checkpoints"
+    asked = [
+        "partitioner=m_topo",
+        "resume=auto",
+        "checkpoint.every_iterations=1",
+        f"checkpoint.folder={folder}",
+    ]
+    process = command.start("resumed", *asked, "epochs=2", runner="train")
+    wait_until(lambda: any(folder.glob("m_topo/*-step-2")), process)
+    os.kill(worker_processes(process.pid)[1].pid, signal.SIGKILL)
+    outcome = command.end("resumed", process)
+    assert outcome.code == 0, outcome.stderr
+    assert "restarting the workers (1 of 3)" in outcome.stdout + outcome.stderr
+    assert {run.info.status for run in outcome.runs.values()} == {"FINISHED"}
+    assert len(outcome.series("m_topo", "loss")) == 2 * LIMIT // BATCH  # each once
+    longer = command.run("longer", *asked, "epochs=3", runner="train")
+    assert longer.code == 0, longer.stderr
+    assert len(longer.series("m_topo", "loss")) == LIMIT // BATCH
+    assert longer.series("m_topo", "train_loss")[:2] == outcome.series("m_topo", "train_loss")
+    again = command.run("again", *asked, "epochs=3", runner="train")
+    assert again.code == 0, again.stderr
+    data = again.runs["m_topo"].data
+    assert data.metrics["measured_iteration_s"] > 0
+    assert "prediction_error" not in data.metrics
+    assert data.tags["measured_by"] == "an earlier run"
+    assert "† measured by an earlier run" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_not_there_is_one_sentence_before_anything_starts(command: Command) -> None:
+    outcome = command.run("nowhere", "partitioner=m_topo", "resume=/no/such/folder", runner="train")
+    assert outcome.code == 2
+    (error,) = errors(outcome)
+    assert "resume is '/no/such/folder', where there is no whole checkpoint" in error
+    assert "starting" not in outcome.stdout
+
+
+@pytest.fixture(scope="module")
+def broken(command: Command) -> tuple[Outcome, int]:
+    """A method without room, one whose worker is killed, one that goes well; and the killed process."""
+    small = [f"cluster.devices.{rank}.capacity=5MiB" for rank in range(2)]
+    process = command.start("broken", "partitioner=[netsplit,random,single]", "epochs=3", *small)
+    wait_for_training(command.folder / "broken", process)
+    victim = worker_processes(process.pid)[1].pid
+    os.kill(victim, signal.SIGKILL)
+    return command.end("broken", process), victim
+
+
+@pytest.mark.slow
+def test_failed_methods_stop_no_other_and_are_named_at_the_end(broken: tuple[Outcome, int]) -> None:
+    outcome, _ = broken
+    assert outcome.code == 2, outcome.stderr
+    assert {name: run.info.status for name, run in outcome.runs.items()} == {
+        "parent": "FINISHED", "netsplit": "FAILED", "random": "FAILED", "single": "FINISHED",
+    }  # fmt: skip
+    (error,) = errors(outcome)
+    assert error.startswith("error: 2 of 3 methods failed (netsplit, random); netsplit: netsplit finds no")
+    assert "Traceback" not in outcome.stderr
+    assert len(outcome.series("single", "test_accuracy")) == 3  # with new workers
+
+
+@pytest.mark.slow
+def test_too_small_a_capacity_says_in_one_sentence_what_is_missing(broken: tuple[Outcome, int]) -> None:
+    outcome, _ = broken
+    reason = outcome.runs["netsplit"].data.tags["error"]
+    assert "\n" not in reason
+    assert re.search(r"\(\d+ bytes\) are missing", reason)
+    assert "is enough" in reason
+    assert reason in outcome.stdout + outcome.stderr
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_named_in_one_sentence_with_its_instruction(broken: tuple[Outcome, int]) -> None:
+    outcome, victim = broken
+    reason = outcome.runs["random"].data.tags["error"]
+    assert "\n" not in reason
+    assert re.search(rf"worker cpu:1 \(rank 1, process {victim} on \S+\) died", reason)
+    assert re.search(r"at its (forward|backward|send|recv|receive|step)", reason), reason
+    assert reason in outcome.stdout + outcome.stderr
+
+
+@pytest.mark.slow
+def test_an_interrupt_of_the_train_command_stops_the_workers_and_marks_the_runs_killed(
+    command: Command,
+) -> None:
+    process = command.start("interrupted", "partitioner=m_topo", "epochs=200", runner="train")
+    wait_for_training(command.folder / "interrupted", process)
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert len(worker_processes(process.pid)) == 2
+    process.send_signal(signal.SIGINT)
+    outcome = command.end("interrupted", process)
+    assert outcome.code == 130, outcome.stderr
+    assert not psutil.wait_procs(below, timeout=10)[1]
+    assert {name: run.info.status for name, run in outcome.runs.items()} == {
+        "parent": "KILLED",
+        "m_topo": "KILLED",
+    }
+    assert outcome.stderr.splitlines()[-1].startswith("interrupted")
+    assert "Traceback" not in outcome.stderr

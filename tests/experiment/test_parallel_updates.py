@@ -1,0 +1,300 @@
+"""What a training loop asks of a split model: learning rates, states to load, averages, epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+from torch.optim import lr_scheduler as lr
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import netsplit
+from netsplit.cluster.local import LocalDevice, local_cluster
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.session import Plan, Session
+from netsplit.optim.learning_rate import LearningRate
+from netsplit.optim.optimizers import for_model
+from netsplit.partition import MTopo, Random
+from netsplit.runtime.share import UpdateRule
+from netsplit.training.checkpoints import Checkpoints
+from netsplit.training.epochs import History, fit
+from netsplit.training.parallel import ParallelModel
+from tests.nets import CASES, SGD, TOLERANCE
+from tests.runtime.checkpoint.test_checkpoint import planned, samples_of
+
+LOSS = nn.CrossEntropyLoss()
+BATCH = 16
+
+
+class Tied(nn.Module):
+    """One weight by two names, a norm with buffers, a parameter that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.back = nn.Linear(12, 12)
+        self.again = self.back
+        self.idle = nn.Parameter(torch.ones(3))
+        self.last = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        return self.last(torch.tanh(self.again(torch.relu(self.back(x)))))
+
+
+def fresh(seed: int = 0) -> Tied:
+    torch.manual_seed(seed)
+    return Tied().double()
+
+
+def samples(seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(BATCH, 8, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, 3, (BATCH,), generator=generator)
+
+
+BATCHES = [samples(seed) for seed in range(6)]
+GROUPS = [{"match": ["*.bias", "norm.*"], "weight_decay": 0.0, "lr": 0.05}]
+MATCHED = netsplit.ParameterGroups(optim.AdamW, lr=0.01, weight_decay=0.2, groups=GROUPS)
+RATE = partial(lr.CosineAnnealingLR, T_max=8)
+DECAY = 0.8
+
+
+@pytest.fixture(scope="module")
+def parallel() -> Iterator[ParallelModel]:
+    """On two workers; the tests train it further and leave it usable."""
+    with netsplit.parallelize(
+        fresh(),
+        LOSS,
+        BATCHES[0],
+        partitioner="round_robin",
+        optimizer=MATCHED,
+        scheduler=RATE,
+        ema_decay=DECAY,
+    ) as found:
+        yield found
+
+
+def plain_training(steps: int) -> tuple[Tied, AveragedModel, lr.LRScheduler]:
+    """Micro-batches of four, as ``gpipe`` has them."""
+    model = fresh()
+    averages = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
+    groups: list[list[nn.Parameter]] = [[], []]
+    for name, parameter in model.named_parameters():
+        groups[name.endswith(".bias") or name.startswith("norm.")].append(parameter)
+    pairs = [{"params": groups[0]}, {"params": groups[1], "weight_decay": 0.0, "lr": 0.05}]
+    optimizer = optim.AdamW(pairs, lr=0.01, weight_decay=0.2)
+    rate = RATE(optimizer)
+    for x, y in BATCHES[:steps]:
+        for inputs, targets in zip(x.split(4), y.split(4), strict=True):
+            (LOSS(model(inputs), targets) / 4).backward()
+        optimizer.step()
+        averages.update_parameters(model)
+        rate.step()
+        optimizer.zero_grad()
+    return model, averages, rate
+
+
+def assert_states(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for key, tensor in wanted.items():
+        torch.testing.assert_close(found[key], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=key)
+
+
+def test_groups_schedule_and_averages_are_those_of_the_plain_loop(
+    parallel: ParallelModel, tmp_path: Path
+) -> None:
+    assert parallel.learning_rate == [0.01, 0.05]
+    for batch in BATCHES[:3]:
+        parallel.train_batch(*batch)
+    model, averages, rate = plain_training(3)
+    assert_states(parallel.state_dict(), model.state_dict())
+    assert_states(parallel.ema_state_dict(), averages.module.state_dict())
+    assert parallel.learning_rate == pytest.approx(rate.get_last_lr())
+    parallel.save_checkpoint(tmp_path / "three")
+    for batch in BATCHES[3:]:
+        parallel.train_batch(*batch)
+    model, averages, rate = plain_training(6)
+    assert_states(parallel.state_dict(), model.state_dict())
+    parallel.load_checkpoint(tmp_path / "three")
+    for batch in BATCHES[3:]:
+        parallel.train_batch(*batch)
+    assert_states(parallel.state_dict(), model.state_dict())
+    assert_states(parallel.ema_state_dict(), averages.module.state_dict())
+    assert parallel.learning_rate == pytest.approx(rate.get_last_lr())
+
+
+def test_a_state_is_loaded_as_the_plain_model_loads_it(parallel: ParallelModel) -> None:
+    state = fresh(5).state_dict()
+    assert parallel.load_state_dict(state) == ([], [])
+    assert_states(parallel.state_dict(), state)
+    x, _ = BATCHES[0]
+    plain = fresh(5).eval()
+    torch.testing.assert_close(parallel.predict(x), plain(x), rtol=TOLERANCE, atol=TOLERANCE)
+    some = {"last.bias": torch.full((3,), 7.0), "elsewhere": torch.ones(1)}  # of another dtype
+    missing, unknown = parallel.load_state_dict(some, strict=False)
+    assert unknown == ["elsewhere"]
+    assert sorted([*missing, "last.bias"]) == sorted(state)
+    assert_states(parallel.state_dict(), state | {"last.bias": torch.full((3,), 7.0, dtype=torch.float64)})
+
+
+def test_of_a_tied_weight_the_last_name_counts(parallel: ParallelModel) -> None:
+    state = fresh(6).state_dict()
+    state["again.weight"] = state["again.weight"] + 1
+    model = fresh()
+    model.load_state_dict(state)
+    parallel.load_state_dict(state)
+    assert_states(parallel.state_dict(), model.state_dict())
+
+
+def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:
+    return {k: t for k, t in state.items() if k != key}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda s: without(s, "norm.running_mean"),
+            r"has no 'norm.running_mean' \(1 keys differ\)",
+        ),
+        (lambda s: s | {"head": torch.ones(1)}, "the state has 'head', which the model does not"),
+        (
+            lambda s: s | {"last.bias": torch.ones(4)},
+            r"state's 'last.bias' is \(4,\), and \(3,\) in this",
+        ),
+        (lambda s: s | {"last.bias": 3}, "the state's 'last.bias' is int, and"),
+    ],
+)
+def test_another_models_state_is_refused_and_nothing_changes(
+    change: Any, words: str, parallel: ParallelModel
+) -> None:
+    before = parallel.state_dict()
+    with pytest.raises(NetSplitError, match=words) as e:
+        parallel.load_state_dict(change(fresh(9).state_dict()))
+    assert "\n" not in str(e.value)
+    assert_states(parallel.state_dict(), before)
+
+
+def test_learning_rates_are_set_on_every_device(parallel: ParallelModel) -> None:
+    parallel.learning_rate = 0.5
+    assert parallel.learning_rate == [0.5, 0.5]
+    parallel.learning_rate = [0.0, 0.0]
+    before = parallel.state_dict()
+    parallel.train_batch(*BATCHES[0])
+    assert parallel.stepped_rates == (0.0, 0.0)
+    after = parallel.state_dict()
+    assert all(torch.equal(after[k], before[k]) for k, _ in fresh().named_parameters())
+    for bad in (-1.0, [0.1], [0.1, float("inf")]):
+        with pytest.raises(NetSplitError, match=r"learning_rate is .*: give a number .* 0, or 2 of"):
+            parallel.learning_rate = bad
+
+
+def test_a_scheduler_of_steps_is_not_stepped_by_hand(parallel: ParallelModel) -> None:
+    with pytest.raises(NetSplitError, match="its scheduler is stepped with every optimiser step"):
+        parallel.step_scheduler()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"optimizer": lambda _: optim.SGD(fresh().parameters(), lr=0.1)},
+            "parameters that it was not given",
+        ),
+        ({"optimizer": lambda ps: [optim.SGD([p], lr=0.1) for p in ps]}, "makes 9 optimisers"),
+        ({"optimizer": netsplit.ParameterGroups(optim.SGD, groups=[{"match": "x*", "lr": 1}])}, "'x*'"),
+        ({"scheduler": "cosine"}, "scheduler"),
+        ({"scheduler": lr.ReduceLROnPlateau}, "ReduceLROnPlateau goes by the loss of an epoch"),
+        ({"ema_decay": 1.5}, "ema_decay is 1.5: give a number between 0 and 1"),
+    ],
+)
+def test_a_bad_argument_is_one_sentence_before_any_worker_starts(
+    options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
+    with pytest.raises(NetSplitError) as e:
+        netsplit.parallelize(fresh(), LOSS, BATCHES[0], **options)
+    assert words in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+# --- epochs -------------------------------------------------------------------------------------------
+
+CHAIN = CASES["chain"]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    spec = local_cluster("cpu2", [LocalDevice("cpu:0"), LocalDevice("cpu:1")], timeout_s=30)
+    with Session(spec, tmp_path_factory.mktemp("workers")) as found:
+        yield found
+
+
+def plan_with(rate: LearningRate, method: Any = None) -> Plan:
+    plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
+    return replace(plan, study=replace(plan.study, rule=UpdateRule(learning_rate=rate)))
+
+
+def rates_of(history: History) -> list[float]:
+    return [done.learning_rates[0] for done in history.iterations]
+
+
+def test_an_epochs_loss_lowers_the_rate_and_a_resumed_training_goes_on_so(
+    session: Session, tmp_path: Path
+) -> None:
+    rate = LearningRate(lr.ReduceLROnPlateau, every="epoch", factor=0.5, patience=0, threshold=0.9)
+    whole = fit(session.deploy(plan_with(rate)), samples_of(CHAIN), epochs=4)
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = SGD([parameter])
+    plateau = lr.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.9)
+    expected = []
+    for epoch in whole.epochs:
+        expected += [optimizer.param_groups[0]["lr"]] * 3  # two whole batches and a smaller one
+        plateau.step(epoch.train_loss)
+    assert rates_of(whole) == expected
+    assert len(set(expected)) > 1
+    with Checkpoints(tmp_path) as checkpoints:
+        fit(session.deploy(plan_with(rate)), samples_of(CHAIN), epochs=2, checkpoints=checkpoints)
+    with Checkpoints(tmp_path, resume=True) as checkpoints:
+        model = session.deploy(plan_with(rate, Random()))
+        resumed = fit(model, samples_of(CHAIN), epochs=4, checkpoints=checkpoints)
+    assert rates_of(resumed) == expected
+    assert [e.train_loss for e in resumed.epochs] == pytest.approx(
+        [e.train_loss for e in whole.epochs], rel=TOLERANCE
+    )
+
+
+def test_a_loop_of_ones_own_steps_epochs_itself(session: Session) -> None:
+    model = session.deploy(plan_with(LearningRate(lr.StepLR, every="epoch", step_size=1, gamma=0.5)))
+    model.train_batch(CHAIN.inputs, CHAIN.targets)
+    assert model.learning_rate == [0.05]
+    model.step_scheduler()
+    assert model.learning_rate == [0.025]
+    assert model.stepped_rates == (0.05,)
+    model = session.deploy(plan_with(LearningRate(lr.ReduceLROnPlateau, every="epoch")))
+    with pytest.raises(ConfigError, match="goes by a loss: give it to step_scheduler"):
+        model.step_scheduler()
+    model.step_scheduler(1.0)
+
+
+def test_a_scheduler_shorter_than_the_training_is_refused_before_it(session: Session) -> None:
+    rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=5)
+    with pytest.raises(ConfigError, match="OneCycleLR ends after 5 steps, and the training has 6"):
+        fit(session.deploy(plan_with(rate)), samples_of(CHAIN), epochs=2)
+
+
+def test_a_model_without_averages_or_scheduler_says_so(session: Session) -> None:
+    plan = planned(CHAIN, SGD, MTopo())
+    model = session.deploy(plan)
+    with pytest.raises(NetSplitError, match="keeps no averages: give ema_decay"):
+        model.ema_state_dict()
+    with pytest.raises(NetSplitError, match=r"no scheduler to step \(none was given\)"):
+        model.step_scheduler()

@@ -1,0 +1,255 @@
+"""How model and loss are called, and which loss and metrics are read from what they return."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import CaptureError, ConfigError
+from netsplit.graph import Graph, capture, capture_inference, initial_values, rebuild
+from netsplit.graph.batches.batch import Arguments, Batch
+from netsplit.graph.batches.calls import call_loss, call_model
+
+Pair = namedtuple("Pair", ["x", "mask"])
+mse = nn.functional.mse_loss
+
+
+@dataclass
+class Given:
+    x: Tensor
+    mask: Tensor
+    scale: float = 1.0
+
+
+class Masked(nn.Module):
+    """Takes its tensors one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
+        y = self.layer(x) * scale
+        return y if mask is None else y * mask
+
+
+class OfOne(nn.Module):
+    """Takes one structure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Masked()
+
+    def forward(self, batch: Any) -> Any:
+        if isinstance(batch, dict):
+            return self.inner(**batch)
+        return self.inner(batch.x, batch.mask, scale=getattr(batch, "scale", 1.0))
+
+
+class Returns(nn.Module):
+    """Calls a function with its layer's result and its inputs."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.bias = nn.Parameter(torch.tensor(2.0))
+        self.make = make
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
+        return self.make(self, self.layer(x), x, labels)
+
+
+def example(n: int = 4) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(n)
+    return torch.randn(n, 3), torch.randint(0, 2, (n, 3)).float()
+
+
+def recomputed(graph: Graph, module: nn.Module, batch: Batch, loss: Any = None) -> tuple[Tensor, ...]:
+    """The graph's outputs, by its own operators."""
+    values = initial_values(module, graph, loss)
+    found = rebuild(graph, values, outputs=graph.output_variables)(*batch.tensors)
+    assert isinstance(found, tuple)
+    return found
+
+
+X, MASK = example()
+INPUTS: dict[str, tuple[type[nn.Module], Any, Callable[[nn.Module], Tensor]]] = {
+    "tensor": (Masked, X, lambda m: m(X)),
+    "tuple": (Masked, (X, MASK), lambda m: m(X, MASK)),
+    "list": (Masked, [X, MASK], lambda m: m(X, MASK)),
+    "none": (Masked, (X, None), lambda m: m(X)),
+    "named": (Masked, Pair(X, MASK), lambda m: m(X, MASK)),
+    "names": (Masked, {"x": X, "mask": MASK, "scale": 3.0}, lambda m: m(X, MASK, scale=3.0)),
+    "arguments": (Masked, Arguments(X, scale=3.0, mask=MASK), lambda m: m(X, MASK, scale=3.0)),
+    "mapping": (OfOne, {"x": X, "mask": MASK}, lambda m: m({"x": X, "mask": MASK})),
+    "dataclass": (OfOne, Given(X, MASK, 3.0), lambda m: m(Given(X, MASK, 3.0))),
+    "named as one": (OfOne, Pair(X, MASK), lambda m: m(Pair(X, MASK))),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_reach_the_model_as_they_are_meant(name: str) -> None:
+    kind, inputs, plain = INPUTS[name]
+    model = kind()
+    batch = Batch.of(inputs)
+    assert torch.equal(call_model(model, inputs), plain(model))
+    (found,) = recomputed(capture_inference(model, inputs), model, batch)
+    assert torch.equal(found, plain(model))
+
+
+def test_a_mapping_that_fits_in_part_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\['ids'\], which it does not take: leave them out"):
+        capture_inference(Masked(), {"x": X, "ids": MASK})
+    with pytest.raises(ConfigError, match="lacks some it needs"):
+        call_model(Masked(), {"mask": MASK})
+
+
+TARGETS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "tensor": (mse, X),
+    "several": (lambda y, a, b: mse(y, a) + y.pow(2).mean() * b, (X, 3.0)),
+    "names": (lambda y, target, weight: mse(y, target) * weight, {"target": X, "weight": 2.0}),
+    "mapping": (lambda y, t: mse(y, t["target"]), {"target": X}),
+    "arguments": (lambda y, a, *, b: mse(y, a) * b, Arguments(X, b=2.0)),
+    "dataclass": (lambda y, t: mse(y, t.x) * t.scale, Given(X, MASK, 2.0)),
+    "none": (lambda y: y.pow(2).mean(), None),
+    "module": (nn.MSELoss(), {"target": X}),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_reach_the_loss_as_they_are_meant(name: str) -> None:
+    loss, targets = TARGETS[name]
+    model = Masked()
+    wanted = call_loss(loss, model(X), targets)
+    found = recomputed(capture(model, loss, (X, targets)), model, Batch.of(X, targets))
+    assert len(found) == 1
+    assert torch.equal(found[0], wanted)
+
+
+RESULTS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "pair": (lambda y, t: (mse(y, t), {"mean": y.mean(), "n": (y > 0).sum()}), {"mean": 1, "n": 2}),
+    "mapping": (lambda y, t: {"size": y.abs().max(), "loss": mse(y, t)}, {"size": 1}),
+    "twice": (lambda y, t: (lambda v: (v, {"loss": v, "again": v}))(mse(y, t)), {"loss": 1, "again": 2}),
+    "one": (lambda y, t: (mse(y, t), y.mean()), 1),
+    "several": (lambda y, t: (mse(y, t), y.mean(), y.max()), (1, 2)),
+    "number": (lambda y, t: (mse(y, t), {"weight": 0.5, "mean": y.mean()}), {"weight": 0.5, "mean": 1}),
+    "of no gradient": (lambda y, t: (mse(y, t), {"target": t.mean()}), {"target": 1}),
+    "of one element": (lambda y, t: (mse(y, t).reshape(1), {"mean": y.mean().reshape(1, 1)}), {"mean": 1}),
+    "parameter": (lambda y, t: (mse(y, t), None), None),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_metrics_come_beside_the_loss(name: str) -> None:
+    loss, structure = RESULTS[name]
+    model = Masked()
+    graph = capture(model, loss, (X, MASK))
+    found = recomputed(graph, model, Batch.of(X, MASK))
+    with_grad = [graph.variables[k].requires_grad for k in graph.output_variables]
+    assert with_grad == [True] + [False] * (len(found) - 1)
+    assert all(t.shape == () for t in found)
+    assert torch.equal(found[0], mse(model(X), MASK))
+    numbers = list(range(1, len(found)))
+    if structure is not None:
+        assert graph.output_spec.build(numbers) == structure
+    found[0].backward()
+    assert model.layer.weight.grad is not None
+
+
+INSIDE: dict[str, Callable[..., Any]] = {
+    "scalar": lambda m, y, x, t: mse(y, t),
+    "attribute": lambda m, y, x, t: Given(y, t) if t is None else _Output(mse(y, t), y),
+    "mapping": lambda m, y, x, t: {"logits": y, "loss": mse(y, t)},
+    "ordered": lambda m, y, x, t: OrderedDict(loss=mse(y, t), aux=y.mean()),
+    "first": lambda m, y, x, t: (mse(y, t), y, y.mean()),
+    "the only scalar": lambda m, y, x, t: (y, mse(y, t)),
+}
+
+
+@dataclass
+class _Output:
+    loss: Tensor
+    logits: Tensor
+
+
+@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("given", ["merged", "apart", "named"])
+def test_a_loss_inside_the_model_is_found(name: str, given: str) -> None:
+    model = Returns(INSIDE[name])
+    pairs = {
+        "merged": ({"x": X, "labels": MASK}, None),
+        "apart": (X, MASK),
+        "named": ({"x": X}, {"labels": MASK}),
+    }
+    graph = capture(model, None, pairs[given])
+    found = recomputed(graph, model, Batch.of(*pairs[given]))
+    assert torch.equal(found[0], mse(model.layer(X), MASK))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda m, y, x, t: y, r"shape \(4, 3\)"),
+        (lambda m, y, x, t: {"a": y.mean()}, "a dict"),
+        (lambda m, y, x, t: (y, y.mean(), y.max()), "a tuple"),
+        (lambda m, y, x, t: x.mean(), "no gradient flows"),
+    ],
+)
+def test_no_loss_inside_the_model_is_refused(make: Callable[..., Any], reason: str) -> None:
+    with pytest.raises(CaptureError, match=f"must return one scalar.*{reason}"):
+        capture(Returns(make), None, (X, MASK))
+
+
+def test_a_metric_that_is_no_scalar_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"metric of shape \(4, 3\)"):
+        capture(Masked(), lambda y, t: (mse(y, t), y), (X, MASK))
+
+
+def test_a_loss_that_is_a_parameter_is_an_operators_result() -> None:
+    model = Returns(lambda m, y, x, t: m.bias)
+    graph = capture(model, None, (X, None))
+    (found,) = recomputed(graph, model, Batch.of(X))
+    assert found.item() == 2.0
+    found.backward()
+    assert model.bias.grad is not None
+
+
+OUTPUTS: dict[str, Callable[..., Any]] = {
+    "tensor": lambda m, y, x, t: y,
+    "none": lambda m, y, x, t: {"y": y, "nothing": None, "name": "y", "n": 3},
+    "dataclass": lambda m, y, x, t: Given(y, x, 2.0),
+    "input": lambda m, y, x, t: (x, y),
+    "parameter": lambda m, y, x, t: [m.bias, y, m.layer.weight],
+    "twice": lambda m, y, x, t: {"a": y, "b": [y, y]},
+    "integer": lambda m, y, x, t: (y.argmax(1), y > 0, torch.view_as_complex(torch.stack([y, y], -1))),
+    "written input": lambda m, y, x, t: (x.mul_(2.0), y),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_come_in_the_models_structure(name: str) -> None:
+    model = Returns(OUTPUTS[name])
+    graph = capture_inference(model, X.clone())
+    assert len(set(graph.output_variables)) == len(graph.output_variables)
+    assert not set(graph.output_variables) & set(graph.input_variables)
+    with torch.no_grad():
+        wanted = model(X.clone())
+        found = graph.output_spec.build(recomputed(graph, model, Batch.of(X.clone())))
+    torch.testing.assert_close(_plain(found), _plain(wanted), rtol=0, atol=0)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Given):
+        return vars(value)
+    return {k: v for k, v in value.items() if isinstance(v, Tensor)} if isinstance(value, dict) else value
+
+
+def test_a_model_without_outputs_is_refused() -> None:
+    with pytest.raises(CaptureError, match="returned no tensor, but a str"):
+        capture_inference(Returns(lambda m, y, x, t: "done"), X)

@@ -1,0 +1,319 @@
+"""Weight gradients put off are the gradients that autograd gives, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from netsplit.graph import WeightGradients, capture, deferrable_nodes, initial_values, rebuild
+from netsplit.graph.deferral.deferred_calls import CALLS
+from netsplit.graph.operators import resolve
+from tests.nets import CASES
+
+
+def _sum_of_squares(y: Tensor, t: Tensor) -> Tensor:
+    return (y * y).sum() * t.sum()
+
+
+def _graphs(model: nn.Module, loss: Any, inputs: tuple[Tensor, ...], target: Tensor) -> list[Any]:
+    """Loss and gradients of: the rebuilt module, the deferrable one, and its backward in two parts."""
+    graph = capture(model, loss, (inputs, target))
+    found: list[Any] = []
+    untouched = model
+    for mode in ("plain", "whole", "split"):
+        model = deepcopy(untouched)
+        module = rebuild(graph, initial_values(model, graph, loss), deferrable=mode != "plain")
+        values = []
+        for _ in range(2):
+            value = module(*inputs, target)
+            values.append(value.detach().clone())
+            if mode == "split":
+                queue = WeightGradients()
+                with queue.collect():
+                    torch.autograd.backward([value], [torch.ones_like(value)])
+                assert len(queue) == len(deferrable_nodes(graph))
+                queue.run()
+                assert (len(queue), queue.nbytes) == (0, 0)
+            else:
+                value.backward()
+        found.append((values, {k: p.grad for k, p in model.named_parameters()}))
+    return found
+
+
+def _assert_equal(found: list[Any]) -> None:
+    (values, gradients), *others = found
+    for other_values, other in others:
+        assert all(torch.equal(a, b) for a, b in zip(values, other_values, strict=True))
+        for key, grad in gradients.items():
+            assert (grad is None) == (other[key] is None), key
+            assert grad is None or torch.equal(grad, other[key]), key
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CASES)
+def test_models_train_the_same_whole_and_in_two_parts(name: str, dtype: torch.dtype) -> None:
+    case = CASES[name]
+    inputs = tuple(t.to(dtype) if t.is_floating_point() else t for t in case.inputs)
+    found = _graphs(case.fresh().to(dtype), case.loss, inputs, case.targets)
+    _assert_equal(found)
+    assert any(grad is not None for grad in found[0][1].values())
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An operator's call on an input x and leaves; `weight`: the position that products are told."""
+
+    op: str
+    x: Tensor
+    leaves: dict[str, Tensor]
+    arguments: Callable[..., tuple[Any, ...]]  # of x and the leaves
+    weight: int | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def gradients(self, mode: str, x_needs: bool, autocast: bool) -> tuple[Tensor | None, ...]:
+        x = self.x.clone().requires_grad_(x_needs)
+        leaves = {k: nn.Parameter(t.clone()) for k, t in self.leaves.items()}
+        queue = WeightGradients()
+        for _ in range(2):
+            kwargs, call = self.kwargs, resolve(self.op)
+            if mode != "plain":
+                call = CALLS[self.op.split(".")[1]]
+                kwargs = kwargs | ({} if self.weight is None else {"weight": self.weight})
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                y = call(*self.arguments(x, **leaves), **kwargs)
+            loss = (y * y).sum()
+            if mode == "split":
+                with queue.collect():
+                    loss.backward()
+                assert len(queue) == 1
+                queue.run()
+            else:
+                loss.backward()
+        return y.detach(), x.grad, *(p.grad for p in leaves.values())
+
+
+_DTYPES = st.sampled_from([torch.float32, torch.float64])
+
+
+@st.composite
+def _convolutions(draw: st.DrawFn) -> _Call:
+    dim, groups, dtype = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2])), draw(_DTYPES)
+    kernel = tuple(draw(st.integers(1, 3)) for _ in range(dim))
+    channels, made = 2 * draw(st.integers(1, 2)), 2 * draw(st.integers(1, 2))
+    dilation, transposed = draw(st.integers(1, 2)), draw(st.booleans())
+    padding: Any = draw(st.sampled_from([0, 1]) if transposed else st.sampled_from([0, 1, "same", "valid"]))
+    stride = [1 if padding == "same" else draw(st.integers(1, 2))] * dim
+    shape = (channels, made // groups) if transposed else (made, channels // groups)
+    leaves = {"weight": torch.randn(*shape, *kernel, dtype=dtype)}
+    if draw(st.booleans()):
+        leaves["bias"] = torch.randn(made, dtype=dtype)
+    sizes = tuple(draw(st.integers(5, 8)) for _ in range(dim))
+    x = torch.randn(*draw(st.sampled_from([(2,), (2,), ()])), channels, *sizes, dtype=dtype)
+    if draw(st.booleans()) and x.dim() == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    name, overload = f"conv{dim}d", "padding" if isinstance(padding, str) else "default"
+    rest: tuple[Any, ...] = (stride, padding if isinstance(padding, str) else [padding] * dim)
+    if transposed:
+        name, overload = f"conv_transpose{dim}d", "default" if dim == 1 else "input"
+        rest += ([0] * dim, groups, [dilation] * dim)
+    else:
+        rest += ([dilation] * dim, groups)
+    return _Call(f"aten.{name}.{overload}", x, leaves, lambda x, weight, bias=None: (x, weight, bias, *rest))
+
+
+@st.composite
+def _products(draw: st.DrawFn) -> _Call:
+    dtype = draw(_DTYPES)
+    n, k, m = (draw(st.integers(1, 9)) for _ in range(3))
+    lead = tuple(draw(st.lists(st.integers(1, 3), max_size=2)))
+    kept, bias = torch.randn(m, k, dtype=dtype), torch.randn(m, dtype=dtype)  # as a linear layer has it
+    w, x, many = (
+        torch.randn(k, m, dtype=dtype),
+        torch.randn(n, k, dtype=dtype),
+        torch.randn(*lead, n, k, dtype=dtype),
+    )
+    three, batch = torch.randn(3, k, m, dtype=dtype), torch.randn(3, n, k, dtype=dtype)
+    linear, matmul, mm = "aten.linear.default", "aten.matmul.default", "aten.mm.default"
+    addmm, bmm = "aten.addmm.default", "aten.bmm.default"
+    scales = {"beta": draw(st.sampled_from([1, 0.5])), "alpha": draw(st.sampled_from([1, 2]))}
+    return draw(
+        st.sampled_from(
+            [
+                _Call(linear, many, {"w": kept, "b": bias}, lambda x, w, b: (x, w, b)),
+                _Call(linear, many, {"w": kept}, lambda x, w: (x, w)),
+                _Call(linear, x[0], {"w": kept, "b": bias}, lambda x, w, b: (x, w, b)),
+                _Call(linear, x[0], {"w": kept}, lambda x, w: (x, w)),
+                _Call(linear, x.t().contiguous(), {"w": kept, "b": bias}, lambda x, w, b: (x.t(), w, b)),
+                _Call(linear, many, {"w": w}, lambda x, w: (x, w.t())),
+                _Call(matmul, many, {"w": w}, lambda x, w: (x, w), 1),
+                _Call(matmul, many, {"w": kept}, lambda x, w: (x, w.t()), 1),
+                _Call(mm, x.t().contiguous(), {"w": w}, lambda x, w: (x.t(), w), 1),
+                _Call(mm, x, {"w": kept}, lambda x, w: (w, x.t()), 0),
+                _Call(mm, x, {"w": w}, lambda x, w: (w.t(), x.t()), 0),
+                _Call(addmm, x, {"w": w, "b": bias}, lambda x, w, b: (b, x, w), 2, scales),
+                _Call(bmm, batch, {"w": three}, lambda x, w: (x, w), 1),
+                _Call(bmm, batch, {"w": three}, lambda x, w: (w.transpose(1, 2), x.transpose(1, 2)), 0),
+            ]
+        )
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.one_of(_convolutions(), _products()), st.booleans(), st.booleans())
+def test_any_call_gives_the_same_bits_whole_and_in_two_parts(
+    call: _Call, x_needs: bool, autocast: bool
+) -> None:
+    plain = call.gradients("plain", x_needs, autocast)
+    for mode in ("whole", "split"):
+        for expected, found in zip(plain, call.gradients(mode, x_needs, autocast), strict=True):
+            assert (expected is None) == (found is None)
+            assert expected is None or torch.equal(expected, found)
+
+
+class _Products(nn.Module):
+    """Matrix products as `torch.export` gives them, with weights on either side and through views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(6, 6))
+        self.stack = nn.Parameter(torch.randn(2, 6, 6))
+        self.bias = nn.Parameter(torch.randn(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x @ self.w
+        x = torch.tanh(torch.mm(self.w.t(), x.t())).t()
+        x = torch.addmm(self.bias, x, self.stack[0], alpha=2)
+        both = torch.bmm(x.unsqueeze(0).expand(2, -1, -1), self.stack)
+        return torch.tanh(both) @ self.w.transpose(0, 1)
+
+
+def test_products_with_weights_and_views_of_them_are_put_off() -> None:
+    model, x, t = _Products(), torch.randn(4, 6), torch.randn(2)
+    graph = capture(model, _sum_of_squares, (x, t))
+    kinds = sorted(graph.nodes[name].kind for name in deferrable_nodes(graph))
+    assert kinds == ["addmm", "bmm", "matmul", "matmul", "mm"]
+    found = _graphs(model, _sum_of_squares, (x,), t)
+    for (_, gradients), (_, others) in pairwise(found):
+        for key, grad in gradients.items():
+            torch.testing.assert_close(grad, others[key])
+
+
+class _Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(6, 6)
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.idle = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.shared(x))
+        self.idle(y).detach()
+        return self.shared(torch.tanh(self.frozen(y)))
+
+
+def _twice(**options: bool) -> tuple[nn.Module, Any, Tensor, Tensor]:
+    torch.manual_seed(3)
+    model, x, t = _Twice(), torch.randn(4, 6), torch.randn(2)
+    graph = capture(model, _sum_of_squares, (x, t))
+    return model, rebuild(graph, initial_values(model, graph), **options), x, t
+
+
+def test_a_frozen_weight_and_one_that_the_loss_does_not_reach_put_nothing_off() -> None:
+    model, x, t = _Twice(), torch.randn(4, 6), torch.randn(2)
+    graph = capture(model, _sum_of_squares, (x, t))
+    nodes = [graph.nodes[name] for name in deferrable_nodes(graph)]
+    assert [node.initializers for node in nodes] == [("shared.weight", "shared.bias")] * 2
+
+
+def test_a_weight_frozen_after_the_capture_puts_nothing_off() -> None:
+    model, module, x, t = _twice(deferrable=True)
+    model.shared.weight.requires_grad_(False)
+    queue, loss = WeightGradients(), module(x, t)
+    with queue.collect():
+        loss.backward()
+    assert len(queue) == 0
+    assert model.shared.weight.grad is None
+    assert model.shared.bias.grad is not None
+
+
+def test_the_queue_counts_calls_and_bytes_and_computes_nothing_before_it_runs() -> None:
+    model, module, x, t = _twice(deferrable=True)
+    queue = WeightGradients()
+    for step in (1, 2):
+        loss = module(x, t)
+        with queue.collect():
+            loss.backward()
+        assert len(queue) == 2 * step
+        # Two calls, each with an input and an output gradient of four rows; the batch x is one storage.
+        assert queue.nbytes == 4 * 6 * 4 * (1 + 3 * step)
+    assert model.shared.weight.grad is None
+    queue.run()
+    assert model.shared.weight.grad is not None
+
+
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_weight_with_hooks_gets_its_gradient_at_once_and_once(hook: str) -> None:
+    model, module, x, t = _twice(deferrable=True)
+    plain, rebuilt, *_ = _twice()
+    seen: list[Tensor] = []
+    getattr(model.shared.weight, hook)(seen.append)
+    queue, loss = WeightGradients(), module(x, t)
+    with queue.collect():
+        loss.backward()
+    assert len(queue) == 0
+    assert len(seen) == 1
+    rebuilt(x, t).backward()
+    assert torch.equal(model.shared.weight.grad, plain.shared.weight.grad)
+
+
+def test_weights_bound_for_one_call_or_exchanged_get_their_own_gradients() -> None:
+    model, module, x, t = _twice(deferrable=True)
+    others = {k: nn.Parameter(p.detach() + 1) for k, p in module.named_parameters() if "shared" in k}
+    queue = WeightGradients()
+    loss = functional_call(module, others, (x, t))
+    with queue.collect():
+        loss.backward()
+    with torch.no_grad():
+        model.shared.weight += 5  # an optimiser's step before the weights' part
+    queue.run()
+    _, rebuilt, *_ = _twice()
+    copies = {k: nn.Parameter(p.detach().clone()) for k, p in others.items()}
+    functional_call(rebuilt, copies, (x, t)).backward()
+    assert model.shared.weight.grad is None
+    for key, p in others.items():
+        assert p.grad is not None
+        assert torch.equal(p.grad, copies[key].grad)
+
+
+def test_a_view_made_in_another_segment_gets_its_gradient_at_once() -> None:
+    graph = capture(_Products(), _sum_of_squares, (torch.randn(4, 6), torch.randn(2)))
+    views = {node.name for node in graph if node.kind in ("t", "transpose", "select")}
+    alone = deferrable_nodes(graph, set(graph.nodes) - views)
+    assert sorted(graph.nodes[name].kind for name in alone) == ["bmm", "matmul"]
+
+
+def test_after_an_error_the_queue_is_as_it_was_and_may_collect_again() -> None:
+    _, module, x, t = _twice(deferrable=True)
+    queue, loss = WeightGradients(), module(x, t)
+    with pytest.raises(RuntimeError, match="grad can be implicitly created"), queue.collect():
+        torch.autograd.backward([loss, loss.expand(2)], [torch.ones(()), None])
+    with pytest.raises(RuntimeError, match="second time"), queue.collect():
+        _backward_twice(loss)
+    assert len(queue) == 0
+    with queue.collect(), pytest.raises(RuntimeError, match="already"), WeightGradients().collect():
+        pass
+
+
+def _backward_twice(loss: Tensor) -> None:
+    loss.backward()
+    loss.backward()

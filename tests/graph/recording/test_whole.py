@@ -1,0 +1,322 @@
+"""Pieces of Python that stay whole in a graph, and the modes around operators: rebuilt, and on real workers.
+
+Each case is cut in the middle over two worker processes, trained for three batches of four micro-batches, and
+compared with the plain loop in double precision (float32 where the model's own autocast is the point).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from netsplit.cluster.local import LocalDevice, local_cluster
+from netsplit.graph import Graph, capture, draws, initial_values, rebuild, run_microbatch
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.tree import flatten
+from netsplit.graph.checks.check import check_capture
+from netsplit.graph.ir import CALL, HOOK
+from netsplit.graph.random_draws.random import DrawKey
+from netsplit.graph.recording.whole import FunctionCall, GradientHook, ModuleCall, skeleton_of
+from netsplit.program import GPipe
+from netsplit.program.schedules import OneFOneB
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.workers.pool import WorkerPool
+from tests.nets import SGD, TOLERANCE
+from tests.runtime.equivalence.running import assert_close, compiled, cut
+from tests.runtime.references import plain_loop
+
+SEED = 3
+
+
+class Experts(nn.Module):
+    """Every token goes to the expert that it fits best: how many go where is known in the run only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(6, 3)
+        self.experts = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.register_buffer("load", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self.gate(x).softmax(-1)
+        best, chosen = weights.max(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            rows = (chosen == i).nonzero().squeeze(1)
+            if len(rows):
+                out = out.index_add(0, rows, expert(x[rows]) * best[rows, None])
+            self.load[i] += len(rows)
+        return F.dropout(out, 0.2, self.training), weights.mean(0).square().sum()
+
+
+class Mixture(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.mixture, self.outward = nn.Linear(6, 6), Experts(), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, balance = self.mixture(self.inward(x).tanh())
+        found: Tensor = self.outward(y + x) + balance
+        return found
+
+
+class Straight(torch.autograd.Function):
+    """Signs with the gradient of the identity, and a scale of which the backward makes its own gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, power: int) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, scale)
+        ctx.power = power
+        return x.sign() * scale**power, x.abs().mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale = ctx.saved_tensors
+        signed, mean = gradients
+        grown = (signed * x.sign()).sum(0) * ctx.power * scale ** (ctx.power - 1)
+        return signed + mean * x.sign() / x.numel(), grown, None
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(6, 6), nn.Linear(6, 5)
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        signs, mean = Straight.apply(self.inward(x), self.scale, 3)
+        found: Tensor = self.outward(signs + x) * mean
+        return found
+
+
+def halved(gradient: Tensor) -> Tensor:
+    return gradient * 0.5
+
+
+def clipped(gradient: Tensor) -> Tensor:
+    return gradient.clamp(-0.01, 0.01)
+
+
+class Hooked(nn.Module):
+    """Hooks on an activation, in their order, and on a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inward(x).tanh()
+        y.register_hook(halved)
+        y.register_hook(clipped)
+        found: Tensor = self.outward(y + y.sin())
+        return found
+
+
+class NoGrad(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inward(x).tanh()
+        with torch.no_grad():
+            target = y.sign() * self.inward.weight.mean()
+            with torch.enable_grad():
+                y = y * 2.0
+        found: Tensor = self.outward(y - target)
+        return found
+
+
+class Lowered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.middle, self.outward = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inward(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.middle(y)
+            with torch.autocast("cpu", enabled=False):
+                y = y.float().tanh()
+        found: Tensor = self.outward(y)
+        return found
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(6, 6), nn.Linear(6, 5)
+        self.block = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.4), nn.Tanh(), nn.Dropout(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = checkpoint(self.block, self.inward(x), use_reentrant=False)
+        found: Tensor = self.outward(F.dropout(y, 0.2, self.training))
+        return found
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A model with what its graph must show."""
+
+    build: Callable[[], nn.Module]
+    shows: Callable[[Graph], bool]
+    dtype: torch.dtype = torch.float64
+    tolerance: float = TOLERANCE
+
+    def fresh(self) -> nn.Module:
+        torch.manual_seed(7)
+        model = self.build().to(self.dtype)
+        if isinstance(model, Hooked):
+            model.outward.weight.register_hook(clipped)
+        return model
+
+    def batch(self, seed: int, size: int = 8) -> tuple[tuple[Tensor, ...], Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(size, 6, generator=generator, dtype=torch.float64).to(self.dtype)
+        return (x,), torch.randint(0, 5, (size,), generator=generator)
+
+
+LOSS = nn.CrossEntropyLoss()
+CASES = {
+    "experts": Whole(Mixture, lambda g: any(isinstance(call, ModuleCall) for call in g.calls.values())),
+    "function": Whole(Custom, lambda g: any(isinstance(call, FunctionCall) for call in g.calls.values())),
+    "hooks": Whole(Hooked, lambda g: sum(node.op.startswith(HOOK) for node in g) == 2),
+    "no_grad": Whole(NoGrad, lambda g: sum(node.no_grad for node in g) == 3),
+    "autocast": Whole(
+        Lowered,
+        lambda g: Counter(node.autocast for node in g if node.autocast)["bfloat16"] == 1,
+        torch.float32,
+        1e-6,  # the same operators on the same values; sums of gradients may be associated otherwise
+    ),
+    "checkpoint": Whole(Checkpointed, lambda g: sum(node.checkpoint != "" for node in g) == 4),
+}
+
+
+def graph_of(name: str, size: int = 2) -> Graph:
+    case = CASES[name]
+    return capture(case.fresh(), LOSS, case.batch(0, size))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_rebuilt_graph_is_the_model_bit_for_bit_in_loss_gradients_and_buffers(name: str) -> None:
+    case = CASES[name]
+    graph = graph_of(name, 8)
+    assert case.shows(graph)
+    model, twin = case.fresh(), case.fresh()
+    for p in twin.parameters():
+        p._backward_hooks = None  # a node of the graph's now
+    inputs, targets = case.batch(5)
+    module = rebuild(graph, initial_values(twin, graph))
+    for i in range(2):
+        with draws(graph, SEED, microbatch=i):
+            loss = LOSS(model(*inputs), targets)
+        loss.backward()
+        found = run_microbatch(module, graph, (*inputs, targets), DrawKey(SEED, microbatch=i))
+        found.backward()
+        assert torch.equal(loss, found)
+    for (key, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert p.grad is not None, key
+        assert q.grad is not None, key
+        assert torch.equal(p.grad, q.grad), key
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_check_passes(name: str) -> None:
+    case = CASES[name]
+    model, batch = case.fresh(), Batch.of(*case.batch(1))
+    assert check_capture(model, LOSS, capture(model, LOSS, batch), batch) is not None
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
+    devices = [LocalDevice("cpu:0"), LocalDevice("cpu:1")]
+    cluster = local_cluster("cpu2", devices, timeout_s=60)
+    with WorkerPool(cluster, tmp_path_factory.mktemp("workers")) as pool:
+        yield pool
+
+
+def _trained_plainly(case: Whole, graph: Graph) -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        batches = [case.batch(seed) for seed in range(3)]
+        return plain_loop(case.fresh(), LOSS, batches, 2, SGD, drawing=lambda n, i: draws(graph, SEED, n, i))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("at", [0.3, 0.7])
+@pytest.mark.parametrize("name", CASES)
+def test_two_workers_train_what_the_plain_loop_trains(workers: WorkerPool, name: str, at: float) -> None:
+    case, graph = CASES[name], graph_of(name)
+    placed = cut(graph, [at])
+    assert set(placed.values()) == {"cpu:0", "cpu:1"}
+    order = GPipe(4) if at < 0.5 else OneFOneB(4)
+    model = case.fresh()
+    values = {
+        k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in initial_values(model, graph).items()
+    }
+    runtime = DistributedRuntime(compiled(graph, placed, 2, order), workers, values, SGD, seed=SEED)
+    losses = [runtime.train_batch(*case.batch(seed)) for seed in range(3)]
+    wanted = _trained_plainly(case, graph)
+    assert losses == pytest.approx(wanted.losses, rel=case.tolerance)
+    assert_close(runtime.state(), wanted.state, case.tolerance)
+    assert any(not torch.equal(wanted.state[k], t) for k, t in case.fresh().state_dict().items())
+
+
+def test_hooks_see_the_gradient_one_after_another_and_only_where_there_is_one() -> None:
+    call = GradientHook([halved, lambda gradient: None, clipped])
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    (y,) = call(x)
+    y.backward(torch.tensor([0.01, 1.0]))
+    assert x.grad is not None
+    assert x.grad.tolist() == pytest.approx([0.005, 0.01])
+    (still,) = call(x.detach())
+    assert not still.requires_grad
+
+
+def test_a_skeleton_has_no_values_and_a_call_leaves_none_in_it() -> None:
+    module = Experts()
+    names = [(name,) for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    own = [t.detach().clone() for t in (*module.parameters(), *module.buffers())]
+    given_, structure, _ = flatten(((torch.randn(4, 6),), {}))
+    call = ModuleCall(skeleton_of(module).eval(), names, structure, (len(names) - 1,))
+    results = call(*own, *given_)
+    assert all(map(torch.equal, results, module.eval()(*given_)))
+    assert int(own[-1].sum()) == 4
+    assert all(t.is_meta for t in (*call.module.parameters(), *call.module.buffers()))
+
+
+def test_what_a_whole_module_assigns_to_a_buffer_is_written_into_it_and_views_are_copied() -> None:
+    class Assigns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("last", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            self.last = x.detach().sum(0)
+            return x, x[:1]
+
+    (x,), structure, _ = flatten(((torch.ones(2, 3),), {}))
+    last = torch.zeros(3)
+    results = ModuleCall(skeleton_of(Assigns()), [("last",)], structure, (0,))(last, x)
+    assert last.tolist() == [2.0, 2.0, 2.0]
+    assert all(result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() for result in results)
+
+
+def test_calls_of_python_are_named_by_what_they_call_each_once() -> None:
+    model = nn.Sequential(Custom(), nn.Linear(5, 6), Custom(), nn.Linear(5, 6), Mixture())
+    (x,), targets = CASES["function"].batch(0)
+    graph = capture(model.double(), LOSS, ((x,), targets))
+    assert list(graph.calls) == [f"{CALL}.{name}" for name in ("Straight", "Straight_1", "Experts")]
+    modules = [node.module for node in graph if node.op.startswith(CALL)]
+    assert modules == ["0", "2", "4.mixture"]

@@ -1,0 +1,110 @@
+"""The chain of blocks: its bounds are at most the enumerated optimum; small ones by hand."""
+
+import random
+import time
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from netsplit.partition.base import Problem
+from netsplit.partition.bounds.latency_blocks import blocks_of, steps_of
+from netsplit.partition.bounds.latency_chain import chain_bound, chain_of
+from netsplit.partition.bounds.latency_fold import fold
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.step_graph import StepGraph
+from netsplit.profile.costs import Costs, NodeSeconds
+from tests.partition.brute_force import least_latency
+from tests.partition.builders import chain, cluster_of, costs_of
+from tests.partition.methods.exact.test_netsplit_exact import quick, steps
+
+
+@pytest.mark.parametrize("seed", range(1, 31))
+def test_no_bound_exceeds_the_optimum_of_a_chain_without_bytes_on_its_edges(seed: int) -> None:
+    """Steps that change the device add no bytes but the node's own: a run on a device ends there."""
+    draw = random.Random(seed)
+    n = draw.choice([4, 5, 6, 8])
+    weights = {f"n{i}": draw.randrange(1, 400) for i in range(n)}
+    graph = chain([0] * (n - 1), weights)
+    each = {k: {v: NodeSeconds(draw.uniform(0.1, 2.0), 0.0) for v in graph.nodes} for k in ("a", "b")}
+    capacities = [int(sum(weights.values()) * draw.uniform(0.3, 0.8)) for _ in range(2)]
+    cluster = cluster_of(capacities, draw.uniform(0.1, 1.0), 0.0, kinds=("a", "b"))
+    instance = Instance.of(Problem(graph, Costs(each, 1), cluster))
+    fitting = [where for where in product(range(2), repeat=n) if instance.fits(np.array(where))]
+    folded = fold(StepGraph(instance))
+    assert folded is not None
+    if not fitting:
+        return
+    hops = instance.latency_s
+    best = min(
+        sum(instance.forward_s[v, p] for v, p in enumerate(where))
+        + sum(hops[p, q] for p, q in pairwise(where) if p != q)
+        for where in fitting
+    )
+    found = chain_of(folded, 1.3 * best, 1000, time.perf_counter() + 60)
+    assert found is not None
+    for buckets in (16, 24, 40, 64, 100):
+        bound = found.bound(buckets, 10**5, time.perf_counter() + 60)
+        assert bound is not None
+        assert bound <= best * (1 + 1e-9)
+
+
+@settings(quick, max_examples=25)
+@given(problem=steps(max_nodes=6))
+def test_no_bound_exceeds_the_optimum(problem):
+    instance = Instance.of(problem)
+    best = least_latency(instance)
+    folded = fold(graph := StepGraph(instance))
+    if best is None or folded is None:
+        return
+    most = best[0] * (1 + 1e-12) + 1e-12
+    for width in (1, 1000):
+        for limit_s in (1.01 * best[0] + 1e-9, 3 * best[0] + 1):
+            found = chain_of(folded, limit_s, width, time.perf_counter() + 60)
+            if found is None and width == 1:  # more states than that are open at once
+                continue
+            assert found is not None
+            assert min(found.ahead[0][0], limit_s) <= most
+            for buckets in (2, 9, 700):
+                bound = found.bound(buckets, 10**5, time.perf_counter() + 60)
+                assert bound is not None
+                assert bound <= most
+    assert chain_bound(graph, best[0], time.perf_counter() + 0.05)[0] <= most
+
+
+def test_on_a_chain_the_bound_is_the_optimum():
+    graph = chain([30, 5, 30])
+    step = StepGraph(Instance.of(Problem(graph, costs_of(graph), cluster_of([75, 75], 0.0, 0.01))))
+    assert chain_bound(step, 100.0, time.perf_counter() + 5)[0] == pytest.approx(4.05)
+
+
+def test_a_run_on_one_device_loses_two_buckets_at_most():
+    # 40 nodes of 10 bytes each; a device holds 210: rounded alone, no node would fill a bucket of 26.
+    graph = chain([10] * 40)
+    step = StepGraph(Instance.of(Problem(graph, costs_of(graph), cluster_of([210, 280], 0.0, 0.01))))
+    folded = fold(step)
+    assert folded is not None
+    assert len(blocks_of(folded)) == folded.count
+    found = chain_of(folded, 1e6, 1000, time.perf_counter() + 60)
+    assert found is not None
+    free = found.ahead[0][0]
+    bound = found.bound(10, 10**5, time.perf_counter() + 60)
+    assert bound is not None
+    assert bound > free
+
+
+def test_steps_of_a_block_have_the_bytes_of_received_copies():
+    graph = chain([30, 5])
+    instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([500, 500], 0.0, 0.01)))
+    folded = fold(StepGraph(instance))
+    assert folded is not None
+    first, second = blocks_of(folded)[:2]
+    inf = float("inf")
+    found = steps_of(folded, second, np.array([0.0, inf]), inf, 100, time.perf_counter() + 60)
+    assert found is not None
+    assert first.target == second.source
+    by_target = {int(t): used.tolist() for t, used in zip(found.target, found.used, strict=True)}
+    own = float(folded.own[second.nodes[-1]])
+    assert by_target[0] == [own, 0.0]
+    assert by_target[1] == [0.0, own + 60.0]  # two copies

@@ -1,0 +1,147 @@
+"""What moved between two placements: nothing by mere names, and why the rest pays."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Link
+from netsplit.partition import Placement, Problem, Random, SolverReport
+from netsplit.planning.plan_diff import moved
+from netsplit.program import SingleBatch, compile_program
+from netsplit.simulate import simulate
+from tests.partition.builders import cluster_of, costs_of, graph_of, problems, with_capacities
+from tests.planning.test_explain import trained
+from tests.planning.test_what_if import with_
+
+
+def placed(problem: Problem, devices: str) -> Placement:
+    """Node i on the device of the i-th digit."""
+    names = dict(zip(problem.graph.nodes, (f"d{digit}" for digit in devices), strict=True))
+    return Placement(f"by {devices}", names, dict(problem.graph.position), SolverReport("heuristic", 0.0))
+
+
+def line(count: int = 4, devices: int = 2, **modules: str) -> Problem:
+    """n0 -> n1 -> ..., 3 s a node, 1 s for each of the transfers."""
+    names = [f"n{i}" for i in range(count)]
+    tensors = [(name, 10, names[i + 1 : i + 2]) for i, name in enumerate(names)]
+    graph = graph_of(names, tensors, dict.fromkeys(names, 7))
+    nodes = {k: replace(node, module=modules.get(k, "")) for k, node in graph.nodes.items()}
+    graph = replace(graph, nodes=nodes)
+    problem = trained(Problem(graph, costs_of(graph), cluster_of([10_000] * devices, 0.0, 0.1)))
+    return with_(problem, problem.cluster, problem.costs)
+
+
+def test_one_group_of_two_nodes_by_hand() -> None:
+    problem = line(n2="head.a", n3="head.b")
+    found = moved(problem, placed(problem, "0000"), placed(problem, "0011"))
+    (group,) = found.groups
+    assert (group.nodes, group.module, group.source, group.target) == (("n2", "n3"), "head", "d0", "d1")
+    assert (group.before_s, group.after_s, group.state_bytes) == (6.0, 6.0, 28)
+    assert [(d.nodes_before, d.nodes_after, d.before_s, d.after_s) for d in found.devices] == [
+        (4, 2, 12.0, 6.0),
+        (0, 2, 0.0, 6.0),
+    ]
+    assert (found.lost, [edge.variable for edge in found.gained]) == ((), ["t1"])
+    assert (found.before_s, found.after_s) == (12.0, 14.0)
+    assert {part.name: part.change_s for part in found.parts} == {
+        "time of d0": -6.0,
+        "time of d1": 6.0,
+        "transfers d0 -> d1": 1.0,
+        "transfers d1 -> d0": 1.0,
+    }
+    text = "\n".join(found.lines())
+    for part in ("by 0000 to by 0011: 2 nodes moved in 1 group", "it does not pay: 12 s to 14 s",
+                 "d0 to d1: n2, n3 of head", "newly cut: 1 edge", "+1 s  transfers d0 -> d1"):  # fmt: skip
+        assert part in text
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=10), data=st.data())
+def test_equal_devices_under_other_names_are_no_move(problem: Problem, data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 4))
+    cluster = cluster_of([1000] * count, kinds=["cpu"] * count)
+    problem = replace(problem, cluster=cluster)
+    before = Random().partition(problem)
+    names = [device.name for device in cluster.devices]
+    other = dict(zip(names, data.draw(st.permutations(names)), strict=True))
+    after = replace(before, device_of={v: other[d] for v, d in before.device_of.items()})
+    found = moved(problem, before, after)
+    assert (found.nodes, found.groups, found.lost, found.gained, found.reordered) == (0, (), (), (), 0)
+    assert all(change.before_bytes == change.after_bytes for change in found.devices)
+    assert "nothing moved" in found.lines()[0]
+
+
+def test_devices_that_differ_keep_their_names() -> None:
+    problem = line()
+    swapped = placed(problem, "0011"), placed(problem, "1100")
+    assert moved(problem, *swapped).nodes == 0
+    assert moved(problem, *swapped).renamed == {"d0": "d1", "d1": "d0"}
+    assert moved(with_capacities(problem, [10_000, 9_999]), *swapped).nodes == 4
+    uneven = problem.cluster.with_links(problem.cluster.links | {("d0", "d1"): Link(0.0, 0.2)})
+    assert moved(replace(problem, cluster=uneven), *swapped).nodes == 4
+
+
+def test_of_three_devices_only_the_equal_two_are_renamed() -> None:
+    """d2 has other links: its nodes stay its own, and d0 and d1 change names."""
+    problem = line(3, devices=3)
+    links = {ends: Link(5.0, 0.1) if "d2" in ends else link for ends, link in problem.cluster.links.items()}
+    problem = replace(problem, cluster=problem.cluster.with_links(links))
+    found = moved(problem, placed(problem, "012"), placed(problem, "102"))
+    assert (found.nodes, found.renamed) == (0, {"d1": "d0", "d0": "d1"})
+    assert moved(problem, placed(problem, "012"), placed(problem, "210")).nodes == 2
+
+
+def assigned(problem: Problem, rng: random.Random) -> Mapping[str, str]:
+    return {name: rng.choice(problem.cluster.devices).name for name in problem.graph.nodes}
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=10, colocate=False), seed=st.integers(0, 2**32), periodic=st.booleans())
+def test_the_parts_add_up_to_the_objectives_and_groups_to_what_moved(
+    problem: Problem, seed: int, periodic: bool
+) -> None:
+    problem = trained(problem)
+    problem = with_(problem, problem.cluster, problem.costs)
+    problem = replace(problem, objective="max_load" if periodic else "latency")
+    rng = random.Random(seed)
+    before, after = (
+        replace(Random().partition(problem), device_of=dict(assigned(problem, rng))) for _ in range(2)
+    )
+    found = moved(problem, before, after)
+    assert sum(part.before_s for part in found.parts) == pytest.approx(found.before_s, abs=1e-9)
+    assert sum(part.after_s for part in found.parts) == pytest.approx(found.after_s, abs=1e-9)
+    now = {v: found.renamed.get(d, d) for v, d in after.device_of.items()}
+    went = {v: (before.device_of[v], d) for v, d in now.items() if before.device_of[v] != d}
+    groups = {v: (group.source, group.target) for group in found.groups for v in group.nodes}
+    assert groups == went
+    assert max(map(len, found.lines())) <= 100
+    assert json.loads(json.dumps(found.to_dict()))["nodes"] == len(went)
+
+
+def test_the_same_devices_in_another_order_are_said_so() -> None:
+    graph = graph_of(["a", "b", "c"], [("a", 1, []), ("b", 1, []), ("c", 1, [])])
+    problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]))
+    before = placed(problem, "000")
+    after = replace(before, priority={"b": 0, "a": 1, "c": 2})
+    found = moved(problem, before, after)
+    assert (found.nodes, found.reordered, found.before_s, found.parts) == (0, 2, None, ())
+    assert "nothing moved; 2 nodes at another place in the order" in found.lines()[0]
+
+
+def test_timelines_handed_in_are_taken() -> None:
+    problem = line()
+    placements = [placed(problem, devices) for devices in ("0000", "0111")]
+    programs = [
+        compile_program(problem.graph, p.device_of, p.priority, problem.cluster, SingleBatch())
+        for p in placements
+    ]
+    timelines = [simulate(program, problem.cluster, problem.costs) for program in programs]
+    found = moved(replace(problem, evaluate=None), *placements, *timelines, *programs)
+    assert (found.before_s, found.after_s) == (12.0, 14.0)

@@ -1,0 +1,187 @@
+"""Every node gets forward and backward seconds, and profiling leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from netsplit.graph import capture, initial_values
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.measure.compute import profile_compute
+from netsplit.profile.measure.window import SMALLEST_S, fitted, windows
+
+QUICK: dict[str, Any] = {"repeats": 2, "warmup": 1, "rounds": 1}
+
+
+class Varied(nn.Module):
+    """In-place operators, a view, a variable with two readers, dropout, an operator of two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x)).relu_()
+        left, right = (y + y.sigmoid()).split(4, dim=1)
+        both = torch.cat([left, right.clone().add_(1.0)], dim=1)
+        return self.head(self.drop(both).mean((2, 3)).flatten(1))
+
+
+class WritesItsInput(nn.Module):
+    """The variable that is written in place carries a gradient and was made by another node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        view = y[:, :3]
+        view.mul_(2.0)
+        return self.last(y.relu_())
+
+
+class HeavyAndLight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.light = nn.Linear(4, 512)
+        self.heavy = nn.Linear(512, 1024)
+        self.head = nn.Linear(1024, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.heavy(self.light(x)))
+
+
+class WithoutGradientAtFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.frozen(x) * 2.0)
+
+
+IMAGES, ROWS = (4, 3, 8, 8), (4, 6)
+CASES = [(Varied, IMAGES), (WritesItsInput, ROWS), (WithoutGradientAtFirst, ROWS)]
+
+
+def captured(
+    make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> tuple[nn.Module, Graph, tuple[Tensor, ...]]:
+    torch.manual_seed(0)
+    model = make()
+    batch = (torch.randn(shape), torch.randint(0, 4, shape[:1]))
+    return model, capture(model, nn.CrossEntropyLoss(), batch), batch
+
+
+def profiled(make: Callable[[], nn.Module], shape: tuple[int, ...], **options: int) -> dict[str, NodeSeconds]:
+    model, graph, batch = captured(make, shape)
+    return profile_compute(graph, batch, initial_values(model, graph), "cpu", **(QUICK | options))
+
+
+@pytest.mark.parametrize(("make", "shape"), CASES)
+@pytest.mark.parametrize("window_bytes", [0, 2000, 2**28])
+def test_every_node_has_a_positive_forward_whatever_the_window(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], window_bytes: int
+) -> None:
+    _, graph, _ = captured(make, shape)
+    seconds = profiled(make, shape, window_bytes=window_bytes)
+    assert list(seconds) == list(graph.nodes)
+    assert all(s.forward_s > 0 and s.backward_s >= 0 for s in seconds.values())
+
+
+@pytest.mark.parametrize(("make", "shape"), CASES)
+def test_backward_is_zero_just_where_no_gradient_passes(
+    make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    _, graph, _ = captured(make, shape)
+    for name, seconds in profiled(make, shape).items():
+        passes = any(graph.variables[k].requires_grad for k in graph.nodes[name].outputs if k)
+        assert (seconds.backward_s > 0) == passes, name
+
+
+@pytest.mark.parametrize(("make", "shape"), CASES)
+@pytest.mark.parametrize("window_bytes", [0, 2**28])
+def test_parameters_buffers_batch_and_random_state_are_left_as_they_were(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], window_bytes: int
+) -> None:
+    model, graph, batch = captured(make, shape)
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fed = [tensor.clone() for tensor in batch]
+    random, threads = torch.get_rng_state(), torch.get_num_threads()
+    profile_compute(graph, batch, initial_values(model, graph), "cpu", window_bytes=window_bytes, **QUICK)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(before, after) for before, after in zip(fed, batch, strict=True))
+    assert torch.equal(random, torch.get_rng_state())
+    assert threads == torch.get_num_threads()
+
+
+def test_a_heavy_node_costs_far_more_than_a_light_one() -> None:
+    seconds = profiled(HeavyAndLight, (512, 4), repeats=3)
+    assert seconds["linear_1"].forward_s > 5 * seconds["linear"].forward_s
+    assert seconds["linear_1"].backward_s > 5 * seconds["linear"].backward_s
+
+
+def test_progress_rises_to_its_total() -> None:
+    calls: list[tuple[int, int]] = []
+    model, graph, batch = captured(Varied, IMAGES)
+    values = initial_values(model, graph)
+    profile_compute(
+        graph, batch, values, "cpu", window_bytes=4000, progress=lambda *c: calls.append(c), **QUICK
+    )
+    assert calls == sorted(calls)
+    assert calls[-1] == (3 * len(graph), 3 * len(graph))
+
+
+def test_no_repeats_are_refused() -> None:
+    with pytest.raises(ValueError, match="repeats=0"):
+        profiled(Varied, IMAGES, repeats=0)
+
+
+@settings(deadline=None)  # the first call captures the graph
+@given(st.integers(0, 20_000))
+def test_windows_hold_every_node_once_in_order_and_cut_no_unit(window_bytes: int) -> None:
+    graph = _graph_with_units()
+    cut = list(windows(graph, window_bytes))
+    assert [name for window in cut for name in window] == list(graph.nodes)
+    for unit in graph.units:
+        assert sum(bool(set(unit) & set(window)) for window in cut) == 1
+
+
+@given(
+    st.dictionaries(st.text(min_size=1), st.floats(1e-6, 1e-2), min_size=1),
+    st.floats(0.01, 3.0),
+)
+def test_fitted_seconds_add_up_to_the_segment_and_keep_their_order(
+    alone: dict[str, float], share: float
+) -> None:
+    together = max(share * sum(alone.values()), len(alone) * SMALLEST_S)
+    changed = fitted(alone, together)
+    assert sum(changed.values()) == pytest.approx(together, rel=1e-6)
+    names = sorted(alone, key=lambda name: alone[name])
+    assert all(changed[a] <= changed[b] * (1 + 1e-12) for a, b in pairwise(names))
+    assert min(changed.values()) >= SMALLEST_S * (1 - 1e-9)
+
+
+_CACHE: list[Graph] = []
+
+
+def _graph_with_units() -> Graph:
+    if not _CACHE:
+        _CACHE.append(captured(Varied, IMAGES)[1])
+        assert _CACHE[0].units
+    return _CACHE[0]

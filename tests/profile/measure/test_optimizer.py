@@ -1,0 +1,65 @@
+"""The optimiser's factor alpha is read off the optimiser itself."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import optim
+
+from netsplit.errors import ConfigError
+from netsplit.profile.measure.optimizer import OptimizerFactory, optimizer_alpha, step_seconds_per_byte
+
+SGD = partial(optim.SGD, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("factory", "alpha"),
+    [
+        (SGD, 2),
+        (partial(SGD, momentum=0.9), 3),
+        (partial(SGD, momentum=0.9, nesterov=True), 3),
+        (optim.RMSprop, 3),
+        (partial(optim.RMSprop, centered=True), 4),
+        (optim.Adagrad, 3),
+        (optim.Adam, 4),
+        (optim.AdamW, 4),
+        (partial(optim.Adam, amsgrad=True), 5),
+    ],
+)
+def test_alpha_counts_parameter_gradient_and_moments(factory: OptimizerFactory, alpha: int) -> None:
+    assert optimizer_alpha(factory) == alpha
+
+
+def test_an_optimizer_that_wants_a_closure_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="LBFGS cannot take a step without a closure"):
+        optimizer_alpha(optim.LBFGS)
+
+
+def test_a_step_costs_positive_seconds_per_byte() -> None:
+    seconds = step_seconds_per_byte(optim.Adam, [(64, 64), (64,)], "cpu", repeats=2)
+    assert 0 < seconds < math.inf
+
+
+def test_without_parameters_a_step_costs_nothing() -> None:
+    assert step_seconds_per_byte(SGD, [], "cpu") == 0.0
+
+
+def test_a_large_model_is_sampled() -> None:
+    steps: list[int] = []
+
+    def factory(parameters: object) -> optim.Optimizer:
+        chosen = list(parameters)  # type: ignore[call-overload]
+        steps.append(sum(p.numel() for p in chosen))
+        return SGD(chosen)
+
+    step_seconds_per_byte(factory, [(100,)] * 40, "cpu", repeats=1, at_most_bytes=4000)
+    assert steps == [1000]
+
+
+def test_random_state_is_left_as_it_was() -> None:
+    before = torch.get_rng_state()
+    step_seconds_per_byte(SGD, [(8, 8)], "cpu", repeats=1)
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,452 @@
+"""The page and its Markdown hold every figure, run no name as markup, and load nothing."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.report import (
+    ComparisonResult,
+    EpochFigures,
+    Report,
+    StudyRecord,
+    grouped,
+    html_page,
+    markdown_page,
+    write_report,
+)
+from netsplit.report.markup import clean, element, text_of
+from netsplit.report.records.results import Place
+from netsplit.tracking.table import ComparisonRow
+from tests.tracking.reports import (
+    DRAWING,
+    HOSTILE,
+    MIB,
+    WHEN,
+    Parsed,
+    cases,
+    method,
+    parsed,
+    planned,
+    report,
+    study,
+    sweep,
+    trained,
+)
+from tests.tracking.samples import rows
+
+
+def test_every_figure_is_on_the_page() -> None:
+    words = parsed().words
+    netsplit = "netsplit 128.0 100 200.0 250.0 −20.0 93.8 0.1234 finished"  # noqa: RUF001
+    assert netsplit in words
+    assert "m_topo 106.7 83 310.0 300.0 +3.3 93.6 0.1301 finished" in words
+    assert "single 71.0 55 – 450.0 – – – finished" in words  # noqa: RUF001
+    assert "netsplit optimal 123.4 123.4 0.00 12.345 gurobi 13.0.3" in words
+    assert "netsplit cpu:0 203 38.0 39.0 48.0 81.2" in words
+    assert "netsplit 3 0.6667 75.0 4.25 12.75" in words
+    assert "m_topo 3 0.8000 70.0 5.50 –" in words  # noqa: RUF001 - the seconds of an epoch before are unknown
+    assert "Fastest: netsplit with 128.0 samples/s, 1.20 times m_topo, the next." in words
+
+
+def test_a_failed_method_keeps_its_reason_and_has_no_figures() -> None:
+    words = parsed(trained()).words
+    assert "m_sct failed: cpu:1 lacks 12,345,678 bytes; raise [cluster] capacity_bytes." in words
+    assert "m_sct – – – – – – – failed" in words  # noqa: RUF001
+
+
+def test_what_was_compared_is_said() -> None:
+    words = parsed(trained()).words
+    facts = (
+        "AmoebaNetD (num_layers 3)",
+        "cpu2 (cpu:0, cpu:1)",
+        "64, 3, ?",
+        "Begun 2026-11-21 17:44 UTC, took 2 min 05 s, on vm (2 cores).",
+        "torch 2.13.0",
+        "0123456789ab with changes",
+        "80.4 µs, 6.65 GB/s",
+        "MLflow experiment netsplit",
+        f"the comparison {'f' * 32} finished",
+        "sqlite:///outputs/mlflow.db",
+    )
+    for fact in facts:
+        assert fact in words, fact
+
+
+def test_a_plan_reads_as_a_plan() -> None:
+    words = parsed(planned()).words
+    assert "planned: what an iteration takes is predicted" in words
+    assert "Fastest: netsplit with 1,280.0 samples/s predicted, 1.60 times pipedream, the next." in words
+    assert "netsplit 1,280.0 100 50.0 finished" in words
+    assert "gpu15 115.0 116.0 99.1" in words
+    for absent in ("Measured, ms", "Accuracy", "Epochs", "trace"):
+        assert absent not in words, absent
+
+
+def test_several_comparisons_have_contents_and_a_table_with_winners() -> None:
+    page = parsed(trained(), planned())
+    assert page.words.count("★ 128.0") == 1
+    assert page.words.count("★ 1,280.0") == 1
+    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    ids = {f"#{attrs['id']}" for _, attrs in page.tags if "id" in attrs}
+    assert {"#c1", "#c2"} == {link for link in links if link and link.startswith("#")} == ids
+    assert page.count("nav") == 1
+    assert parsed(trained()).count("nav") == 0
+
+
+def test_what_is_beyond_a_capacity_does_not_win() -> None:
+    netsplit, *others = trained().methods
+    large = replace(netsplit, row=replace(netsplit.row, capacity={"cpu:1": 40 * MIB}))
+    found = replace(trained(), methods=[large, *others])
+    assert (large.outcome, netsplit.outcome) == ("beyond capacity", "finished")
+    assert found.best is others[0]
+    assert "netsplit 128.0 120 200.0 250.0 −20.0 93.8 0.1234 beyond capacity" in parsed(found).words  # noqa: RUF001
+
+
+def test_a_measured_throughput_wins_over_a_predicted_one() -> None:
+    both = replace(trained(), methods=[*trained().methods, *planned().methods[1:]])
+    assert both.best is both.methods[0]
+
+
+def test_every_picture_says_in_words_what_it_shows() -> None:
+    page = html_page(report(), Path())
+    pictures = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", page, re.DOTALL)
+    assert len(pictures) >= 10
+    for each in pictures:
+        assert re.match(r"<svg[^>]*><title>[^<]+</title><desc>[^<]+\d[^<]*</desc>", each), each[:200]
+    assert "NaN" not in "".join(pictures)
+    assert not re.search(r"\b(nan|inf)\b", "".join(pictures))
+
+
+def test_pictures_stay_within_their_frames() -> None:
+    page = Parsed(html_page(report(), Path()))
+    for tag, attrs in page.tags:
+        if tag == "rect":
+            right = float(attrs["x"] or 0) + float(attrs["width"] or 0)
+            assert 0 <= right <= 340.01
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "x" * 300, "]]> --> </style>", "'; DROP", "\x00\x1b[31m"])
+def test_no_name_is_read_as_markup(text: str) -> None:
+    row = replace(rows()[0], method=text, status=text, capacity={text: MIB}, predicted_peak={text: MIB},
+                  measured_peak={text: 2 * MIB}, nodes={text: 3})  # fmt: skip
+    failed = ComparisonRow(text, "failed", error=text)
+    one = replace(
+        trained(text),
+        methods=[method(row, [EpochFigures(0, 1.0, 0.5, 1.0)], engine=text), method(failed)],
+        tags=dict.fromkeys(("model", "host.os", f"link.{text}"), text),
+        params={text: text, "batch_size": text},
+        error=text,
+    )
+    case = replace(one, tags={**one.tags, "experiment": text, "case": text}, place=Place("c" * 32))
+    other = replace(case, tags={**case.tags, "case": f"{text} too"}, place=Place("d" * 32))
+    studies = [replace(study(text, text), headings=[text, "x"], rows=[[text, text]], notes=[text])]
+    hostile = Report(text, grouped([one, case, other]), text, WHEN, studies)
+    page = Parsed(html_page(hostile, Path()))
+    assert (page.count("script"), page.count("style")) == (1, 1)
+    assert clean(text) in "".join(page.texts)
+    lines = markdown_page(hostile, Path()).splitlines()
+    assert not any(re.search(r"(?<!\\)<script", line) for line in lines)
+    tables = [re.sub(r"\\.", "", line).count("|") for line in lines if line.startswith("|")]
+    assert set(tables) == {3, 13}
+    assert page.count("img") == 1
+
+
+@given(st.text())
+def test_any_text_comes_back_as_text(text: str) -> None:
+    page = Parsed(text_of(element("p", text, title=text)))
+    assert "".join(page.texts).strip("\n") == clean(text).strip("\n")
+    assert page.tags[0][1]["title"] == clean(text)
+
+
+def test_the_page_loads_nothing() -> None:
+    text = html_page(report(trained(), studies=[study()]), Path("/somewhere"))
+    page = Parsed(text)
+    for tag, attrs in page.tags:
+        assert (attrs.get("src") or "data:").startswith("data:")
+        if tag == "link":
+            assert attrs["href"] == "data:,"
+    assert not re.search(r"@import|url\(|srcset|<(iframe|object|embed)\b", text)
+    assert {attrs.get("href") for _, attrs in page.tags} >= {"#c1"}
+    assert any(attrs.get("name") == "viewport" for _, attrs in page.tags)
+
+
+def test_files_are_linked_from_where_the_page_is(tmp_path: Path) -> None:
+    folder = tmp_path / "mlartifacts" / "a b" / "artifacts"
+    folder.mkdir(parents=True)
+    (folder / "trace.json").touch()
+    place = Place("a" * 32, folder=folder, trace=folder / "trace.json")
+    found = replace(trained(), methods=[replace(trained().methods[0], place=place)])
+    page, text = write_report(report(found), tmp_path / "out" / "report.html")
+    assert 'href="../mlartifacts/a%20b/artifacts/trace.json"' in page.read_text()
+    assert "(../mlartifacts/a%20b/artifacts/trace.json)" in text.read_text()
+    assert "https://ui.perfetto.dev" in page.read_text()
+
+
+def test_markdown_has_the_same_tables() -> None:
+    text = markdown_page(report(), Path())
+    assert "| digits, gpipe | **128.0** | 106.7 | failed | 71.0 | – |" in text  # noqa: RUF001
+    assert "| vgg19 on eight | **1,280.0 predicted** |" in text
+    assert "| netsplit | optimal | 123.4 | 0.0 | 12.35 | 200.0 | 250.0 | -20.0 | 128.0 |" in text
+    assert "- Cluster: cpu2 (cpu:0, cpu:1)" in text
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "The only method failed."), (2, "Every method failed.")])
+def test_a_reason_is_said_once_and_nothing_is_shown_of_what_was_not_decided(count: int, said: str) -> None:
+    reason = rows()[2].error
+    assert reason is not None
+    methods = [method(replace(rows()[2], method=f"m{index}")) for index in range(count)]
+    failed = replace(trained(), methods=methods, error=reason, state="FAILED")
+    page = parsed(failed)
+    assert said in page.words
+    assert page.words.count(reason) == 1
+    assert "Decisions" not in page.words
+    assert "Results" not in page.words
+    assert "Decisions" in parsed(trained()).words
+    assert "m_sct heuristic" not in parsed(trained()).words
+
+
+def test_a_reason_that_begins_with_the_method_is_the_same_of_each() -> None:
+    methods = [
+        method(ComparisonRow(name, "failed", error=f"{name} finds no placement.")) for name in ("a", "b")
+    ]
+    words = parsed(replace(trained(), methods=methods)).words
+    assert "a, b failed: a finds no placement." in words
+    assert "b finds" not in words
+
+
+def test_one_epoch_draws_no_curve() -> None:
+    once = replace(trained().methods[0], epochs=trained().methods[0].epochs[:1])
+    words = parsed(replace(trained(), methods=[once])).words
+    assert "by epoch" not in words
+    assert "Figures of each epoch" in words
+    assert "Training loss by epoch" in parsed(trained()).words
+
+
+def test_a_comparison_that_failed_before_its_methods_says_why_once() -> None:
+    empty = replace(trained(), methods=[], error="the model cannot be captured.", state="FAILED")
+    assert parsed(empty).words.count("the model cannot be captured.") == 1
+    text = markdown_page(report(empty), Path())
+    assert text.count("the model cannot be captured.") == 1
+    late = replace(trained(), error="the disk is full.")
+    assert "the comparison: the disk is full." in parsed(late).words
+
+
+def test_one_method_alone_is_not_the_fastest() -> None:
+    one = replace(trained("one"), methods=trained().methods[:1], place=Place("1" * 32))
+    page = parsed(one, planned())
+    assert page.words.count("★ ") == 2  # the heading's and the other row's
+    assert "netsplit: 128.0 samples/s." in page.words
+    assert "Of the best" not in parsed(one).words
+    assert "best" not in {attrs.get("class") for _, attrs in parsed(one).tags}
+    assert "★" not in parsed(one, replace(one, name="two", place=Place("2" * 32))).words
+    assert "| one | 128.0 |" in markdown_page(report(one, planned()), Path())
+
+
+def test_cases_stand_together_beside_what_was_published() -> None:
+    page = parsed(trained(), *cases())
+    assert "unet ★ 1,280.0 1,000 (+28 %) 800.0 vgg 640.0 2,560 (−75 %) ★ 800.0 640.25 (+25 %)" in page.words  # noqa: RUF001
+    assert "netsplit 1,280.0 1,000 +28.0 100 50.0 finished" in page.words
+    assert "pipedream 800.0 640.25 +25.0" in page.words
+    assert "2 cases; fastest: netsplit in 1, pipedream in 1." in page.words
+    assert (
+        "Beside 3 published figures ours differ by 28.0 % in the median, at most by 75.0 % (netsplit in vgg)."
+        in page.words
+    )
+    assert "unet, samples/s" in page.texts
+    assert "Throughput, samples/s / published (difference)" in parsed(cases()[0]).texts
+    assert sum(attrs.get("class") == "mark" for _, attrs in page.tags) == 3 + 1  # the legend's
+    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    ids = {f"#{attrs['id']}" for _, attrs in page.tags if "id" in attrs}
+    assert {"#c1", "#c2", "#c3", "#e2"} == {link for link in links if link and link.startswith("#")}
+    assert {"#c1", "#c2", "#c3", "#e2"} == ids
+
+
+def test_methods_that_are_exactly_as_fast_win_together() -> None:
+    netsplit, m_topo, *_ = trained().methods
+    tied = [netsplit, replace(m_topo, row=replace(m_topo.row, throughput=128.04))]
+    found = replace(trained("tied"), methods=tied, place=Place("1" * 32))
+    assert [found.won_by(method) for method in tied] == [True, True]
+    words = parsed(found, planned()).words
+    assert words.count("★ 128.0") == 2
+    assert "Fastest: netsplit and m_topo with 128.0 samples/s." in words
+
+
+def test_a_case_that_ran_twice_is_of_another_group() -> None:
+    again = [replace(one, place=Place(f"9{one.place.run_id[1:]}")) for one in cases()]
+    groups = grouped([*cases(), trained(), *again, *cases("other")])
+    assert [len(group.comparisons) for group in groups] == [2, 1, 2, 2]
+    assert [one.case for one in groups[0].comparisons] == ["unet", "vgg"]  # as they ran
+    assert groups[0].title == "table (2026-11-21 17:44 UTC)"
+    assert groups[3].title == "other"
+    assert [one.title for one in grouped(cases()[:1])[0].comparisons] == ["table: vgg"]
+
+
+def test_cases_of_other_commands_are_of_another_group() -> None:
+    def recorded_by(command: str, one: ComparisonResult) -> ComparisonResult:
+        return replace(one, tags={**one.tags, "command": command})
+
+    vgg, unet = cases()
+    together = grouped([recorded_by("a", vgg), recorded_by("a", unet)])
+    assert [len(group.comparisons) for group in together] == [2]
+    apart = grouped([recorded_by("b", vgg), recorded_by("a", unet)])
+    assert [group.title for group in apart] == ["table: vgg", "table: unet"]
+    assert [len(group.comparisons) for group in grouped([recorded_by("b", vgg), unet])] == [1, 1]
+
+
+def test_the_jobs_of_a_sweep_stand_together_with_what_differs_and_the_fastest_marked() -> None:
+    (group,) = grouped(sweep())
+    assert group.title == "digits · gpipe"
+    assert [one.label for one in group.comparisons] == [
+        "schedule.microbatches=1, seed=0", "schedule.microbatches=2, seed=1",
+        "schedule.microbatches=4, seed=0",
+    ]  # fmt: skip
+    words = parsed(*sweep(), trained()).words
+    assert (
+        "3 comparisons of one sweep. Fastest: netsplit (schedule.microbatches=2, seed=1) with 300.0" in words
+    )
+    assert "Throughput, samples/s; ★ the fastest of all Parameters netsplit" in words
+    assert "=1, seed=0 100.0" in words
+    assert "=2, seed=1 ★ 300.0" in words
+    assert words.count("★ ") == 2
+    text = markdown_page(report(*sweep()), Path())
+    assert "| schedule.microbatches=2, seed=1 | **300.0** |" in text
+    assert "| schedule.microbatches=4, seed=0 | 200.0 |" in text
+    assert "### schedule.microbatches=4, seed=0" in text
+
+
+def test_a_sweep_shows_its_failed_jobs_and_tells_jobs_of_other_names_and_methods_apart() -> None:
+    words = parsed(*sweep((100.0, None))).words
+    assert "=2, seed=1 failed" in words
+    assert "2 comparisons of one sweep." in words
+    newest, *others = sweep((100.0, 100.0))
+    other = replace(newest, name="digits · 1f1b", params=others[0].params)
+    (group,) = grouped([replace(other, tags={**other.tags, "methods": "netsplit, single"}), *others])
+    assert (group.title, group.is_sweep) == ("digits", True)
+    assert [one.label for one in group.comparisons] == [
+        "partitioner=netsplit",
+        "partitioner=netsplit, single",
+    ]
+    assert all(group.won_by(one, one.methods[0]) for one in group.comparisons)
+
+
+def test_of_a_sweep_what_only_follows_from_a_choice_is_not_told() -> None:
+    jobs = [
+        replace(
+            one, params={"schedule": f"s{at // 2}", "schedule.t": f"t{at // 2}", "schedule.m": str(at % 2)}
+        )
+        for at, one in enumerate(sweep((1.0, 2.0, 3.0, 4.0)))
+    ]
+    (group,) = grouped(jobs)
+    assert [one.label for one in group.comparisons][::-1] == [
+        "schedule=s0, schedule.m=0", "schedule=s0, schedule.m=1", "schedule=s1, schedule.m=0",
+        "schedule=s1, schedule.m=1",
+    ]  # fmt: skip
+
+
+def test_two_comparisons_without_a_command_are_no_sweep() -> None:
+    assert [group.alone for group in grouped(sweep(command=""))] == [True, True, True]
+
+
+def test_what_is_left_out_is_said_in_a_line() -> None:
+    one = replace(trained(), older=["abcdef01" * 4, "12345678a" + "0" * 23, "1234e678" + "b" * 24], more=4)
+    ids = "abcdef01,12345678a,1234e678b"
+    line = f"Not shown: 4 more of the same command, 3 older ones of this name (runs=[{ids}])."
+    assert line in parsed(one).words
+    assert line in markdown_page(report(one), Path()).replace("\\", "")
+    many = [replace(each, older=["abcdef01" * 4] * 5) for each in cases()]
+    words = parsed(*many, trained()).words
+    assert words.count("Not shown") == 1
+    assert "10 older ones of this experiment (the newest 8: runs=[abcdef01,abcdef01," in words
+    assert "Not shown" not in parsed(*cases()).words + markdown_page(report(*cases()), Path())
+
+
+def test_what_is_beyond_a_capacity_is_marked_among_cases() -> None:
+    vgg, unet = cases()
+    netsplit, pipedream = unet.methods
+    full = replace(netsplit, over_capacity="gpu3")
+    found = [vgg, replace(unet, methods=[full, pipedream])]
+    assert (full.outcome, found[1].best) == ("beyond capacity", pipedream)
+    words = parsed(*found).words
+    assert "unet ! 1,280.0 1,000 (+28 %) ★ 800.0" in words
+    assert "! beyond a device's capacity" in words
+    assert "! 1,280.0 / 1,000 (+28 %)" in words  # in the bars
+    text = markdown_page(report(*found), Path())
+    assert "| unet | ! 1,280.0 predicted (1,000, +28 %) | **800.0 predicted** |" in text
+    assert "! beyond a device's capacity." in text
+    assert "! " not in parsed(*cases()).words + markdown_page(report(*cases()), Path())
+
+
+def test_what_an_earlier_run_measured_has_no_error() -> None:
+    netsplit, *others = trained().methods
+    earlier = replace(netsplit, row=replace(netsplit.row, earlier=True))
+    page = parsed(replace(trained(), methods=[earlier, *others]), planned())
+    assert "netsplit 128.0 100 200.0 250.0 – 93.8 0.1234 finished, measured by an earlier run" in page.words  # noqa: RUF001
+    assert "200.0 / 250.0" in page.texts
+    assert "Predicted against measured" not in page.words  # one point is left
+    assert "Predicted against measured" in parsed(trained(), planned()).words
+
+
+def test_a_ratio_beyond_measure_has_an_exponent() -> None:
+    netsplit, m_topo, *_ = trained().methods
+    methods = [netsplit, replace(m_topo, row=replace(m_topo.row, throughput=1e-30))]
+    assert "1.28e32 times m_topo" in parsed(replace(trained(), methods=methods)).words
+
+
+def test_names_in_the_table_of_methods_are_no_markup() -> None:
+    text = "[l](javascript:alert(1)) `code` *b* a|b"
+    row = replace(rows()[0], method=text, status=text, predicted_peak={text: MIB})
+    found = replace(trained(), methods=[method(row), method(ComparisonRow("m", "failed", error=text))])
+    lines = [line for line in markdown_page(report(found), Path()).splitlines() if "javascript" in line]
+    assert [line[0] for line in lines] == ["\\", "|", "|"]
+    for line in lines[1:]:
+        assert "\\[l\\](javascript:alert(1)) \\`code\\` \\*b\\* a\\|b" in line
+        assert not re.search(r"(?<!\\)[\[`]", line)
+
+
+def test_markdown_has_published_figures_beside_ours() -> None:
+    text = markdown_page(report(*cases()), Path())
+    assert "| unet | **1,280.0 predicted** (1,000, +28 %) | 800.0 predicted |" in text
+    assert "| vgg | 640.0 predicted (2,560, −75 %) | **800.0 predicted** (640.25, +25 %) |" in text  # noqa: RUF001
+    assert "| netsplit | 1,280.0 | 1,000 | +28.0 % |" in text
+    assert "### unet" in text
+
+
+def test_a_study_has_its_table_its_notes_and_its_picture() -> None:
+    page = parsed(trained(), studies=[study()])
+    assert "case latency (µs) PIX 15.0 NODE 7.5" in page.words
+    assert "Latencies are those of the description." in page.words
+    assert "Recorded 2026-11-21 17:44 UTC, on vm." in page.words
+    assert "1 comparison, 1 study. Written" in page.words
+    assert "figure_6_1: Seconds over links" in page.words
+    (image,) = [attrs for tag, attrs in page.tags if tag == "img"]
+    kind, _, content = (image["src"] or "").partition(";base64,")
+    assert (kind, base64.b64decode(content)) == ("data:image/svg+xml", DRAWING)
+    assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} >= {"#c1", "#s1"}
+    text = markdown_page(report(studies=[study()]), Path())
+    assert "| case | latency (µs) |\n| --- | ---: |\n| PIX | 15.0 |" in text
+    assert "![links][picture 1.1]" in text
+    assert text.rstrip().endswith(f"[picture 1.1]: {image['src']}")
+    assert "1 comparison" not in parsed(studies=[study()]).words
+
+
+def test_a_study_without_its_files_is_still_named() -> None:
+    bare = StudyRecord("figure_6_1", Place("b" * 32), "links", "Seconds over links")
+    assert "Seconds over links" in parsed(studies=[bare]).words
+    assert "figure\\_6\\_1: Seconds over links" in markdown_page(report(studies=[bare]), Path())
+
+
+def test_the_output_must_be_a_page_that_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"output is .*\.txt'"):
+        write_report(report(), tmp_path / "a.txt")
+    (tmp_path / "b.html").mkdir()
+    with pytest.raises(NetSplitError, match="cannot be replaced"):
+        write_report(report(), tmp_path / "b.html")
+    assert not (tmp_path / "b.md").exists()

@@ -1,0 +1,436 @@
+"""What was recorded through the tracker is what a report reads; what cannot be reported is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+from matplotlib.figure import Figure
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.experiment.cases import published_tags
+from netsplit.partition.base import SolverReport
+from netsplit.report import check_output, html_page, read_report, write_report
+from netsplit.report.records import choose
+from netsplit.report.records.choose import check_runs
+from netsplit.report.records.places import place_of
+from netsplit.report.records.results import Place
+from netsplit.report.records.studies import _Files
+from netsplit.report.units import NONE
+from netsplit.simulate.timeline import Timeline
+from netsplit.studies import Column, Picture, StudyResult, record, write
+from netsplit.tracking import Comparison, Tracker
+from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_summary
+from runners._entry import entry
+from runners.compare import main as compare
+from runners.report import job
+
+MIB = 2**20
+NAME = 'a "small" <script> net, ünïcode'
+CONFIG = {
+    "batch_size": 64,
+    "epochs": 2,
+    "cluster": {"devices": [{"name": "cpu:0", "capacity": "48MiB"}, {"name": "cpu:1", "capacity": "all"}]},
+    "schedule": {"_target_": "netsplit.program.GPipe", "microbatches": 4},
+}
+
+
+class Recorded(NamedTuple):
+    uri: str
+    ids: dict[str, str]  # of comparisons
+
+
+def train(comparison: Comparison, name: str, folder: Path, measured_s: float) -> None:
+    with comparison.method(name, CONFIG, {"partitioner": name}) as run:
+        run.summary(
+            solver_summary(SolverReport("optimal", 1.5, engine="gurobi", objective=0.1, bound=0.09, gap=0.1))
+        )
+        for epoch, (loss, accuracy) in enumerate([(math.nan, 0.25), (0.5, 0.75)]):
+            run.metrics(epoch_metrics(epoch, train_loss=loss, test_accuracy=accuracy, seconds=4.0))
+        peaks = {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
+        predicted, measured = Timeline((), 0.2, peaks), Timeline((), measured_s, peaks)
+        run.summary(timeline_summary(predicted, measured, 64))
+        (folder / "trace.json").write_text("{}")
+        run.artifact(folder / "trace.json")
+
+
+def plan(comparison: Comparison, name: str, seconds: float) -> None:
+    with comparison.method(name) as run:
+        run.summary(solver_summary(SolverReport("heuristic", 0.01)))
+        run.summary(
+            {**timeline_summary(Timeline((), seconds, {"d0": MIB}), None), "capacity_bytes": {"d0": 2 * MIB}}
+        )
+
+
+def fail(comparison: Comparison, name: str) -> None:
+    with suppress(InfeasibleError), comparison.method(name):
+        raise InfeasibleError("cpu:1 lacks <5> bytes.")
+
+
+@pytest.fixture(scope="module")
+def recorded(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Two comparisons of one name, a plan, one of which all failed, one interrupted, one of another kind."""
+    folder = tmp_path_factory.mktemp("report")
+    ids = {}
+    tracker, plans = Tracker(database, "report trained"), Tracker(database, "report planned")
+    for key, parts in (("old", 2), ("new", 4)):
+        config = {**CONFIG, "schedule": {**CONFIG["schedule"], "microbatches": parts}}  # type: ignore[dict-item]
+        with tracker.comparison(NAME, config, {"cluster": "cpu2"}) as comparison:
+            ids[key] = comparison.run_id
+            train(comparison, "netsplit", folder, 0.25)
+            train(comparison, "m_topo", folder, 0.32)
+            fail(comparison, "m_sct")
+    with tracker.comparison("all failed", CONFIG) as comparison:
+        ids["failed"] = comparison.run_id
+        fail(comparison, "netsplit")
+    with suppress(KeyboardInterrupt), tracker.comparison("stopped", CONFIG) as comparison:
+        ids["stopped"] = comparison.run_id
+        raise KeyboardInterrupt
+    config = {"batch_size": 128}
+    with plans.comparison("vgg19", config, {"mode": "planned"}) as comparison:
+        ids["planned"] = comparison.run_id
+        plan(comparison, "netsplit", 0.05)
+        plan(comparison, "pipedream", 0.08)
+    return Recorded(database, ids)
+
+
+def record_job(tracker: Tracker, name: str, config: dict[str, object], **tags: str) -> str:
+    with tracker.comparison(name, config, {"mode": "planned", **tags}) as comparison:
+        plan(comparison, "netsplit", 0.05)
+        return comparison.run_id
+
+
+def test_all_jobs_of_the_newest_sweep_of_a_name_are_shown(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker(database, "sweeps")
+    before = record_job(tracker, "net", {"batch_size": 4})
+    old = [record_job(tracker, "net", {"batch_size": size}, command="monday") for size in (8, 16)]
+    with (
+        suppress(InfeasibleError),
+        tracker.comparison("net", {"batch_size": 32}, {"command": "today"}) as failed,
+    ):
+        fail(failed, "netsplit")
+        raise InfeasibleError("no room.")
+    with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 1}, {"command": "later"}):
+        raise KeyboardInterrupt
+    new = [record_job(tracker, "net", {"batch_size": size}, command="today") for size in (64, 128)]
+    (group,) = read_report(database, ["sweeps"]).groups
+    assert [one.label for one in group.comparisons] == ["batch_size=32", "batch_size=64", "batch_size=128"]
+    assert [one.place.run_id for one in group.comparisons] == [failed.run_id, *new]
+    assert [run_id for one in group.comparisons for run_id in one.older] == [*old[::-1], before]
+    monkeypatch.setattr(choose, "_MOST", 2)
+    (group,) = read_report(database, ["sweeps"]).groups
+    assert [one.place.run_id for one in group.comparisons] == new
+    assert sum(one.more for one in group.comparisons) == 1
+    (again,) = read_report(database, ["sweeps"], [each[:8] for each in old]).groups
+    assert [one.label for one in again.comparisons] == ["batch_size=8", "batch_size=16"]
+    assert all(not one.older and not one.more for one in again.comparisons)
+
+
+def test_a_job_that_ran_again_counts_once(database: str) -> None:
+    tracker = Tracker(database, "resumed")
+    first = record_job(tracker, "net", {"batch_size": 4}, command="today")
+    with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 8}, {"command": "today"}):
+        raise KeyboardInterrupt
+    again = [record_job(tracker, "net", {"batch_size": size}, command="today") for size in (8, 8)]
+    with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 4}, {"command": "today"}):
+        raise KeyboardInterrupt
+    (group,) = read_report(database, ["resumed"]).groups
+    assert [one.place.run_id for one in group.comparisons] == [first, again[1]]
+    assert [run_id for one in group.comparisons for run_id in one.older] == [again[0]]
+
+
+def test_cases_of_an_older_command_are_not_mixed_with_those_of_the_newest(database: str) -> None:
+    tracker = Tracker(database, "cases of commands")
+
+    def case(name: str, size: int, **tags: str) -> str:
+        return record_job(
+            tracker, f"table: {name}", {"batch_size": size}, experiment="table", case=name, **tags
+        )
+
+    before = case("vgg", 2)
+    old = [case(name, 4, command="monday") for name in ("unet", "vgg", "resnet")]
+    new = case("unet", 128, command="today")
+    (group,) = read_report(database, ["cases of commands"]).groups
+    (found,) = group.comparisons
+    assert (found.place.run_id, list(found.older)) == (new, [*old[::-1], before])
+    (group,) = read_report(database, ["cases of commands"], old).groups
+    assert [one.case for one in group.comparisons] == ["unet", "vgg", "resnet"]
+
+
+def test_what_is_marked_in_the_database_is_marked_in_the_report(database: str) -> None:
+    tracker = Tracker(database, "marks")
+    with tracker.comparison("net", {"batch_size": 8}) as comparison, comparison.method("single") as run:
+        run.summary(timeline_summary(Timeline((), 0.2, {}), Timeline((), 0.1, {}), 8))
+        run.summary({"over_capacity": "cpu:1", "measured_by": "an earlier run"})
+    ((_, single),) = read_report(database, ["marks"])
+    assert (single.outcome, single.row.prediction_error) == ("beyond capacity", None)
+
+
+@pytest.fixture(scope="module")
+def table(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Two cases of an experiment, one of which ran again; and two studies, one of which ran again."""
+    folder = tmp_path_factory.mktemp("studies")
+    tracker = Tracker(database, "tables")
+    ids = {}
+    published = published_tags({"netsplit": 2000.0, "pipedream": 1600.25})
+    for key, case, figures in (("small", "a|b", published), ("before", "unet", {}), ("large", "unet", {})):
+        tags = {"mode": "planned", "experiment": "table 6-4", "case": case, **figures}
+        with tracker.comparison(f"table 6-4: {case}", {"batch_size": 128}, tags) as comparison:
+            ids[key] = comparison.run_id
+            plan(comparison, "netsplit", 0.05)
+            plan(comparison, "pipedream", 0.08)
+    for name in ("links", "edges", "edges"):
+        found = study(name)
+        record(found, tracker, name, {"seed": 0}, write(found, folder / name))
+    return Recorded(database, ids)
+
+
+def study(name: str) -> StudyResult:
+    def draw(figure: Figure) -> None:
+        figure.subplots().plot([1, 2], [3, 4], label=name)
+
+    return StudyResult(
+        f"What {name} are | were",
+        (Column("case", text=True), Column("bytes|all", ",.1f"), Column("none")),
+        (("a|b *c*", 1234.5, None), ("second", math.nan, None)),
+        ("One note.", "Another."),
+        (Picture(name, (5, 3), draw, ("x", "y"), [(1, 3), (2, 4)]),),
+    )
+
+
+def test_cases_come_back_together_with_what_was_published(table: Recorded) -> None:
+    (group,) = read_report(table.uri, ["tables"]).groups
+    assert group.title == "table 6-4"
+    assert [found.place.run_id for found in group.comparisons] == [table.ids["small"], table.ids["large"]]
+    assert [found.case for found in group.comparisons] == ["a|b", "unet"]
+    netsplit, pipedream = group.comparisons[0].methods
+    assert (netsplit.published, pipedream.published) == (2000.0, 1600.25)
+    assert netsplit.difference == pytest.approx(0.28)
+    assert group.comparisons[1].published == []
+    again = read_report(table.uri, ["tables"], [table.ids["before"]]).groups
+    assert [(each.title, each.alone) for each in again] == [("table 6-4: unet", True)]
+
+
+def test_a_study_comes_back_as_it_was_shown(table: Recorded, tmp_path: Path) -> None:
+    report = read_report(table.uri, ["tables"])
+    edges, links = report.studies
+    assert (edges.name, edges.about) == ("edges", "What edges are | were")
+    assert list(edges.headings) == ["case", "bytes|all", "none"]
+    assert list(edges.numeric) == [False, True, True]
+    assert [list(row) for row in edges.rows] == [["a|b *c*", "1,234.5", NONE], ["second", NONE, NONE]]
+    assert list(links.notes) == ["One note.", "Another."]
+    (picture,) = links.pictures
+    assert (picture.name, picture.kind) == ("links", "image/svg+xml")
+    assert b"<svg" in picture.content
+    page, text = write_report(report, tmp_path / "r.html")
+    assert picture.address in page.read_text()
+    assert picture.address in text.read_text()
+    assert "a|b \\*c\\*" in text.read_text().replace("\\|", "|")
+
+
+def test_studies_are_chosen_like_comparisons(table: Recorded) -> None:
+    by_number = read_report(table.uri, ["tables"], 2)
+    assert by_number.comparisons == []
+    assert [found.name for found in by_number.studies] == ["edges", "edges"]
+    assert len({found.title for found in by_number.studies}) <= 2
+    ids = [found.place.run_id for found in by_number.studies][1:]
+    assert [found.place.run_id for found in read_report(table.uri, ["tables"], ids).studies] == ids
+
+
+def test_a_study_keeps_what_the_database_holds_where_its_files_are_gone(database: str) -> None:
+    tracker = Tracker(database, "tables without files")
+    record(study("links"), tracker, "links")
+    (found,) = read_report(database, ["tables without files"]).studies
+    assert (found.about, len(found.rows), found.pictures) == ("What links are | were", 2, [])
+
+
+def test_the_smaller_file_of_a_large_picture_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "large.svg").write_bytes(b"<svg>" + bytes(500_000))
+    (tmp_path / "large.png").write_bytes(bytes(1000))
+    (tmp_path / "only.svg").write_bytes(b"<svg>" + bytes(500_000))
+    (tmp_path / "notes.txt").write_text("")
+    found = _Files(SimpleNamespace(), Place("a" * 32, folder=tmp_path)).pictures()  # type: ignore[arg-type]
+    assert [(picture.name, picture.kind) for picture in found] == [
+        ("large", "image/png"),
+        ("only", "image/svg+xml"),
+    ]
+
+
+def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
+    (found,) = read_report(recorded.uri, ["report trained"], [recorded.ids["new"]]).comparisons
+    assert (found.name, found.state, found.tags["cluster"]) == (NAME, "FINISHED", "cpu2")
+    netsplit, m_topo, m_sct = found.methods
+    row = netsplit.row
+    assert (row.predicted_s, row.measured_s, row.throughput) == (0.2, 0.25, 256.0)
+    assert (row.status, row.objective_s, row.solve_s, netsplit.bound_s) == ("optimal", 0.1, 1.5, 0.09)
+    assert row.gap == pytest.approx(0.1)
+    assert netsplit.engine == "gurobi"
+    assert row.measured_peak == {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
+    assert row.capacity == {"cpu:0": 48 * MIB}  # "all" is not said in bytes
+    assert [epoch.train_loss for epoch in netsplit.epochs] == [None, 0.5]
+    assert [epoch.accuracy for epoch in netsplit.epochs] == [0.25, 0.75]
+    assert netsplit.elapsed_s == [4.0, 8.0]
+    assert netsplit.place.trace is not None
+    assert m_topo.throughput == 200.0
+    assert (m_sct.row.error, m_sct.outcome) == ("cpu:1 lacks <5> bytes.", "failed")
+    assert found.best is netsplit
+
+
+def test_a_plan_has_a_predicted_throughput(recorded: Recorded) -> None:
+    (found,) = read_report(recorded.uri, ["report planned"]).comparisons
+    assert found.planned
+    netsplit, pipedream = found.methods
+    assert (netsplit.row.throughput, netsplit.throughput) == (None, 2560.0)
+    assert pipedream.only_predicted
+    assert netsplit.row.capacity == {"d0": 2 * MIB}
+    assert netsplit.epochs == []
+
+
+@pytest.mark.parametrize(("files", "linked"), [(["trace.json", "graph.png"], True), (["graph.png"], False)])
+def test_files_of_a_server_are_linked_at_its_page(files: list[str], linked: bool) -> None:
+    info = SimpleNamespace(
+        run_id="abcd", experiment_id="7", artifact_uri="mlflow-artifacts:/7/abcd/artifacts"
+    )
+    client = SimpleNamespace(list_artifacts=lambda _: [SimpleNamespace(path=path) for path in files])
+    found = place_of(client, "https://me:secret@host:5000/", SimpleNamespace(info=info))  # type: ignore[arg-type]
+    assert found.page == "https://host:5000/#/experiments/7/runs/abcd"
+    assert found.trace == (f"{found.page}/artifacts/trace.json" if linked else None)
+    assert found.folder is None
+
+
+def test_by_default_the_newest_of_each_name_that_ended(recorded: Recorded) -> None:
+    found = read_report(recorded.uri, ["report *"]).comparisons
+    assert [each.place.run_id for each in found] == [
+        recorded.ids[key] for key in ("planned", "failed", "new")
+    ]
+
+
+def test_a_number_takes_so_many_newest(recorded: Recorded) -> None:
+    found = read_report(recorded.uri, ["report trained"], 3).comparisons
+    assert [each.place.run_id for each in found] == [recorded.ids[key] for key in ("failed", "new", "old")]
+    assert [each.detail for each in found] == ["", "schedule.microbatches=4", "schedule.microbatches=2"]
+
+
+def test_ids_are_taken_in_their_order_whatever_their_state(recorded: Recorded) -> None:
+    ids = [recorded.ids["stopped"][:12], recorded.ids["old"]]
+    found = read_report(recorded.uri, ["report *"], ids).comparisons
+    assert [each.place.run_id for each in found] == [recorded.ids["stopped"], recorded.ids["old"]]
+    assert found[0].error == "interrupted (Ctrl-C)"
+    child = found[1].methods[0].place.run_id
+    (again,) = read_report(recorded.uri, ["report *"], child).comparisons
+    assert again.place.run_id == recorded.ids["old"]
+
+
+def test_the_page_of_what_was_read_names_everything(recorded: Recorded, tmp_path: Path) -> None:
+    report = read_report(recorded.uri, ["report *"])
+    page, text = write_report(report, tmp_path / "r.html")
+    html = page.read_text()
+    assert 'a "small" &lt;script&gt; net, ünïcode' in html
+    assert "cpu:1 lacks &lt;5&gt; bytes." in html
+    assert "trace.json" in html
+    assert "256.0" in html
+    assert html_page(report, page.parent) == html
+    assert "**256.0**" in text.read_text()
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["r.html", "r.md"]
+
+
+@pytest.mark.parametrize(
+    ("experiments", "runs", "message"),
+    [
+        (["report trainde"], "newest", r"experiments names 'report trainde'.*did you mean report trained\?"),
+        (["report *"], ["0123456789ab"], "there is no such run"),
+        (["report *"], "nonsense id", "there is no such run"),
+        (["report empty"], "newest", "there is no comparison or study in experiment 'report empty'"),
+        (["report stopped"], "newest", r"no comparison .* has finished \(1 killed\)"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    recorded: Recorded, experiments: list[str], runs: str | list[str], message: str
+) -> None:
+    Tracker(recorded.uri, "report empty").open()
+    stopped = Tracker(recorded.uri, "report stopped")
+    if experiments == ["report stopped"]:
+        with suppress(KeyboardInterrupt), stopped.comparison("only", CONFIG):
+            raise KeyboardInterrupt
+    with pytest.raises(ConfigError, match=message):
+        read_report(recorded.uri, experiments, runs)
+
+
+@pytest.mark.parametrize("runs", [0, -1, True, 1.5, "abc", [], ["abcdef", 7], None])
+def test_other_kinds_of_runs_are_refused(runs: object) -> None:
+    with pytest.raises(ConfigError, match="runs is"):
+        check_runs(runs)  # type: ignore[arg-type]
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no database .*mlflow\.db"):
+        read_report(f"sqlite:///{tmp_path}/mlflow.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+
+    def call(*arguments: str, main: Callable[[], object] | None = None) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["report", *arguments])
+        code = 0
+        try:
+            (main or entry("report")(job))()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def test_the_command_writes_both_files(run: Run, recorded: Recorded) -> None:
+    code, out, err = run(f"tracking.uri={recorded.uri}", "tracking.experiment=report planned", "title=Plans")
+    assert code == 0, err
+    assert "Written to outputs/report.html and outputs/report.md: 1 comparison." in out
+    assert "<h1>Plans</h1>" in check_output("outputs/report.html")[0].read_text()
+
+
+def test_the_cases_of_a_run_reach_the_report_with_what_was_published(
+    run: Run, database: str, tmp_path: Path
+) -> None:
+    tiny = ["model=vgg19_small", "model.width=2", "model.hidden=4", "model.num_classes=10"]
+    tiny += ["dataset=synthetic", "dataset.shape=[3,32,32]", "dataset.num_classes=10", "batch_size=8"]
+    planned = ["cluster=titan_rtx3", "partitioner=[m_topo,single]", f"hydra.run.dir={tmp_path / 'run'}"]
+    cases = ["cases={two: {schedule: {microbatches: 2}}, four: {}}", "published={two: {m_topo: 123.25}}"]
+    tracked = [f"tracking.uri={database}", "tracking.experiment=ran"]
+    code, _, err = run(*tiny, *planned, *cases, *tracked, main=compare)
+    assert code == 0, err
+    (group,) = read_report(database, ["ran"]).groups
+    two, four = group.comparisons
+    assert (two.case, four.case) == ("two", "four")
+    assert [method.published for method in (*two.methods, *four.methods)] == [123.25, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tracking.uri=sqlite:///none.db"], "there is no database"),
+        (["tracking=none"], "choose tracking=mlflow"),
+        (["output=report.txt"], "output is 'report.txt'"),
+        (["runs=0"], "runs is 0"),
+        (["experiments=[]"], "experiments is []"),
+        (["titel=x"], "titel"),
+    ],
+)
+def test_a_mistake_ends_in_one_sentence(run: Run, arguments: list[str], message: str) -> None:
+    code, _, err = run("tracking.uri=sqlite:///absent.db", *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err

@@ -1,0 +1,670 @@
+"""A checkpoint goes on under any placement, and in plain PyTorch, as if nothing had happened."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache, partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributed.checkpoint import DefaultLoadPlanner, load
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.utils.data import TensorDataset
+
+from netsplit.cluster.local import LocalDevice, local_cluster
+from netsplit.data import Data
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.session import Plan, Session, Study
+from netsplit.graph import Graph, capture, draws, initial_values
+from netsplit.graph.random_draws.random import DrawCounter
+from netsplit.partition import MTopo, Random
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.program import GPipe, Program, compile_program
+from netsplit.runtime.checkpoint.files import (
+    EXTRA,
+    METADATA,
+    Part,
+    Refusal,
+    Saved,
+    State,
+    is_complete,
+    read_extra,
+    write,
+)
+from netsplit.runtime.checkpoint.shares import Holder, load_draws, load_plain
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.workers.worker import Worker
+from netsplit.training.checkpoints import Checkpoints
+from netsplit.training.epochs import Epoch, Iteration, fit
+from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, cluster_of, placements, plain_training
+
+ADAM = partial(torch.optim.Adam, lr=0.01, weight_decay=0.01)
+OPTIMIZERS: dict[str, Any] = {"momentum": SGD, "adam": ADAM}
+ORDER = GPipe(4)
+CHAIN = CASES["chain"]
+# Buffers written and assigned, a shared BatchNorm, a weight used twice, a branch without gradient.
+NAMES = ("chain", "cells", "tied", "shared_norm", "assigned")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def captured(name: str) -> Graph:
+    case = {**CASES, DROPPED.name: DROPPED, DRAWING.name: DRAWING}[name]
+    return capture(case.fresh(), case.loss, case.batch(2))
+
+
+def graph_of(case: Case) -> Graph:
+    return captured(case.name)
+
+
+def program_of(graph: Graph, devices: int, cut: float = 0.5) -> Program:
+    """The first part of the operators on cpu:0, the rest on the last device."""
+    device_of = {
+        name: f"cpu:{(devices - 1) * int(i >= cut * len(graph))}" for i, name in enumerate(graph.nodes)
+    }
+    for group in graph.colocated:
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    return compile_program(graph, device_of, graph.position, cluster_of(devices), ORDER)
+
+
+def runtime_of(program: Program, case: Case, optimizer: Any) -> LocalRuntime:
+    values = initial_values(case.fresh(), program.graph)
+    return LocalRuntime(program, cluster_of(len(program.devices)), values, optimizer)
+
+
+def holders(runtime: LocalRuntime) -> list[Holder]:
+    graph, homes = runtime.program.graph, runtime.program.initializer_device
+    aliases = {k: init.aliases for k, init in graph.initializers.items()}
+    constants = frozenset(graph.constants)
+    return [
+        Holder(share, name, aliases, constants, frozenset(k for k in homes if homes[k] != name))
+        for name, share in runtime.shares.items()
+    ]
+
+
+def save(runtime: LocalRuntime, case: Case, folder: Path, **extra: Any) -> None:
+    parts: list[Part] = []
+
+    def plan(place: Path) -> list[Any]:
+        parts.extend(Part(holder.state(), place) for holder in holders(runtime))
+        return [part.plan() for part in parts]
+
+    def write_parts(plans: list[Any]) -> list[Any]:
+        return [part.write(own) for part, own in zip(parts, plans, strict=True)]
+
+    write(folder, extra, unplaced(runtime, case), plan, write_parts)
+
+
+def unplaced(runtime: LocalRuntime, case: Case) -> State:
+    graph = runtime.program.graph
+    placed = {name for k, init in graph.initializers.items() for name in (k, *init.aliases)}
+    return {f"model.{k}": t for k, t in case.fresh().state_dict().items() if k not in placed}
+
+
+def restore(runtime: LocalRuntime, folder: Path) -> list[list[str]]:
+    found = []
+    for holder in holders(runtime):
+        answer = holder.load(folder)
+        assert not isinstance(answer, Refusal), answer
+        found.append(answer)
+    return found
+
+
+def train(runtime: LocalRuntime, case: Case, steps: int) -> list[float]:
+    return [runtime.train_batch(case.inputs, case.targets) for _ in range(steps)]
+
+
+def train_plainly(model: nn.Module, optimizer: torch.optim.Optimizer, case: Case, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        parts = []
+        for *inputs, targets in zip(*(t.chunk(4) for t in (*case.inputs, case.targets)), strict=True):
+            loss = case.loss(model(*inputs), targets)
+            (loss / 4).backward()
+            parts.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(sum(parts) / 4)
+    return losses
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def same(state: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(state[key], other[key]) for key in state.keys() & other.keys())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_three_devices_then_two_then_plain_is_one_training(
+    name: str, optimizer: str, data: st.DataObject
+) -> None:
+    """Two steps on each, by checkpoints; against six steps of the plain loop."""
+    case, make = CASES[name], OPTIMIZERS[optimizer]
+    graph = graph_of(case)
+    losses: list[float] = []
+    with tempfile.TemporaryDirectory() as place:
+        last: Path | None = None
+        for devices in (3, 2):
+            device_of, priority = data.draw(placements(graph, devices))
+            program = compile_program(graph, device_of, priority, cluster_of(devices), ORDER)
+            runtime = runtime_of(program, case, make)
+            if last is not None:
+                restore(runtime, last)
+            losses += train(runtime, case, 2)
+            last = Path(place) / f"on-{devices}"
+            save(runtime, case, last)
+        torch.manual_seed(99)
+        model = case.build().double()
+        plain = make(trainable(model))
+        assert last is not None
+        load_plain(last, model, plain)
+        losses += train_plainly(model, plain, case, 2)
+    expected, state = plain_training(case, 4, steps=6, optimizer=make)
+    assert losses == pytest.approx(expected, rel=TOLERANCE)
+    for key, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, state[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_under_the_same_placement_it_goes_on_bit_for_bit(name: str, optimizer: str, tmp_path: Path) -> None:
+    case, make = CASES[name], OPTIMIZERS[optimizer]
+    program = program_of(graph_of(case), 2)
+    whole = runtime_of(program, case, make)
+    losses = train(whole, case, 4)
+    first, second = runtime_of(program, case, make), runtime_of(program, case, make)
+    halves = train(first, case, 2)
+    save(first, case, tmp_path / "half")
+    train(second, case, 1)  # what is there is replaced, not added to
+    assert restore(second, tmp_path / "half") == [[], []]
+    assert halves + train(second, case, 2) == losses
+    assert same(second.state(), whole.state())
+
+
+def test_one_key_is_written_once_and_by_the_device_that_holds_it(tmp_path: Path) -> None:
+    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, ADAM)
+    train(runtime, CHAIN, 1)
+    save(runtime, CHAIN, tmp_path / "one")
+    sizes = [(tmp_path / "one" / f"__{rank}_0.distcp").stat().st_size for rank in range(2)]
+    held = [sum(t.nbytes for t in share.all_tensors()) for share in runtime.shares.values()]
+    assert all(size > own for size, own in zip(sizes, held, strict=True))
+    assert min(held) > 0
+
+
+@pytest.mark.parametrize("name", ["tied", "assigned"])
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torch_s_own_functions_load_it_without_ours(name: str, tmp_path: Path) -> None:
+    """The recipe of docs/checkpoints.md."""
+    case = CASES[name]
+    runtime = runtime_of(program_of(graph_of(case), 2), case, ADAM)
+    train(runtime, case, 2)
+    save(runtime, case, tmp_path / "two")
+    model = case.build().double()
+    optimizer = ADAM(trainable(model))
+    flat = StateDictOptions(flatten_optimizer_state_dict=True)
+    state = {
+        "model": model.state_dict(),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=flat),
+    }
+    load(
+        state,
+        checkpoint_id=tmp_path / "two",
+        planner=DefaultLoadPlanner(allow_partial_load=True),
+        no_dist=True,
+    )
+    model.load_state_dict(state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=flat)
+    losses = train_plainly(model, optimizer, case, 2)
+    expected, _ = plain_training(case, 4, steps=4, optimizer=ADAM)
+    assert losses == pytest.approx(expected[2:], rel=TOLERANCE)
+
+
+def test_hyperparameters_are_the_checkpoint_s_and_a_change_is_said(tmp_path: Path) -> None:
+    program = program_of(graph_of(CHAIN), 2)
+    runtime = runtime_of(program, CHAIN, SGD)
+    train(runtime, CHAIN, 1)
+    save(runtime, CHAIN, tmp_path / "one")
+    other = runtime_of(program, CHAIN, partial(SGD, lr=0.5))
+    assert restore(other, tmp_path / "one") == [["lr 0.5 becomes 0.05"]] * 2
+    assert train(other, CHAIN, 1) == train(runtime, CHAIN, 1)
+    assert same(other.state(), runtime.state())
+
+
+def test_replicas_write_once_what_is_the_same_and_keep_buffers_of_their_own(tmp_path: Path) -> None:
+    """Running statistics differ between replicas: each goes on with its own; others read the first's."""
+    graph = graph_of(CHAIN)
+    program = compile_program(
+        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cluster_of(2), ORDER,
+        replicas={"cpu:0": ("cpu:0", "cpu:1")},
+    )  # fmt: skip
+    whole, first = runtime_of(program, CHAIN, SGD), runtime_of(program, CHAIN, SGD)
+    losses = train(whole, CHAIN, 4)
+    train(first, CHAIN, 2)
+    save(first, CHAIN, tmp_path / "two")
+    second = runtime_of(program, CHAIN, SGD)
+    restore(second, tmp_path / "two")
+    mean = [share.tensors["norm1.running_mean"] for share in second.shares.values()]
+    assert not torch.equal(*mean)
+    plain = CHAIN.fresh()
+    load_plain(tmp_path / "two", plain)
+    assert torch.equal(plain.state_dict()["norm1.running_mean"], mean[0])
+    assert train(second, CHAIN, 2) == losses[2:]
+    for name, share in whole.shares.items():
+        assert same(share.tensors, second.shares[name].tensors)
+    saved = Saved(tmp_path / "two")
+    assert "replica.cpu:1.norm1.running_mean" in saved.entries
+    assert not any(key.startswith("replica") and "weight" in key for key in saved.entries)
+
+
+class Groups:
+    """An optimiser with two groups of parameters, of which a device may have one or both."""
+
+    def __call__(self, parameters: Any) -> torch.optim.Optimizer:
+        every = list(parameters)
+        kinds = {lr: [p for p in every if (p.ndim > 1) == big] for lr, big in ((0.05, True), (0.01, False))}
+        return torch.optim.SGD(
+            [{"params": found, "lr": lr} for lr, found in kinds.items() if found], momentum=0.9
+        )
+
+
+def test_groups_of_parameters_keep_their_own_hyperparameters(tmp_path: Path) -> None:
+    graph = graph_of(CHAIN)
+    runtime = runtime_of(program_of(graph, 2), CHAIN, Groups())
+    train(runtime, CHAIN, 1)
+    for share in runtime.shares.values():
+        assert share.optimizer is not None
+        for group in share.optimizer.param_groups:
+            group["lr"] /= 2  # as a scheduler would
+    save(runtime, CHAIN, tmp_path / "one")
+    other = runtime_of(program_of(graph, 2, cut=0.2), CHAIN, Groups())
+    assert {change for part in restore(other, tmp_path / "one") for change in part} == {
+        "lr 0.05 becomes 0.025", "lr 0.01 becomes 0.005",
+    }  # fmt: skip
+    assert train(other, CHAIN, 2) == pytest.approx(train(runtime, CHAIN, 2), rel=TOLERANCE)
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+class Wider(type(CHAIN.fresh())):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4 * 8 * 8, 6)
+
+
+class Longer(type(CHAIN.fresh())):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.tail = nn.Linear(5, 5)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the chain after one step of SGD."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "one"
+    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    train(runtime, CHAIN, 1)
+    save(runtime, CHAIN, folder, epoch=3)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: Wider().double(), r"'head.weight' is float64 \(5, 256\) there and float64 \(6, 256\) here"),
+        (lambda: Longer().double(), "it has no 'tail.weight'"),
+        (lambda: CHAIN.build(), "is float64 .* there and float32 .* here"),
+        (lambda: nn.Sequential(), "its 'conv1.weight' is not in this one"),
+    ],
+)
+def test_another_model_is_refused_and_left_as_it_is(one: Path, model: Any, words: str) -> None:
+    made = model()
+    before = {key: tensor.clone() for key, tensor in made.state_dict().items()}
+    with pytest.raises(ConfigError, match=words) as e:
+        load_plain(one, made)
+    assert "\n" not in str(e.value)
+    assert all(torch.equal(before[key], tensor) for key, tensor in made.state_dict().items())
+
+
+def test_another_optimiser_is_refused(one: Path) -> None:
+    model = CHAIN.fresh()
+    with pytest.raises(ConfigError, match=r"another optimiser: with .*momentum.* where this one has .*betas"):
+        load_plain(one, model, ADAM(trainable(model)))
+    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, ADAM)
+    answer = holders(runtime)[0].load(one)
+    assert isinstance(answer, Refusal)
+    assert "another optimiser" in answer.reason
+
+
+def test_what_was_given_beside_the_tensors_comes_back(one: Path) -> None:
+    assert read_extra(one) == {"epoch": 3}
+
+
+@pytest.mark.parametrize("missing", [METADATA, EXTRA])
+def test_half_a_checkpoint_is_none(one: Path, tmp_path: Path, missing: str) -> None:
+    for file in one.iterdir():
+        if file.name != missing:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert is_complete(one)
+    assert not is_complete(tmp_path)
+    with pytest.raises(ConfigError, match="no whole checkpoint at"):
+        load_plain(tmp_path, CHAIN.fresh())
+
+
+@pytest.mark.parametrize("name", [METADATA, EXTRA])
+def test_a_damaged_file_is_one_sentence(one: Path, tmp_path: Path, name: str) -> None:
+    for file in one.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes()[: 10 if file.name == name else None])
+    with pytest.raises(NetSplitError, match="cannot be read") as e:
+        load_plain(tmp_path, CHAIN.fresh())
+    assert "\n" not in str(e.value)
+
+
+# --- interrupted --------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Path) -> None:
+    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    train(runtime, CHAIN, 1)
+    save(runtime, CHAIN, tmp_path / "one", step=1)
+    full: list[Part] = []
+
+    def plan(place: Path) -> list[Any]:
+        (place / "__1_0.distcp").symlink_to("/dev/full")
+        full.extend(Part(holder.state(), place) for holder in holders(runtime))
+        return [part.plan() for part in full]
+
+    with pytest.raises(NetSplitError, match="could not be written whole: No space left on device") as e:
+        write(
+            tmp_path / "one",
+            {"step": 2},
+            {},
+            plan,
+            lambda p: [a.write(b) for a, b in zip(full, p, strict=True)],
+        )
+    assert "\n" not in str(e.value)
+    assert [file.name for file in tmp_path.iterdir()] == ["one"]
+    assert read_extra(tmp_path / "one") == {"step": 1}
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    with pytest.raises(
+        NetSplitError, match=r"checkpoint '.*file/one' could not be written whole: (File exists|Not a dir)"
+    ):
+        save(runtime, CHAIN, tmp_path / "file" / "one")
+
+
+def _save_for_ever(folder: Path, saved: Connection) -> None:
+    torch.set_num_threads(1)
+    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    for step in range(1, 10_000):
+        for tensor in runtime.shares["cpu:0"].tensors.values():
+            tensor.detach().fill_(step)
+        save(runtime, CHAIN, folder, step=step)
+        saved.send(step)
+
+
+def test_a_kill_at_any_moment_leaves_one_whole_checkpoint(tmp_path: Path) -> None:
+    """A process that replaces one checkpoint for ever, killed at times drawn at random."""
+    processes = multiprocessing.get_context("forkserver")  # a fork of this process would have its locks
+    processes.set_forkserver_preload([__name__])
+    held = set(runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD).shares["cpu:0"].tensors)
+    draw, folder = random.Random(3), tmp_path / "one"
+    for _ in range(6):
+        told, saved = processes.Pipe(duplex=False)
+        process = processes.Process(target=_save_for_ever, args=(folder, saved))
+        process.start()
+        saved.close()
+        for _ in range(draw.randint(1, 4)):
+            assert told.poll(120), "nothing was saved"
+            last = told.recv()
+        time.sleep(draw.uniform(0.0, 0.03))
+        process.kill()
+        process.join()
+        whole = [place for place in tmp_path.iterdir() if is_complete(place)]
+        assert whole
+        steps = set()
+        for place in whole:
+            step = read_extra(place)["step"]
+            model = CHAIN.fresh()
+            load_plain(place, model)
+            assert all((tensor == step).all() for k, tensor in model.state_dict().items() if k in held)
+            steps.add(step)
+        assert max(steps) >= last
+
+
+# --- worker processes ---------------------------------------------------------------------------------
+
+SAMPLES = 20  # two whole batches of eight an epoch, and one of four
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    spec = local_cluster("cpu2", [LocalDevice("cpu:0"), LocalDevice("cpu:1")], timeout_s=30)
+    with Session(spec, tmp_path_factory.mktemp("workers")) as found:
+        yield found
+
+
+def planned(case: Case, optimizer: Any, method: Any = None) -> Plan:
+    graph, model = graph_of(case), case.fresh()
+    values = initial_values(model, graph, case.loss)
+    costs = Costs({"cpu": {name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes}}, alpha=3)
+    study = Study(model, graph, values, costs, cluster_of(2), ORDER, optimizer, case.loss)
+    plan = study.plan(method or MTopo())
+    assert len(set(plan.placement.device_of.values())) == 2
+    return plan
+
+
+def samples_of(case: Case) -> Data:
+    (inputs,), targets = case.another(3, SAMPLES)
+    half = cast(Any, TensorDataset(inputs, targets))
+    return Data(case.name, half, half, num_classes=5, classes=tuple("abcde"))
+
+
+class Killer:
+    """Kills a worker when an iteration is done."""
+
+    def __init__(self, session: Session, step: int) -> None:
+        self.session, self.step, self.losses = session, step, list[float]()
+
+    def iteration(self, done: Iteration) -> None:
+        self.losses.append(done.loss)
+        if done.step == self.step:
+            os.kill(self.session.pool.hellos[1].pid, signal.SIGKILL)
+
+    def epoch(self, done: Epoch) -> None:
+        pass
+
+
+def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
+    session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dropout, BatchNorm, Adam, an uneven batch; killed within the second epoch, after a checkpoint."""
+    plan = planned(DROPPED, ADAM)
+    model = session.deploy(plan)
+    history = fit(model, samples_of(DROPPED), epochs=3)
+    expected = model.state_dict()
+    model = session.deploy(plan)
+    killer = Killer(session, step=4)
+    with caplog.at_level(logging.INFO), Checkpoints(tmp_path, every_iterations=2, keep=9) as checkpoints:
+        found = fit(
+            model,
+            samples_of(DROPPED),
+            epochs=3,
+            observer=killer,
+            checkpoints=checkpoints,
+            restart=lambda: session.deploy(plan).runtime,
+        )
+    assert re.search(r"worker cpu:1 .* died .*: restarting the workers \(1 of 3\)", caplog.text)
+    assert "000003-step-4: 1 epochs and 4 iterations done, 8 samples of epoch 2" in caplog.text
+    assert [it.loss for it in found.iterations] == [it.loss for it in history.iterations] == killer.losses
+    assert [e.test_accuracy for e in found.epochs] == [e.test_accuracy for e in history.epochs]
+    assert same(model.state_dict(), expected)
+
+
+def test_from_two_workers_to_another_placement_to_one_device_to_plain(
+    session: Session, tmp_path: Path
+) -> None:
+    losses: list[float] = []
+    for number, method in enumerate((MTopo(), Random())):
+        model = session.deploy(planned(CHAIN, ADAM, method))
+        if number:
+            assert model.load_checkpoint(tmp_path / "0") == {"done": [0]}
+        losses += [model.train_batch(CHAIN.inputs, CHAIN.targets) for _ in range(2)]
+        model.save_checkpoint(tmp_path / str(number), {"done": [number]})
+    alone = runtime_of(program_of(graph_of(CHAIN), 1), CHAIN, ADAM)
+    restore(alone, tmp_path / "1")
+    losses += train(alone, CHAIN, 2)
+    save(alone, CHAIN, tmp_path / "2")
+    plain = CHAIN.build().double()
+    optimizer = ADAM(trainable(plain))
+    load_plain(tmp_path / "2", plain, optimizer)
+    losses += train_plainly(plain, optimizer, CHAIN, 2)
+    expected, state = plain_training(CHAIN, 4, steps=8, optimizer=ADAM)
+    assert losses == pytest.approx(expected, rel=TOLERANCE)
+    for key, tensor in plain.state_dict().items():
+        torch.testing.assert_close(tensor, state[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_what_is_drawn_goes_on_under_another_placement_and_in_plain_pytorch(
+    session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two workers, one, plain: two batches on each, against six of the plain loop under `netsplit.draws`."""
+    graph = graph_of(DRAWING)
+    losses: list[float] = []
+    for number, seed in enumerate((3, 8)):
+        plan = planned(DRAWING, ADAM, MTopo() if number else Random())
+        model = session.deploy(plan, seed=seed)
+        if number:
+            model.load_checkpoint(tmp_path / "0")
+        losses += [model.train_batch(*DRAWING.batch()) for _ in range(2)]
+        model.predict(DRAWING.inputs)
+        torch.manual_seed(number)
+        model.save_checkpoint(tmp_path / str(number))
+        kept = torch.rand(3)
+    assert "brings its own settings: seed 8 of what is drawn becomes 3" in caplog.text
+    assert load_draws(tmp_path / "1") == DrawCounter(3, 4, 2)
+    model.load_checkpoint(tmp_path / "1")
+    assert torch.equal(torch.rand(3), kept)  # this process's own generator
+    plain = DRAWING.build().double()
+    optimizer = ADAM(trainable(plain))
+    load_plain(tmp_path / "1", plain, optimizer)
+    losses += drawn_plainly(plain, optimizer, graph, range(4, 6))
+    alone = DRAWING.fresh()
+    assert losses == pytest.approx(
+        drawn_plainly(alone, ADAM(trainable(alone)), graph, range(6)), rel=TOLERANCE
+    )
+    for key, tensor in plain.state_dict().items():
+        torch.testing.assert_close(tensor, alone.state_dict()[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def drawn_plainly(
+    model: nn.Module, optimizer: torch.optim.Optimizer, graph: Graph, iterations: range
+) -> list[float]:
+    losses = []
+    for n in iterations:
+        parts = []
+        for i, (x, targets) in enumerate(
+            zip(*(t.chunk(4) for t in (*DRAWING.inputs, DRAWING.targets)), strict=True)
+        ):
+            with draws(graph, 3, n, i):
+                loss = DRAWING.loss(model(x), targets)
+            (loss / 4).backward()
+            parts.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(sum(parts) / 4)
+    return losses
+
+
+def test_a_checkpoint_that_counts_no_draws_begins_them(one: Path, session: Session) -> None:
+    assert not Saved(one).below("draws")  # as they were written before
+    assert load_draws(one, seed=4) == DrawCounter(4, 0, 0)
+    model = session.deploy(planned(CHAIN, SGD), seed=4)
+    model.load_checkpoint(one)
+    assert model.runtime.draws == DrawCounter(4, 0, 0)
+
+
+def _limit_files(worker: Worker, size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_a_worker_that_cannot_write_says_so_and_training_could_go_on(
+    session: Session, tmp_path: Path
+) -> None:
+    model = session.deploy(planned(CHAIN, SGD))
+    model.train_batch(CHAIN.inputs, CHAIN.targets)
+    model.save_checkpoint(tmp_path / "one", {"step": 1})
+    session.pool.call_one(1, _limit_files, 1000)
+    with pytest.raises(
+        NetSplitError, match=r"checkpoint '.*/one' could not be written whole: File too large"
+    ):
+        model.save_checkpoint(tmp_path / "one", {"step": 2})
+    session.pool.call_one(1, _limit_files, resource.RLIM_INFINITY)
+    assert [file.name for file in tmp_path.iterdir()] == ["one"]
+    assert model.load_checkpoint(tmp_path / "one") == {"step": 1}
+    assert model.train_batch(CHAIN.inputs, CHAIN.targets) > 0
+
+
+def test_workers_refuse_what_does_not_fit_and_stay(
+    session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = session.deploy(planned(CHAIN, SGD))
+    model.save_checkpoint(tmp_path / "one")
+    with pytest.raises(ConfigError, match="is of another model: it has no 'scale'"):
+        session.deploy(planned(CASES["tied"], SGD)).load_checkpoint(tmp_path / "one")
+    with pytest.raises(NetSplitError, match="was made with another optimiser"):
+        session.deploy(planned(CHAIN, ADAM)).load_checkpoint(tmp_path / "one")
+    session.deploy(planned(CHAIN, partial(SGD, lr=0.5))).load_checkpoint(tmp_path / "one")
+    assert "brings its own settings: lr 0.5 becomes 0.05" in caplog.text
+
+
+def test_a_folder_of_other_things_is_left_alone(one: Path, tmp_path: Path) -> None:
+    """`save_checkpoint` replaces checkpoints only, and brings back one that a killed save had put aside."""
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "thesis.txt").write_text("hi")
+    with pytest.raises(ConfigError, match="holds something that is no checkpoint"):
+        write(other, {}, {}, lambda _: [], lambda _: [])
+    assert (other / "thesis.txt").read_text() == "hi"
+    with pytest.raises(ConfigError, match="JSON does not take"):
+        write(tmp_path / "new", {"x": float("nan")}, {}, lambda _: [], lambda _: [])
+    assert not (tmp_path / "new").exists()
+    aside = tmp_path / ".kept.123.old"
+    shutil.copytree(one, aside)
+    assert read_extra(tmp_path / "kept")
+    assert not aside.exists()

@@ -1,0 +1,211 @@
+"""Schedulers, groups and averages in checkpoints: other placements and plain PyTorch go on with them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import optim
+from torch.optim import lr_scheduler as lr
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from netsplit.errors import ConfigError
+from netsplit.graph import initial_values
+from netsplit.optim.learning_rate import LearningRate, SchedulerFactory
+from netsplit.optim.optimizers import OptimizerFactory, for_model
+from netsplit.program import Program, compile_program
+from netsplit.runtime.checkpoint.files import Refusal
+from netsplit.runtime.checkpoint.shares import load_plain
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.share import UpdateRule
+from tests.nets import CASES, SGD, TOLERANCE, Case, cluster_of, placements
+from tests.runtime.checkpoint.test_checkpoint import (
+    CHAIN,
+    ORDER,
+    graph_of,
+    holders,
+    program_of,
+    restore,
+    save,
+    train,
+)
+from tests.runtime.equivalence.test_updates import MATCHED, RATES, SGD_OF, by_name
+from tests.runtime.references import plain_loop
+
+DECAY = 0.7
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def runtime_of(
+    program: Program, case: Case, optimizer: OptimizerFactory, rule: UpdateRule | None = None
+) -> LocalRuntime:
+    model = case.fresh()
+    values = initial_values(model, program.graph)
+    bound = for_model(optimizer, model, case.loss)
+    return LocalRuntime(program, cluster_of(len(program.devices)), values, bound, rule)
+
+
+def averages_of(runtime: LocalRuntime) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for share in runtime.shares.values():
+        assert share.averages is not None
+        found |= share.averages.values
+    return found
+
+
+def rule_of(scheduler: SchedulerFactory | None = None, decay: float | None = None) -> UpdateRule:
+    rate = None if scheduler is None else LearningRate(scheduler)
+    return UpdateRule(learning_rate=rate, ema_decay=decay)
+
+
+@pytest.mark.parametrize("name", RATES)
+@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.DataObject) -> None:
+    """Two steps on each with averages, by checkpoints; against six steps of the plain loop."""
+    which, scheduler = RATES[name]
+    optimizer: Callable[..., optim.Optimizer] = SGD_OF[which]
+    scheduler = partial(lr.OneCycleLR, max_lr=0.2, total_steps=9) if name.startswith("one") else scheduler
+    case = CASES[data.draw(st.sampled_from(["chain", "tied", "shared_norm"]), label="case")]
+    graph, batch = graph_of(case), (case.inputs, case.targets)
+    average = partial(AveragedModel, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
+    model = case.build().double()
+    plain = optimizer([p for p in model.parameters() if p.requires_grad])
+    rate, averages = scheduler(plain), average(model)
+    with tempfile.TemporaryDirectory() as place:
+        last: Path | None = None
+        for devices in (3, 2):
+            device_of, priority = data.draw(placements(graph, devices))
+            program = compile_program(graph, device_of, priority, cluster_of(devices), ORDER)
+            runtime = runtime_of(program, case, optimizer, rule_of(scheduler, DECAY))
+            if last is not None:
+                assert restore(runtime, last) == [[]] * devices
+            train(runtime, case, 2)
+            last = Path(place) / f"on-{devices}"
+            save(runtime, case, last)
+        load_plain(last, model, plain, scheduler=rate, averages=averages)
+    for _ in range(2):
+        for *inputs, targets in zip(*(t.chunk(4) for t in (*batch[0], batch[1])), strict=True):
+            (case.loss(model(*inputs), targets) / 4).backward()
+        plain.step()
+        averages.update_parameters(model)
+        rate.step()
+        plain.zero_grad()
+    wanted = plain_loop(case.fresh(), case.loss, [batch] * 6, 2, optimizer, scheduler=scheduler)
+    averaged = plain_loop(
+        case.fresh(), case.loss, [batch] * 6, 2, optimizer, scheduler=scheduler, averages=average
+    )
+    for found, expected in ((model, wanted), (averages.module, averaged)):
+        for key, tensor in found.state_dict().items():
+            torch.testing.assert_close(tensor, expected.state[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_a_group_that_is_empty_on_a_device_has_the_checkpoints_settings_too(tmp_path: Path) -> None:
+    graph = graph_of(CHAIN)
+    first = runtime_of(program_of(graph, 2), CHAIN, MATCHED)
+    train(first, CHAIN, 1)
+    for share in first.shares.values():
+        share.set_learning_rates([0.5, 0.25])
+    save(first, CHAIN, tmp_path / "one")
+    alone = compile_program(graph, dict.fromkeys(graph.nodes, "cpu:1"), graph.position, cluster_of(3), ORDER)
+    second = runtime_of(alone, CHAIN, by_name)
+    restore(second, tmp_path / "one")
+    assert [share.learning_rates for share in second.shares.values()] == [[0.5, 0.25]] * 3
+    train(second, CHAIN, 1)
+    train(first, CHAIN, 1)
+    for key, tensor in second.state().items():
+        torch.testing.assert_close(tensor, first.state()[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+HALF, STEPPED = partial(lr.ExponentialLR, gamma=0.5), partial(lr.StepLR, step_size=1)
+
+
+@pytest.mark.parametrize(
+    ("saved", "here", "words"),
+    [
+        (None, HALF, "was saved without a scheduler, and this training has ExponentialLR"),
+        (STEPPED, HALF, "was saved with the scheduler StepLR, and this training has ExponentialLR"),
+    ],
+)
+def test_another_scheduler_is_refused_before_anything_is_changed(
+    saved: Any, here: Any, words: str, tmp_path: Path
+) -> None:
+    program = program_of(graph_of(CHAIN), 2)
+    first = runtime_of(program, CHAIN, SGD, rule_of(saved))
+    train(first, CHAIN, 1)
+    save(first, CHAIN, tmp_path / "one")
+    second = runtime_of(program, CHAIN, SGD, rule_of(here))
+    before = second.state()
+    for holder in holders(second):
+        answer = holder.load(tmp_path / "one")
+        assert isinstance(answer, Refusal)
+        assert words in answer.reason
+        assert "\n" not in answer.reason
+    assert all(torch.equal(before[key], tensor) for key, tensor in second.state().items())
+    model = CHAIN.fresh()
+    plain = SGD(model.parameters())
+    with pytest.raises(ConfigError, match=words):
+        load_plain(tmp_path / "one", model, plain, scheduler=here(plain))
+
+
+def test_what_a_checkpoint_brings_or_lacks_is_said(tmp_path: Path) -> None:
+    program = program_of(graph_of(CHAIN), 2)
+    whole = runtime_of(program, CHAIN, SGD, rule_of(HALF, DECAY))
+    train(whole, CHAIN, 2)
+    save(whole, CHAIN, tmp_path / "whole")
+    bare = runtime_of(program, CHAIN, SGD)
+    told = {change for part in restore(bare, tmp_path / "whole") for change in part}
+    assert told == {
+        "its scheduler is left out, so that the learning rate stays",
+        "its averages of parameters are left out",
+        "lr 0.05 becomes 0.0125",
+    }
+    save(bare, CHAIN, tmp_path / "bare")
+    averaging = runtime_of(program, CHAIN, SGD, rule_of(decay=DECAY))
+    train(averaging, CHAIN, 3)
+    told = {change for part in restore(averaging, tmp_path / "bare") for change in part}
+    assert "it has no averages of parameters, which begin anew" in told
+    train(averaging, CHAIN, 1)
+    state, averages = averaging.state(), averages_of(averaging)
+    assert all(torch.equal(state[key], average) for key, average in averages.items())
+    other = runtime_of(program, CHAIN, SGD, rule_of(partial(lr.ExponentialLR, gamma=0.9), DECAY))
+    told = {change for part in restore(other, tmp_path / "whole") for change in part}
+    assert told == {"gamma 0.9 becomes 0.5"}
+
+
+def test_a_plain_model_is_told_that_there_are_no_averages(tmp_path: Path) -> None:
+    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    save(runtime, CHAIN, tmp_path / "one")
+    model = CHAIN.fresh()
+    with pytest.raises(ConfigError, match="has no averages of parameters: leave averages out"):
+        load_plain(tmp_path / "one", model, averages=AveragedModel(model))
+
+
+def test_a_device_that_steps_on_nothing_leaves_the_loss_scale_to_the_others(tmp_path: Path) -> None:
+    """It saw no overflow; of equal keys the first device's is written."""
+    graph = graph_of(CHAIN)
+    device_of = dict.fromkeys(graph.nodes, "cpu:1")
+    program = compile_program(graph, device_of, graph.position, cluster_of(2), ORDER, shared_norm=True)
+    first = runtime_of(program, CHAIN, SGD, UpdateRule(loss_scaling=True))
+    for share in first.shares.values():
+        assert share.scale is not None
+        share.scale.interval = 1  # doubled after every step
+    train(first, CHAIN, 2)
+    save(first, CHAIN, tmp_path / "one")
+    second = runtime_of(program, CHAIN, SGD, UpdateRule(loss_scaling=True))
+    restore(second, tmp_path / "one")
+    assert second.shares["cpu:1"].loss_factor == 4 * 65536.0

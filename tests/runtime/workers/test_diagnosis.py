@@ -1,0 +1,81 @@
+"""Who is named first when a call fails: the cause, never one that waits for it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from netsplit.program.instructions import Forward, Recv, Reduce, Step
+from netsplit.runtime.workers.diagnosis import Findings, Standing, explain
+from netsplit.runtime.workers.messages import Reply
+from netsplit.runtime.workers.watch import Pace, Watch
+
+COMPUTING = Standing(Forward(1, 0), None)
+WAITING = Standing(Forward(2, 0), Recv("k@c", "k", 0, "b", False, 7))
+SUMMING = Standing(Step(), Reduce("gradients", ("a", "b"), 9))
+TIMED_OUT = Reply(error="device a waited 2 s", known=True, waited=True)
+
+
+def sentence(**facts: object) -> str:
+    given = {"asked": [0, 1, 2], "dead": {}, "replies": {}, "quiet": [], "standings": {}}
+    return explain(Findings(**given | facts), "abc".__getitem__, "train")  # type: ignore[arg-type]
+
+
+def test_who_computes_while_others_wait_is_the_cause() -> None:
+    said = sentence(replies={0: TIMED_OUT}, standings={0: SUMMING, 1: COMPUTING, 2: WAITING})
+    assert said == (
+        "worker b hangs at its forward of segment 1, micro-batch 0; device a waited 2 s; c stood at its "
+        "forward of segment 2, micro-batch 0, waiting for variable 'k' of micro-batch 0 from b (raise "
+        "cluster.timeout_s if it is only slow)."
+    )
+
+
+def test_who_died_is_the_cause_and_who_computes_is_not() -> None:
+    said = sentence(dead={1: "died"}, replies={0: TIMED_OUT}, standings={1: SUMMING, 2: COMPUTING})
+    assert said == (
+        "worker b died at its optimiser step, waiting for the sum of gradients over a, b; device a waited "
+        "2 s; c stood at its forward of segment 1, micro-batch 0."
+    )
+
+
+def test_who_shows_no_sign_of_life_comes_before_who_raised() -> None:
+    said = sentence(quiet=[2], replies={0: Reply(error="ValueError: 3"), 1: TIMED_OUT})
+    assert said.startswith("worker c does not answer during 'train'; worker a raised ValueError: 3 during")
+
+
+def test_a_refusal_is_said_as_it_is_and_nobody_else_is_accused() -> None:
+    assert sentence(asked=[0], replies={0: Reply(error="no room.", known=True)}) == "worker a: no room."
+
+
+def test_where_all_waited_for_one_another_all_say_so() -> None:
+    replies = {rank: Reply(error=f"device {rank} waited", known=True, waited=True) for rank in range(3)}
+    assert sentence(replies=replies) == "device 0 waited; device 1 waited; device 2 waited."
+
+
+def test_a_call_is_late_against_its_own_past_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace()
+    for seconds in (0.5, 0.6, 0.7):
+        assert pace.late("train", now - 100) is None
+        pace.took("train", seconds)
+    assert pace.late("train", now - 1.7) is None
+    assert pace.late("predict", now - 100) is None
+    assert pace.late("train", now - 1.9) == 0.6
+    assert pace.late("train", now - 9) is None
+    now += 31
+    assert pace.late("train", now - 9) == 0.6
+
+
+def test_silence_counts_from_the_last_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    watch = Watch(10.0)
+    now = 9.0
+    watch.lives(0, None)
+    now = 11.0
+    assert watch.silent([0, 1]) == [1]
+    assert watch.quiet([0, 1]) == [1]
+    now = 12.0
+    assert watch.quiet([0, 1]) == [0, 1]

@@ -1,0 +1,328 @@
+"""What goes wrong in a worker is said in one sentence: who, at which instruction, waiting for what."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from netsplit.cluster.local import LocalDevice, local_cluster
+from netsplit.errors import WorkerError
+from netsplit.graph import capture, initial_values
+from netsplit.program import GPipe, compile_program
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
+from tests.nets import CASES, SGD, cluster_of
+
+CASE = CASES["chain"]
+TIMEOUT_S = 4.0
+SOON_S = 3 * TIMEOUT_S + 4.0  # the timeout twice, the peers' grace, the stop; and a busy machine
+
+
+def family(pool: WorkerPool) -> list[psutil.Process]:
+    """torchrun, its workers, and their guards."""
+    assert pool._launcher is not None
+    torchrun = psutil.Process(pool._launcher.process.pid)
+    return [torchrun, *torchrun.children(recursive=True)]
+
+
+def survivors(processes: list[psutil.Process], within_s: float = 5.0) -> list[psutil.Process]:
+    deadline = time.monotonic() + within_s
+    while alive := [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return alive
+
+
+def workers(folder: Path, count: int) -> Iterator[WorkerPool]:
+    devices = [LocalDevice(f"cpu:{rank}") for rank in range(count)]
+    with WorkerPool(local_cluster(f"cpu{count}", devices, timeout_s=TIMEOUT_S), folder) as found:
+        processes = family(found)
+        assert len(processes) == 1 + 2 * count
+        yield found
+    assert survivors(processes) == []
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[WorkerPool]:
+    yield from workers(tmp_path, 2)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[WorkerPool]:
+    yield from workers(tmp_path, 3)
+
+
+def deployed(pool: WorkerPool, replicated: bool = False) -> DistributedRuntime:
+    """The chain, cut in as many pieces as there are workers or replicated on them; some iterations done."""
+    count = len(pool.spec.devices)
+    graph = capture(CASE.fresh(), CASE.loss, CASE.batch(4))
+    pieces = 1 if replicated else count
+    device_of = {name: f"cpu:{pieces * i // len(graph)}" for i, name in enumerate(graph.nodes)}
+    for group in graph.colocated:
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    replicas = {"cpu:0": tuple(f"cpu:{rank}" for rank in range(count))} if replicated else None
+    cluster = cluster_of(count)
+    program = compile_program(graph, device_of, graph.position, cluster, GPipe(2), replicas=replicas)
+    runtime = DistributedRuntime(program, pool, initial_values(CASE.fresh(), graph), SGD)
+    for _ in range(4):
+        runtime.train_batch(CASE.inputs, CASE.targets)
+    return runtime
+
+
+def failure(runtime: DistributedRuntime) -> str:
+    """The sentence with which the next iteration ends, soon."""
+    start = time.monotonic()
+    with pytest.raises(WorkerError) as e:
+        runtime.train_batch(CASE.inputs, CASE.targets)
+    assert time.monotonic() - start < SOON_S
+    assert runtime.pool.failed
+    message = str(e.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
+
+
+def named(pool: WorkerPool, rank: int) -> str:
+    hello = pool.hellos[rank]
+    return f"worker cpu:{rank} (rank {rank}, process {hello.pid} on {socket.gethostname()})"
+
+
+def _before_forward(worker: Worker, hook: object) -> None:
+    for executor in worker.memory["programs"].values():
+        next(iter(executor.pieces.values())).module.register_forward_pre_hook(hook)
+
+
+def _stall(worker: Worker, seconds: float) -> None:
+    """Make the worker's next forwards hang, as an operator that never returns would."""
+    _before_forward(worker, lambda *_: time.sleep(seconds))
+
+
+def _break(worker: Worker) -> None:
+    def explode(*_: object) -> None:
+        raise RuntimeError("out of luck\nException raised from here (most recent call first)")
+
+    _before_forward(worker, explode)
+
+
+def _nothing(worker: Worker, *_: object) -> None:
+    pass
+
+
+def test_a_killed_worker_is_named_with_its_instruction_and_what_its_peer_waited_for(pool: WorkerPool) -> None:
+    runtime = deployed(pool)
+    pool.call_one(1, _stall, 60.0)
+    killer = threading.Timer(0.5, os.kill, (pool.hellos[1].pid, signal.SIGKILL))
+    killer.start()
+    message = failure(runtime)
+    assert message.startswith(
+        f"{named(pool, 1)} died of SIGKILL (stopped from outside, or the machine ran out of memory) "
+        "at its forward of segment 1, micro-batch 0"
+    )
+    assert "device cpu:0 lost cpu:1 at the backward of segment 0, micro-batch 0" in message
+    assert "the gradient of variable 'view' of micro-batch 0" in message
+
+
+@pytest.mark.slow
+def test_a_worker_killed_between_iterations_is_named(pool: WorkerPool) -> None:
+    runtime = deployed(pool)
+    os.kill(pool.hellos[0].pid, signal.SIGKILL)
+    assert failure(runtime).startswith(f"{named(pool, 0)} died")
+
+
+def test_a_hung_worker_is_named_within_the_timeout_with_variable_and_instruction(pool: WorkerPool) -> None:
+    runtime = deployed(pool)
+    os.kill(pool.hellos[1].pid, signal.SIGSTOP)
+    message = failure(runtime)
+    assert message.startswith(f"{named(pool, 1)} does not answer")
+    assert f"device cpu:0 waited {TIMEOUT_S:g} s at the backward of segment 0, micro-batch 0" in message
+    assert "the gradient of variable 'view' of micro-batch 0 from cpu:1" in message
+
+
+def test_an_operator_that_never_returns_is_found_at_its_instruction(three: WorkerPool) -> None:
+    runtime = deployed(three)
+    three.call_one(1, _stall, 600.0)
+    message = failure(runtime)
+    assert message.startswith(f"{named(three, 1)} hangs at its forward of segment 1, micro-batch 0")
+    assert message.count("hangs") == 1
+    assert "device cpu:0 waited" in message
+    assert "device cpu:2 waited" in message
+    assert "raise cluster.timeout_s" in message
+
+
+def test_a_device_that_does_not_come_to_a_sum_is_named_before_those_in_it(pool: WorkerPool) -> None:
+    runtime = deployed(pool, replicated=True)
+    pool.call_one(1, _stall, 600.0)
+    message = failure(runtime)
+    assert message.startswith(f"{named(pool, 1)} hangs at its forward of segment 0, micro-batch 1")
+    assert f"device cpu:0 waited {TIMEOUT_S:g} s at the optimiser step for" in message
+    assert "sum of gradients over cpu:0, cpu:1" in message
+
+
+@pytest.mark.slow
+def test_a_device_killed_before_a_sum_is_named(pool: WorkerPool) -> None:
+    runtime = deployed(pool, replicated=True)
+    pool.call_one(1, _stall, 60.0)
+    threading.Timer(0.5, os.kill, (pool.hellos[1].pid, signal.SIGKILL)).start()
+    message = failure(runtime)
+    assert message.startswith(f"{named(pool, 1)} died of SIGKILL")
+    assert "sum of gradients over cpu:0, cpu:1" in message
+
+
+@pytest.mark.slow
+def test_a_worker_stopped_outside_a_program_is_found_too(pool: WorkerPool) -> None:
+    pool.call(_nothing)
+    os.kill(pool.hellos[1].pid, signal.SIGSTOP)
+    with pytest.raises(WorkerError, match=r"worker cpu:1 .* does not answer during 'nothing'"):
+        pool.call(_nothing)
+    assert pool.failed
+
+
+def test_a_batch_too_long_for_the_connection_does_not_wait_for_a_stopped_worker(pool: WorkerPool) -> None:
+    os.kill(pool.hellos[0].pid, signal.SIGSTOP)
+    start = time.monotonic()
+    with pytest.raises(WorkerError, match=r"^worker cpu:0 .* does not answer during 'nothing'"):
+        pool.call(_nothing, torch.zeros(4_000_000))
+    assert time.monotonic() - start < SOON_S
+
+
+def _take_long(worker: Worker) -> str:
+    time.sleep(1.5 * TIMEOUT_S)
+    return "done"
+
+
+def test_a_long_call_outside_a_program_is_no_fault(pool: WorkerPool) -> None:
+    assert pool.call_one(0, _take_long) == "done"
+
+
+def test_a_worker_killed_while_another_is_asked_is_named_and_not_that_one(pool: WorkerPool) -> None:
+    threading.Timer(0.3, os.kill, (pool.hellos[1].pid, signal.SIGKILL)).start()
+    with pytest.raises(WorkerError) as e:
+        pool.call_one(0, _take_long)
+    assert str(e.value).startswith(f"{named(pool, 1)} died of SIGKILL")
+
+
+class _Unloadable:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (__import__, ("no_such_module_anywhere",))
+
+
+@pytest.mark.slow
+def test_what_a_worker_cannot_load_is_said_instead_of_waited_for(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerError, match="No module named 'no_such_module_anywhere'"):
+        pool.call(_nothing, _Unloadable())
+
+
+def test_a_slow_worker_is_waited_for_and_named(pool: WorkerPool, caplog: pytest.LogCaptureFixture) -> None:
+    runtime = deployed(pool)
+    pool.call_one(1, _stall, 0.35 * TIMEOUT_S)
+    with caplog.at_level(logging.WARNING, "netsplit.runtime.workers.pool"):
+        assert runtime.train_batch(CASE.inputs, CASE.targets) > 0
+        assert runtime.train_batch(CASE.inputs, CASE.targets) > 0
+    (record,) = (
+        r for r in caplog.records if r.name == "netsplit.runtime.workers.pool"
+    )  # once, not every time
+    assert "'train' takes" in record.getMessage()
+    assert "waiting for cpu:1 (rank 1" in record.getMessage()
+    assert "at its forward of segment 1, micro-batch" in record.getMessage()
+
+
+def test_a_raising_worker_is_the_root_cause_not_its_waiting_peer(pool: WorkerPool) -> None:
+    runtime = deployed(pool)
+    pool.call_one(0, _break)
+    message = failure(runtime)
+    assert message.startswith(
+        f"{named(pool, 0)} raised RuntimeError: out of luck at its forward of segment 0, micro-batch 0; "
+    )
+    assert "cpu:1 (rank 1" in message
+    assert "waiting for variable 'view' of micro-batch 0 from cpu:0" in message
+    assert "out of luck" in (pool.folder / "failure.log").read_text()
+
+
+def test_the_end_of_torchrun_is_said(pool: WorkerPool) -> None:
+    os.kill(pool.hellos[0].agent, signal.SIGKILL)
+    time.sleep(1.5)
+    with pytest.raises(WorkerError, match=rf"its torchrun agent \(process {pool.hellos[0].agent}\) is gone"):
+        pool.call(_nothing)
+
+
+CONTROLLER = """
+import os, signal, sys, time
+from tests.runtime.workers.test_faults import family, local_cluster, LocalDevice, WorkerPool
+devices = [LocalDevice("cpu:0"), LocalDevice("cpu:1")]
+pool = WorkerPool(local_cluster("cpu2", devices, timeout_s=60), sys.argv[1])
+os.kill(pool.hellos[1].pid, signal.SIGSTOP)
+print(*(process.pid for process in family(pool)), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_controller_leaves_no_process_behind_not_even_a_stopped_worker(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    controller = subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=root
+    )
+    try:
+        assert controller.stdout is not None
+        processes = [psutil.Process(int(pid)) for pid in controller.stdout.readline().split()]
+        assert len(processes) == 5
+    finally:
+        controller.kill()
+        controller.wait()
+    assert survivors(processes, within_s=10.0) == []
+
+
+def test_a_port_in_use_is_refused_before_anything_is_spawned(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        spec = local_cluster("cpu1", [LocalDevice("cpu:0")], port=port)
+        with pytest.raises(WorkerError, match=f"port {port} on 127.0.0.1 is in use"):
+            WorkerPool(spec, tmp_path)
+    assert not (tmp_path / "workers.log").exists()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_that_is_not_this_machine_s_is_refused(tmp_path: Path, host: str) -> None:
+    spec = local_cluster("cpu1", [LocalDevice("cpu:0")], host=host)
+    with pytest.raises(WorkerError, match=f"cluster.host is {host}, where this process cannot listen"):
+        WorkerPool(spec, tmp_path)
+    assert not (tmp_path / "workers.log").exists()
+
+
+def test_a_refused_port_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    spec = local_cluster("cpu1", [LocalDevice("cpu:0")], port=80)
+    with pytest.raises(WorkerError, match=r"port 80 on 127\.0\.0\.1 is refused by the system"):
+        WorkerPool(spec, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_free_port_may_be_chosen(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    spec = local_cluster("cpu1", [LocalDevice("cpu:0")], port=port)
+    with WorkerPool(spec, tmp_path) as pool:
+        assert pool.call(_threads) == [1]
+
+
+def _threads(worker: Worker) -> int:
+    return torch.get_num_threads()

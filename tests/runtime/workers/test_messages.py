@@ -1,0 +1,62 @@
+"""Messages between controller and workers keep tensors as they are."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from netsplit.runtime.transport import _as_sent
+from netsplit.runtime.workers.messages import Call, packed
+
+DTYPES = (
+    torch.bool, torch.uint8, torch.int16, torch.uint16, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn,
+)  # fmt: skip
+
+
+def sample(dtype: torch.dtype, *shape: int) -> Tensor:
+    count = torch.Size(shape).numel() * dtype.itemsize
+    raw = torch.arange(count, dtype=torch.uint8).remainder(2 if dtype is torch.bool else 60)
+    return raw.view(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 1)])
+def test_a_tensor_of_any_dtype_arrives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    sent = sample(dtype, *shape)
+    call: Any = pickle.loads(packed(Call(len, ([{"x": sent}],))))
+    found = call.args[0][0]["x"]
+    assert (found.dtype, found.shape) == (sent.dtype, sent.shape)
+    assert torch.equal(_as_sent(found), _as_sent(sent))
+    found.zero_()  # it may be written
+
+
+def test_parts_and_views_parameters_and_conjugates_arrive() -> None:
+    whole = torch.randn(4, 6, dtype=torch.complex128)
+    parameter = nn.Parameter(torch.randn(3))
+    sent = [whole[1], whole[:, 2], whole.t(), whole.conj(), whole.real, whole.conj().imag, parameter]
+    found = pickle.loads(packed(sent))
+    for one, other in zip(sent, found, strict=True):
+        assert torch.equal(one, other)
+    assert isinstance(found[-1], nn.Parameter)
+    assert len(packed(torch.zeros(1000)[:1].clone())) < 1000
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_is_sent_between_workers_is_the_tensors_own_memory(dtype: torch.dtype) -> None:
+    buffer, value = torch.empty((2, 3), dtype=dtype), sample(dtype, 2, 3)
+    _as_sent(buffer).copy_(_as_sent(value))
+    assert torch.equal(_as_sent(buffer), _as_sent(value))
+
+
+def test_conjugates_are_sent_as_the_numbers_they_stand_for() -> None:
+    value = torch.randn(3, dtype=torch.complex64).conj()
+    buffer = torch.empty(3, dtype=torch.complex64)
+    _as_sent(buffer).copy_(_as_sent(value))
+    assert torch.equal(buffer, value.resolve_conj())
+    _as_sent(other := torch.empty(3)).copy_(_as_sent(value.imag))
+    assert torch.equal(other, value.imag)

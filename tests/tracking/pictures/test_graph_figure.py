@@ -1,0 +1,101 @@
+"""The graph's picture: groups are convex and of one device, boxes do not overlap, cut edges stand out."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from pathlib import Path
+
+from matplotlib.patches import FancyBboxPatch, PathPatch
+
+from netsplit.tracking.pictures.graph_figure import _CUT_COLOUR, graph_figure
+from netsplit.tracking.pictures.graph_groups import Group, group_nodes
+from netsplit.tracking.pictures.graph_layout import lay_out
+from tests.tracking.samples import cells_graph, costs_of, graph_of, halves
+
+
+def test_every_node_is_in_exactly_one_group_of_its_device() -> None:
+    graph = cells_graph()
+    device_of = halves(graph).device_of
+    for wanted in (300, 60, 5):
+        groups = group_nodes(graph, device_of, wanted)
+        names = [name for group in groups.groups for name in group.nodes]
+        assert sorted(names) == sorted(graph.nodes)
+        assert all(device_of[name] == group.device for group in groups.groups for name in group.nodes)
+
+
+def test_groups_are_in_a_topological_order() -> None:
+    graph = cells_graph()
+    assert all(a < b for a, b in group_nodes(graph, halves(graph).device_of, 40).edges)
+
+
+def test_chains_become_one_box_and_are_labelled_by_what_repeats() -> None:
+    graph = cells_graph(2)
+    groups = group_nodes(graph, dict.fromkeys(graph.nodes, "cpu:0"))
+    assert "(relu+conv+bn) x2" in {group.label for group in groups.groups}
+
+
+def test_a_group_that_a_path_leaves_and_enters_again_is_not_formed() -> None:
+    edges = {"a": (), "b": ("a",), "c": ("a", "b")}
+    modules = {"a": ("relu", "m"), "b": ("relu", "other"), "c": ("add", "m")}
+    groups = group_nodes(graph_of(edges, modules), {"a": "p", "b": "q", "c": "p"}, 1)
+    assert [group.nodes for group in groups.groups] == [("a",), ("b",), ("c",)]
+
+
+def test_nodes_without_edges_join_their_module() -> None:
+    edges: dict[str, tuple[str, ...]] = {"a": (), "count": (), "b": ("a",)}
+    modules = {"a": ("conv2d", "m.conv"), "count": ("add_", "m.bn"), "b": ("batch_norm", "m.bn")}
+    groups = group_nodes(graph_of(edges, modules), dict.fromkeys(edges, "p"))
+    assert [group.label for group in groups.groups] == ["conv+bn"]
+
+
+def test_labels_count_kinds_that_come_again() -> None:
+    group = Group(("a",) * 5, "p", "m", ("relu", "add", "relu", "relu", "cat"))
+    assert group.label == "relu x3 + add + cat"
+
+
+def test_boxes_of_a_layout_do_not_overlap() -> None:
+    graph = cells_graph()
+    groups = group_nodes(graph, halves(graph).device_of)
+    for columns in (1, 3):
+        boxes = lay_out(len(groups.groups), groups.edges, columns).boxes
+        assert all(
+            abs(x1 - x2) > 0.999 or abs(y1 - y2) > 0.999 for (x1, y1), (x2, y2) in combinations(boxes, 2)
+        )
+
+
+def test_every_piece_of_an_edge_leads_downwards() -> None:
+    graph = cells_graph()
+    groups = group_nodes(graph, halves(graph).device_of)
+    layout = lay_out(len(groups.groups), groups.edges, 3)
+    assert layout.jumps
+    for pieces in layout.paths.values():
+        for piece in pieces:
+            assert all(upper[1] < lower[1] for upper, lower in pairwise(piece))
+
+
+def test_picture_of_four_hundred_operators(tmp_path: Path) -> None:
+    graph = cells_graph()
+    assert 350 <= len(graph) <= 450
+    placement = halves(graph)
+    figure = graph_figure(graph, placement, tmp_path / "graph.png", costs_of(graph))
+    assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
+    (axes,) = figure.axes
+    groups = group_nodes(graph, placement.device_of)
+    boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+    lines = [patch for patch in axes.patches if isinstance(patch, PathPatch)]
+    assert len(boxes) == len(groups.groups)
+    assert len(lines) >= len(groups.edges)
+    red = tuple(int(_CUT_COLOUR[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    assert sum(line.get_edgecolor()[:3] == red for line in lines) >= len(groups.cut_edges) > 0
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend[0].startswith(f"cpu:0: {len(graph) // 2 + len(graph) % 2} operators")
+    assert "per micro-batch" in legend[0]
+
+
+def test_svg_without_costs_on_one_device(tmp_path: Path) -> None:
+    graph = cells_graph(1)
+    placement = halves(graph)
+    one = type(placement)("single", dict.fromkeys(graph.nodes, "cpu:0"), placement.priority, placement.report)
+    figure = graph_figure(graph, one, tmp_path / "graph.svg")
+    assert "<svg" in (tmp_path / "graph.svg").read_text()[:2000]
+    assert "nothing crosses devices" in figure.axes[0].get_title(loc="left")
