@@ -57,6 +57,7 @@ lint: $(STAMP)  ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(STAMP)  ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
