@@ -7,7 +7,7 @@ stay light.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.memory import memory_of, node_weight_bytes, static_bytes
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Costs",
+    "DeviceCosts",
     "NodeSeconds",
     "Profiler",
     "memory_of",
