@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "Profiler": "compute",
-    "optimizer_alpha": "optimizer",
-    "profile_compute": "compute",
+    "Profiler": "measure.compute",
+    "optimizer_alpha": "measure.optimizer",
+    "profile_compute": "measure.compute",
     "reference_seconds": "speed",
-    "step_seconds_per_byte": "optimizer",
+    "step_seconds_per_byte": "measure.optimizer",
 }
 
 
