@@ -193,7 +193,7 @@ class PlainDraws:
             raise NetSplitError(
                 f"it sets torch's generator{self.set_at} before it draws for {_named(self.left[-1])}, which "
                 "it did not when it was captured: keep in a buffer what is to be drawn once, or take it from "
-                "the batch"
+                "the batch."
             )
         self.take()
         result = in_logical_order(op, args, kwargs)
