@@ -66,13 +66,15 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
 def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], watch: Watch) -> Observed:
     found: Observed = {}
     versions: dict[int, list[tuple[Tensor, int]]] = {}
+    calls: dict[int, list[SeededCall]] = {}
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
         versions[id(module)] = [(tensor, tensor._version) for tensor in flatten((args, kwargs))[0]]
-        watch.enter()
+        calls.setdefault(id(module), []).append(watch.enter())
 
     def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        seeded = watch.leave()
+        seeded = calls[id(module)].pop()
+        watch.leave(seeded)
         writes = any(tensor._version != version for tensor, version in versions[id(module)])
         tensors, tree, _ = flatten(result)
         kinds = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in tensors)

@@ -166,7 +166,7 @@ def process_seed_told(answer: Callable[[], int]) -> Iterator[None]:
         yield
 
 
-@dataclass
+@dataclass(eq=False)
 class SeededCall:
     """What a real call of a module did to torch's generator.
 
@@ -206,24 +206,26 @@ class Watch:
             CaptureError: it does with the generator what a worker cannot; names the line.
         """
         self.runs += 1
+        self.active.clear()
         self._seed()
         with setters_told(self._set, self._read), process_seed_told(self._read_seed):
             yield
         if self.refused:
             raise CaptureError(self.refused)
 
-    def enter(self) -> None:
+    def enter(self) -> SeededCall:
         seed = self._seed()
         for call in self.active:
             call.own.add(seed)
         self.active.append(SeededCall(seed, {seed}, torch.default_generator.get_state()))
+        return self.active[-1]
 
-    def leave(self) -> SeededCall:
+    def leave(self, call: SeededCall) -> None:
+        """And calls inside it that an error has ended."""
         self._look()
-        call = self.active.pop()
+        del self.active[self.active.index(call) :]
         call.draws = not torch.equal(torch.default_generator.get_state(), call.state)
         call.leaves = torch.default_generator.initial_seed() != call.seed
-        return call
 
     def _seed(self) -> int:
         seed = marked()
