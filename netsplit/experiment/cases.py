@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from netsplit.files import write_text
+from netsplit.tables import Column, Table, csv_text
 from netsplit.tracking.pictures.drawing import colours_of, new_figure, save, tint
 from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
 from netsplit.tracking.tags import PUBLISHED
 
 if TYPE_CHECKING:
+    import rich.table
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
-    from rich.table import Table
 
     from netsplit.experiment.records import Comparison
 
-__all__ = ["Cases", "Cell", "cases_figure", "published_tags"]
+__all__ = ["CaseRow", "Cases", "cases_figure", "published_tags"]
 
 Published = Mapping[str, Mapping[str, float]]
 """Case -> method -> samples per second."""
@@ -33,7 +32,7 @@ _HEADINGS = (
 )  # fmt: skip
 
 
-class Cell(NamedTuple):
+class CaseRow(NamedTuple):
     """One method in one case. Samples per second; measured where the method was trained, else predicted."""
 
     case: str
@@ -56,68 +55,62 @@ class Cases:
     found: Mapping[str, Comparison]
     published: Published = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Cell]:
+    def __iter__(self) -> Iterator[CaseRow]:
         for case, comparison in self.found.items():
             reached = [row for row in comparison.rows if row.throughput is not None]
             most = max((row.throughput or 0.0 for row in reached if not row.overfull), default=None)
             for row in comparison.rows:
                 known = self.published.get(case, {}).get(row.method)
                 best = row in reached and len(reached) > 1 and row.throughput == most and not row.overfull
-                yield Cell(case, row, known, best)
+                yield CaseRow(case, row, known, best)
 
     @property
     def methods(self) -> list[str]:
         return list(dict.fromkeys(cell.row.method for cell in self))
 
-    def of(self, method: str) -> dict[str, Cell]:
+    def of(self, method: str) -> dict[str, CaseRow]:
         """Case -> the method's cell."""
         return {cell.case: cell for cell in self if cell.row.method == method}
 
-    def table(self, title: str = "") -> Table:
+    def table(self, title: str = "") -> rich.table.Table:
         """Methods by cases, for the terminal."""
-        from rich import box
-        from rich.table import Table
-
-        legend = self._legend() or None
-        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, caption=legend)
-        table.add_column("samples/s")
-        for case in self.found:
-            table.add_column(case, justify="right")
-        for method in self.methods:
-            cells = self.of(method)
-            texts = [_text(cells.get(case)) for case in self.found]
-            table.add_row(method, *(_kept_together(text) for text in texts))
-        return table
+        rows = [[method, *map(_kept_together, texts)] for method, texts in self._texts()]
+        legend = self._legend()
+        return Table(self._columns(), rows, title, [legend] if legend else []).terminal()
 
     def markdown(self) -> str:
         """The same as a GitHub table."""
-        lines = [["samples/s", *self.found], ["---", *("---:" for _ in self.found)]]
-        for method in self.methods:
-            cells = self.of(method)
-            lines.append([f"`{method}`", *(_text(cells.get(case)) for case in self.found)])
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        table = Table(
+            self._columns(), [[f"`{method}`", *texts] for method, texts in self._texts()]
+        ).markdown()
         legend = self._legend()
         return f"{table}\n\n{legend}\n" if legend else f"{table}\n"
 
     def csv(self) -> str:
         """One line for each method in each case."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(_HEADINGS)
-        for cell in self:
-            row = cell.row
-            writer.writerow(
-                [
-                    cell.case, row.method, row.status, row.solve_s, row.predicted_s, row.measured_s,
-                    row.throughput, cell.published, cell.difference, ", ".join(row.overfull),
-                ]
-            )  # fmt: skip
-        return out.getvalue()
+        rows = [
+            [
+                cell.case, cell.row.method, cell.row.status, cell.row.solve_s, cell.row.predicted_s,
+                cell.row.measured_s, cell.row.throughput, cell.published, cell.difference,
+                ", ".join(cell.row.overfull),
+            ]
+            for cell in self
+        ]  # fmt: skip
+        return csv_text(_HEADINGS, rows)
 
     def write(self, folder: Path) -> None:
         """`cases.md` and `cases.csv`."""
         write_text(folder / "cases.md", self.markdown())
         write_text(folder / "cases.csv", self.csv())
+
+    def _columns(self) -> list[Column]:
+        return [Column("samples/s", text=True), *map(Column, self.found)]
+
+    def _texts(self) -> Iterator[tuple[str, list[str]]]:
+        """Each method with a text for each case."""
+        for method in self.methods:
+            cells = self.of(method)
+            yield method, [_text(cells.get(case)) for case in self.found]
 
     def _legend(self) -> str:
         parts = ["* the most of a case"] if any(cell.best for cell in self) else []
@@ -180,7 +173,7 @@ def _entries(cases: Cases) -> list[Artist]:
     return found
 
 
-def _text(cell: Cell | None) -> str:
+def _text(cell: CaseRow | None) -> str:
     if cell is None:
         return _NONE
     if cell.row.throughput is None:
