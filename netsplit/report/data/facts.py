@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from netsplit.report.records.results import ComparisonResult, Group, MethodResult, StudyRecord
+from netsplit.report.data.results import ComparisonResult, Group, MethodResult, StudyRecord
 from netsplit.report.units import column, fixed, moment, took
 
 __all__ = [

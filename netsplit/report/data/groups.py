@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from netsplit.report.records.differences import told_apart_in_sweep
-from netsplit.report.records.results import ComparisonResult, Group, source_of
+from netsplit.report.data.differences import told_apart_in_sweep
+from netsplit.report.data.results import ComparisonResult, Group, source_of
 from netsplit.report.units import moment
 
 __all__ = ["grouped"]

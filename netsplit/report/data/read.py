@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.report.records.choose import (
+from netsplit.report.data.choose import (
     NEWEST,
     PARENT,
     Chosen,
@@ -22,16 +22,16 @@ from netsplit.report.records.choose import (
     is_study,
     runs_of,
 )
-from netsplit.report.records.differences import told_apart
-from netsplit.report.records.groups import grouped
-from netsplit.report.records.places import duration_s, place_of, started
-from netsplit.report.records.results import (
+from netsplit.report.data.differences import told_apart
+from netsplit.report.data.groups import grouped
+from netsplit.report.data.places import duration_s, place_of, started
+from netsplit.report.data.results import (
     ComparisonResult,
     EpochFigures,
     MethodResult,
     Report,
 )
-from netsplit.report.records.studies import read_studies
+from netsplit.report.data.studies import read_studies
 from netsplit.tracking.database import open_client, sqlite_path
 from netsplit.tracking.table import ComparisonRow
 from netsplit.tracking.values import hidden, plain_key

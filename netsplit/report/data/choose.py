@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.config import suggest
 from netsplit.errors import ConfigError
-from netsplit.report.records.results import source_of
+from netsplit.report.data.results import source_of
 from netsplit.tracking.tags import COMMAND
 
 if TYPE_CHECKING:

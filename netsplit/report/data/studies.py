@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from netsplit.report.records.places import place_of, started
-from netsplit.report.records.results import PictureFile, Place, StudyRecord
+from netsplit.report.data.places import place_of, started
+from netsplit.report.data.results import PictureFile, Place, StudyRecord
 from netsplit.report.units import NONE, moment
 
 if TYPE_CHECKING:

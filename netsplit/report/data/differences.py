@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from netsplit.report.markup import short
-from netsplit.report.records.results import ComparisonResult
+from netsplit.report.data.results import ComparisonResult
+from netsplit.report.text import short
 from netsplit.report.units import NONE
 
 __all__ = ["told_apart", "told_apart_in_sweep"]
