@@ -74,17 +74,12 @@ class Cases:
 
     def table(self, title: str = "") -> rich.table.Table:
         """Methods by cases, for the terminal."""
-        rows = [[method, *map(_kept_together, texts)] for method, texts in self._texts()]
-        legend = self._legend()
-        return Table(self._columns(), rows, title, [legend] if legend else []).terminal()
+        return self._table(title).terminal()
 
     def markdown(self) -> str:
         """The same as a GitHub table."""
-        table = Table(
-            self._columns(), [[f"`{method}`", *texts] for method, texts in self._texts()]
-        ).markdown()
-        legend = self._legend()
-        return f"{table}\n\n{legend}\n" if legend else f"{table}\n"
+        table = self._table(quote="`")
+        return "\n\n".join([table.markdown(), *table.notes]) + "\n"
 
     def csv(self) -> str:
         """One line for each method in each case."""
@@ -103,21 +98,17 @@ class Cases:
         write_text(folder / "cases.md", self.markdown())
         write_text(folder / "cases.csv", self.csv())
 
-    def _columns(self) -> list[Column]:
-        return [Column("samples/s", text=True), *map(Column, self.found)]
-
-    def _texts(self) -> Iterator[tuple[str, list[str]]]:
-        """Each method with a text for each case."""
-        for method in self.methods:
-            cells = self.of(method)
-            yield method, [_text(cells.get(case)) for case in self.found]
-
-    def _legend(self) -> str:
-        parts = ["* the most of a case"] if any(cell.best for cell in self) else []
-        parts += [f"{OVER} {LEGEND[OVER]}"] if any(cell.row.overfull for cell in self) else []
+    def _table(self, title: str = "", quote: str = "") -> Table:
+        rows = [
+            [f"{quote}{method}{quote}", *(_text(self.of(method).get(case)) for case in self.found)]
+            for method in self.methods
+        ]
+        legend = ["* the most of a case"] if any(cell.best for cell in self) else []
+        legend += [f"{OVER} {LEGEND[OVER]}"] if any(cell.row.overfull for cell in self) else []
         known = any(cell.published is not None and cell.difference is not None for cell in self)
-        parts += ["in brackets what was published, and the difference"] if known else []
-        return "; ".join(parts)
+        legend += ["in brackets what was published, and the difference"] if known else []
+        notes = ["; ".join(legend)] if legend else []
+        return Table([Column("samples/s", text=True), *map(Column, self.found)], rows, title, notes)
 
 
 def published_tags(figures: Mapping[str, float]) -> dict[str, str]:
@@ -181,11 +172,6 @@ def _text(cell: CaseRow | None) -> str:
     over, best = OVER if cell.row.overfull else "", "*" if cell.best else ""
     text = f"{over}{cell.row.throughput:.2f}{best}"
     if cell.published is not None and cell.difference is not None:
-        text += f" ({cell.published:.2f}, {100 * cell.difference:+.0f} %)"
+        kept = f"({cell.published:.2f}, {100 * cell.difference:+.0f} %)".replace(" ", "\N{NO-BREAK SPACE}")
+        text += f" {kept}"  # a line of the terminal may end before the brackets, not within them
     return text
-
-
-def _kept_together(text: str) -> str:
-    """A line may end before the brackets, not within them."""
-    start, bracket, rest = text.partition(" (")
-    return start + bracket + rest.replace(" ", "\N{NO-BREAK SPACE}")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from netsplit.report.data.results import ComparisonResult, Group, MethodResult, Report, StudyRecord
+from netsplit.report.data.results import ComparisonResult, Group, MethodResult, StudyRecord
 from netsplit.report.text import link_to
 from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
 from netsplit.tables import Column, Table
 
 __all__ = [
-    "LinkCell", "OutcomeCell", "ThroughputCell", "alone_table", "cross_table", "epoch_table", "filled",
-    "group_table", "memory_table", "pair_table", "result_table", "run_table", "solver_table", "study_table",
+    "LinkCell", "OutcomeCell", "ThroughputCell", "cross_table", "epoch_table", "filled", "memory_table",
+    "pair_table", "published_table", "result_table", "run_table", "solver_table", "study_table",
 ]  # fmt: skip
 
 _MIB = 2.0**-20
-
-Won = Callable[[ComparisonResult, MethodResult], bool]
 
 
 @dataclass(frozen=True)
@@ -41,83 +39,87 @@ class OutcomeCell:
 class ThroughputCell:
     """What a method reached, beside what others published."""
 
+    method: MethodResult
     text: str  # the figure, or how the method failed
-    error: str | None = None  # why it failed
-    predicted: bool = False
-    over: bool = False  # a device's capacity
-    best: bool = False
-    published: str = ""
-    difference: str = ""  # from the published, in per cent
+    best: bool
+
+    @property
+    def published(self) -> str:
+        return "" if self.method.published is None else as_given([self.method.published])[0]
+
+    @property
+    def difference(self) -> str:
+        """From the published, in per cent."""
+        return fixed(_hundred(self.method.difference), 0, sign=True)
 
     @property
     def markdown(self) -> str:
-        if self.error is not None:
+        if self.method.row.failed:
             return f"{self.text} ({self.published})" if self.published else self.text
-        text = f"{self.text} predicted" if self.predicted else self.text
+        text = f"{self.text} predicted" if self.method.only_predicted else self.text
         text = f"**{text}**" if self.best else text
-        text = f"{OVER} {text}" if self.over else text
-        return f"{text} ({self.published}, {self.difference or NONE} %)" if self.published else text
+        text = f"{OVER} {text}" if self.method.too_large else text
+        return f"{text} ({self.published}, {self.difference} %)" if self.published else text
 
 
 Cells = Sequence[str | LinkCell | OutcomeCell | ThroughputCell | None]
 
 
-def alone_table(report: Report, places: dict[str, str]) -> Table | None:
-    """The comparisons that are no cases, where there are several.
-
-    Args:
-        places: run id -> a comparison's name as a link's target.
-    """
-    found = [group.comparisons[0] for group in report.groups if group.alone]
-    if len(found) < 2:
-        return None
-    alike = len({each.name for each in found}) == 1  # the contents above have it
-    names = [each.detail if alike else each.title for each in found]
-    return cross_table(found, _linked(found, names, places), "Comparison")
-
-
-def group_table(group: Group, places: dict[str, str]) -> Table:
-    """Cases, or the jobs of a sweep, beside one another; `places` as of `alone_table`."""
-    found = group.comparisons
-    links = _linked(found, [each.label for each in found], places)
-    if group.is_sweep:
-        return cross_table(found, links, "Parameters", group.won_by, "all")
-    return cross_table(found, links, "Case")
-
-
 def cross_table(
     found: Sequence[ComparisonResult],
-    names: Cells,
     heading: str,
-    won: Won = ComparisonResult.won_by,
-    among: str = "its row",
+    names: Iterable[str],
+    places: Mapping[str, str] | None = None,
+    group: Group | None = None,
 ) -> Table:
-    """Samples per second: a row for each comparison, a column for each method; below, what others published.
+    """Samples per second: a row for each comparison, a column for each method.
+
+    The title says what marks mean on a page, the notes what they mean in Markdown.
 
     Args:
-        names: of the rows.
         heading: what the rows are.
-        won: whether a comparison's method is the fastest.
-        among: of what it is the fastest.
+        names: of the rows.
+        places: run id -> the comparison's name as a link's target.
+        group: which says who is the fastest; else that is so of each row.
     """
+    won = ComparisonResult.won_by if group is None else group.won_by
+    among = "all" if group is not None and group.is_sweep else "its row"
     results = [method for each in found for method in each.methods]
     digits = decimals(method.throughput for method in results)
-    methods = list(dict.fromkeys(method.name for method in results))
+    columns = {method.name: Column(method.name) for method in results}
     rows: list[Cells] = []
     for name, each in zip(names, found, strict=True):
-        by_name = {method.name: method for method in each.methods}
-        cells = [_throughput(by_name.get(method), digits, each, won) for method in methods]
-        rows.append([name, *cells])
+        cells: dict[str, str | ThroughputCell] = dict.fromkeys(columns, NONE)
+        for method in each.methods:
+            text = method.outcome if method.row.failed else fixed(method.throughput, digits)
+            cells[method.name] = ThroughputCell(method, text, won(each, method))
+        first = LinkCell(name, f"#{places[each.place.run_id]}") if places is not None else name
+        rows.append([first, *cells.values()])
     contested = any(won(each, method) for each in found for method in each.methods)
-    note = f"; ★ the fastest of {among}" if contested else ""
-    if any(method.too_large and not method.row.failed for method in results):
-        note += f"; {OVER} beyond a device's capacity"
-    if any(method.only_predicted for method in results):
-        note += "; italics: predicted"
-    if any(each.published for each in found):
-        note += "; below: published (difference)"
-    columns = [Column(heading, text=True), *map(Column, methods)]
-    return Table(columns, rows, f"Throughput, samples/s{note}")
+    large = any(method.too_large and not method.row.failed for method in results)
+    known = any(each.published for each in found)
+    kinds = {
+        f"★ the fastest of {among}": contested,
+        f"{OVER} beyond a device's capacity": large,
+        "italics: predicted": any(method.only_predicted for method in results),
+        "below: published (difference)": known,
+    }
+    title = "; ".join(["Throughput, samples/s", *(text for text, is_there in kinds.items() if is_there)])
+    notes = [f"{OVER} beyond a device's capacity."] if large else []
+    notes += ["In brackets: published, and how far ours is from it."] if known else []
+    return Table([Column(heading, text=True), *columns.values()], rows, title, notes)
+
+
+def published_table(found: ComparisonResult) -> Table:
+    """What others published, and how far ours are from it."""
+    methods = found.published
+    ours = column(method.throughput for method in methods)
+    theirs = as_given(method.published for method in methods)
+    rows = [
+        (method.name, *texts, f"{_percent(method.difference)} %")
+        for method, *texts in zip(methods, ours, theirs, strict=True)
+    ]
+    return Table([Column("Method", text=True), *map(Column, ("Samples/s", "Published", "Difference"))], rows)
 
 
 def result_table(found: ComparisonResult) -> Table | None:
@@ -132,11 +134,11 @@ def result_table(found: ComparisonResult) -> Table | None:
         _words("Method", [method.name for method in methods]),
         _figures("Samples/s", column([method.throughput for method in methods])),
         _figures("Published", as_given([method.published for method in methods])),
-        _figures("Difference, %", [fixed(_hundred(method.difference), 1, sign=True) for method in methods]),
+        _figures("Difference, %", [_percent(method.difference) for method in methods]),
         _figures("Of the best, %", [_share(method.throughput, top) for method in methods]),
         _figures("Predicted, ms", column([row.predicted_s for row in rows], 1e3)),
         _figures("Measured, ms", column([row.measured_s for row in rows], 1e3)),
-        _figures("Error, %", [fixed(_hundred(row.prediction_error), 1, sign=True) for row in rows]),
+        _figures("Error, %", [_percent(row.prediction_error) for row in rows]),
         _figures("Accuracy, %", [fixed(_hundred(row.accuracy), 1) for row in rows]),
         _figures("Loss", [fixed(row.loss, 4) for row in rows]),
         _words("Throughput is", kind if mixed else [None] * len(kind)),
@@ -262,32 +264,6 @@ def filled(table: Table) -> Table | None:
     return replace(table, columns=[table.columns[at] for at in shown], rows=rows)
 
 
-def _linked(
-    found: Sequence[ComparisonResult], names: Sequence[str], places: dict[str, str]
-) -> list[LinkCell]:
-    return [LinkCell(name, f"#{places[each.place.run_id]}") for each, name in zip(found, names, strict=True)]
-
-
-def _throughput(
-    method: MethodResult | None, digits: int, found: ComparisonResult, won: Won
-) -> str | ThroughputCell:
-    if method is None:
-        return NONE
-    published = "" if method.published is None else as_given([method.published])[0]
-    change = "" if method.difference is None else fixed(100 * method.difference, 0, sign=True)
-    if method.row.failed:
-        return ThroughputCell(method.outcome, method.row.error, published=published)
-    return ThroughputCell(
-        fixed(method.throughput, digits),
-        None,
-        method.only_predicted,
-        method.too_large,
-        won(found, method),
-        published,
-        change,
-    )
-
-
 def _share(value: float | None, top: float | None) -> str:
     return NONE if value is None or not top else fixed(100 * value / top, 0)
 
@@ -300,6 +276,10 @@ def _state(method: MethodResult) -> str | OutcomeCell:
 
 def _link(text: str, address: str | None) -> LinkCell | None:
     return None if address is None else LinkCell(text, address)
+
+
+def _percent(fraction: float | None) -> str:
+    return fixed(_hundred(fraction), 1, sign=True)
 
 
 def _hundred(fraction: float | None) -> float | None:

@@ -7,7 +7,7 @@ below one another; why a method failed, and what marks mean, stands below the ta
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -94,8 +94,12 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
     return table
 
 
-def markdown(rows: Sequence[ComparisonRow]) -> str:
-    """The same as a GitHub table, every figure in a column of its own but the devices' in one."""
+def markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> str:
+    """The same as a GitHub table, every figure in a column of its own but the devices' in one.
+
+    Args:
+        escape: of names and reasons what Markdown would read as markup; bars are escaped in any case.
+    """
     figures = (
         "Objective ms", "Gap %", "Solve s", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
         "Accuracy %",
@@ -108,9 +112,10 @@ def markdown(rows: Sequence[ComparisonRow]) -> str:
     ]
     cells = []
     for row in rows:
-        last = f"**failed:** {row.error}" if row.error is not None else "; ".join(_device_sentences(row))
+        devices = "; ".join(_device_sentence(row, device, escape(device)) for device in row.devices)
+        last = devices if row.error is None else f"**failed:** {escape(row.error)}"
         solver = [_ms(row.objective_s), _percent(row.gap), _number(row.solve_s, 2)]
-        cells.append([row.method, _status(row), *solver, *_figures(row), last])
+        cells.append([escape(row.method), escape(_status(row)), *solver, *_figures(row), last])
     legend = [f"\n{line}" for line in _legend(rows)]
     return "\n".join([Table(columns, cells).markdown(), *legend]) + "\n"
 
@@ -171,9 +176,9 @@ def _device_figures(row: ComparisonRow, device: str) -> list[str]:
     return [device, str(row.nodes.get(device, _NONE)), *peaks, _mib(limit)]
 
 
-def _device_sentences(row: ComparisonRow) -> list[str]:
-    figures = [_device_figures(row, device) for device in row.devices]
-    return [f"{device}: {nodes}, {' / '.join(peaks)}" for device, nodes, *peaks in figures]
+def _device_sentence(row: ComparisonRow, device: str, name: str) -> str:
+    _, nodes, *peaks = _device_figures(row, device)
+    return f"{name}: {nodes}, {' / '.join(peaks)}"
 
 
 def _number(value: float | None, digits: int, sign: str = "") -> str:

@@ -332,7 +332,7 @@ def test_the_page_of_what_was_read_names_everything(recorded: Recorded, tmp_path
     report = read_report(recorded.uri, ["report *"])
     page, text = write_report(report, tmp_path / "r.html")
     html = page.read_text()
-    assert 'a &#34;small&#34; &lt;script&gt; net, ünïcode' in html
+    assert "a &#34;small&#34; &lt;script&gt; net, ünïcode" in html
     assert "cpu:1 lacks &lt;5&gt; bytes." in html
     assert "trace.json" in html
     assert "256.0" in html

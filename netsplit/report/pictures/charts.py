@@ -10,7 +10,7 @@ from netsplit.report.pictures.bars import Bar, BarChart, series
 from netsplit.report.pictures.curves import Curve, Plot, curve_chart, point_chart
 from netsplit.report.units import OVER, as_given, column, decimals, fixed
 
-__all__ = ["comparison_charts", "fidelity_chart", "throughput_chart"]
+__all__ = ["comparison_charts", "fidelity_chart", "legend", "throughput_chart"]
 
 BAND = 0.1  # of the fidelity picture: within ten per cent
 _MIB = 2.0**20
@@ -79,6 +79,18 @@ def fidelity_chart(report: Report) -> Plot | None:
         return None
     title = f"Predicted against measured iteration, with ±{BAND:.0%}".replace("%", " %")
     return point_chart(title, curves, "measured ms", "predicted ms", BAND)
+
+
+def legend(shown: Sequence[ComparisonResult], capacity: bool = True, published: bool = True) -> list[str]:
+    """Which of pale, solid, track and marks there are."""
+    rows = [method.row for each in shown for method in each.methods]
+    there = {
+        "predicted": any(row.predicted_s is not None for row in rows),
+        "measured": any(row.measured_s is not None or row.throughput is not None for row in rows),
+        "capacity": capacity and any(row.capacity for row in rows),
+        "published": published and any(each.published for each in shown),
+    }
+    return [name for name, is_there in there.items() if is_there]
 
 
 def _iteration(methods: Sequence[MethodResult], colours: dict[str, str]) -> BarChart | None:
