@@ -52,11 +52,11 @@ class CaseRow(NamedTuple):
 class Cases:
     """All comparisons, by case."""
 
-    found: Mapping[str, Comparison]
+    comparisons: Mapping[str, Comparison]
     published: Published = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[CaseRow]:
-        for case, comparison in self.found.items():
+        for case, comparison in self.comparisons.items():
             reached = [row for row in comparison.rows if row.throughput is not None]
             most = max((row.throughput or 0.0 for row in reached if not row.overfull), default=None)
             for row in comparison.rows:
@@ -100,7 +100,7 @@ class Cases:
 
     def _table(self, title: str = "", quote: str = "") -> Table:
         rows = [
-            [f"{quote}{method}{quote}", *(_text(self.of(method).get(case)) for case in self.found)]
+            [f"{quote}{method}{quote}", *(_text(self.of(method).get(case)) for case in self.comparisons)]
             for method in self.methods
         ]
         legend = ["* the most of a case"] if any(cell.best for cell in self) else []
@@ -108,7 +108,7 @@ class Cases:
         known = any(cell.published is not None and cell.difference is not None for cell in self)
         legend += ["in brackets what was published, and the difference"] if known else []
         notes = ["; ".join(legend)] if legend else []
-        return Table([Column("samples/s", text=True), *map(Column, self.found)], rows, title, notes)
+        return Table([Column("samples/s", text=True), *map(Column, self.comparisons)], rows, title, notes)
 
 
 def published_tags(figures: Mapping[str, float]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def cases_figure(cases: Cases, path: str | Path) -> Figure:
 
     A bar is pale, and its figure marked, where the method does not fit its devices.
     """
-    methods, names = cases.methods, list(cases.found)
+    methods, names = cases.methods, list(cases.comparisons)
     colours = colours_of(methods)
     figure = new_figure(max(7.0, 1.6 * len(names) + 0.25 * len(names) * len(methods)), 5)
     axes = figure.subplots()
@@ -154,14 +154,14 @@ def _entries(cases: Cases) -> list[Artist]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    found: list[Artist] = [
+    entries: list[Artist] = [
         Patch(color=colour, label=method) for method, colour in colours_of(cases.methods).items()
     ]
     if any(cell.published is not None for cell in cases):
-        found.append(Line2D([], [], color="black", lw=1.6, label="published"))
+        entries.append(Line2D([], [], color="black", lw=1.6, label="published"))
     if any(cell.row.overfull for cell in cases):
-        found.append(Patch(color=tint("#777777"), label=f"{OVER} {LEGEND[OVER]}"))
-    return found
+        entries.append(Patch(color=tint("#777777"), label=f"{OVER} {LEGEND[OVER]}"))
+    return entries
 
 
 def _text(cell: CaseRow | None) -> str:

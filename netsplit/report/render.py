@@ -14,12 +14,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from netsplit.report import tables
+from netsplit.report import tables, units
 from netsplit.report.data import facts
 from netsplit.report.data.results import ComparisonResult, Report
 from netsplit.report.pictures import axes, bars, charts, curves
 from netsplit.report.text import clean, link_to, pieces
-from netsplit.report.units import OVER, moment
 from netsplit.tables import Table
 from netsplit.tracking.table import markdown
 
@@ -37,7 +36,7 @@ def html_page(report: Report, folder: Path) -> str:
         report=report,
         folder=folder,
         colours={name: bars.series(index) for index, name in enumerate(report.methods)},
-        places={found.place.run_id: f"c{number}" for number, found in enumerate(report.comparisons, 1)},
+        places={each.place.run_id: f"c{number}" for number, each in enumerate(report.comparisons, 1)},
     )
 
 
@@ -66,16 +65,17 @@ def _escaped(text: str) -> str:
 
 
 def _environment(**given: Any) -> Environment:
-    found = Environment(
-        loader=PackageLoader("netsplit.report"),
+    loader = PackageLoader("netsplit.report")
+    environment = Environment(
+        loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         **given,
     )
-    found.globals |= {"OVER": OVER, "facts": facts, "link_to": link_to, "moment": moment, "tables": tables}
-    return found
+    environment.globals |= {"facts": facts, "link_to": link_to, "tables": tables, "units": units}
+    return environment
 
 
 def _table_lines(table: Table) -> Markup:

@@ -66,7 +66,7 @@ Cells = Sequence[str | LinkCell | OutcomeCell | ThroughputCell | None]
 
 
 def cross_table(
-    found: Sequence[ComparisonResult],
+    comparisons: Sequence[ComparisonResult],
     heading: str,
     names: Iterable[str],
     places: Mapping[str, str] | None = None,
@@ -84,20 +84,20 @@ def cross_table(
     """
     won = ComparisonResult.won_by if group is None else group.won_by
     among = "all" if group is not None and group.is_sweep else "its row"
-    results = [method for each in found for method in each.methods]
+    results = [method for each in comparisons for method in each.methods]
     digits = decimals(method.throughput for method in results)
     columns = {method.name: Column(method.name) for method in results}
     rows: list[Cells] = []
-    for name, each in zip(names, found, strict=True):
+    for name, each in zip(names, comparisons, strict=True):
         cells: dict[str, str | ThroughputCell] = dict.fromkeys(columns, NONE)
         for method in each.methods:
             text = method.outcome if method.row.failed else fixed(method.throughput, digits)
             cells[method.name] = ThroughputCell(method, text, won(each, method))
         first = LinkCell(name, f"#{places[each.place.run_id]}") if places is not None else name
         rows.append([first, *cells.values()])
-    contested = any(won(each, method) for each in found for method in each.methods)
+    contested = any(won(each, method) for each in comparisons for method in each.methods)
     large = any(method.too_large and not method.row.failed for method in results)
-    known = any(each.published for each in found)
+    known = any(each.published for each in comparisons)
     kinds = {
         f"★ the fastest of {among}": contested,
         f"{OVER} beyond a device's capacity": large,
@@ -110,9 +110,9 @@ def cross_table(
     return Table([Column(heading, text=True), *columns.values()], rows, title, notes)
 
 
-def published_table(found: ComparisonResult) -> Table:
+def published_table(comparison: ComparisonResult) -> Table:
     """What others published, and how far ours are from it."""
-    methods = found.published
+    methods = comparison.published
     ours = column(method.throughput for method in methods)
     theirs = as_given(method.published for method in methods)
     rows = [
@@ -122,12 +122,12 @@ def published_table(found: ComparisonResult) -> Table:
     return Table([Column("Method", text=True), *map(Column, ("Samples/s", "Published", "Difference"))], rows)
 
 
-def result_table(found: ComparisonResult) -> Table | None:
+def result_table(comparison: ComparisonResult) -> Table | None:
     """None where every method failed: the reasons say it."""
-    if len(found.failed) == len(found.methods):
+    if len(comparison.failed) == len(comparison.methods):
         return None
-    methods, rows = found.methods, [method.row for method in found.methods]
-    top = found.best.throughput if found.best and found.contested else None
+    methods, rows = comparison.methods, [method.row for method in comparison.methods]
+    top = comparison.best.throughput if comparison.best and comparison.contested else None
     kind = ["predicted" if method.only_predicted else "" for method in methods]
     mixed = len(set(kind)) > 1
     columns = [
@@ -144,11 +144,11 @@ def result_table(found: ComparisonResult) -> Table | None:
         _words("Throughput is", kind if mixed else [None] * len(kind)),
         _words("State", [_state(method) for method in methods]),
     ]
-    return _table("Results", columns, [at for at, method in enumerate(methods) if found.won_by(method)])
+    return _table("Results", columns, [at for at, method in enumerate(methods) if comparison.won_by(method)])
 
 
-def solver_table(found: ComparisonResult) -> Table | None:
-    methods = [method for method in found.methods if not method.row.failed or method.row.solve_s is not None]
+def solver_table(comparison: ComparisonResult) -> Table | None:
+    methods = [each for each in comparison.methods if not each.row.failed or each.row.solve_s is not None]
     rows = [method.row for method in methods]
     times = column([*(row.objective_s for row in rows), *(method.bound_s for method in methods)], 1e3)
     columns = [
@@ -163,9 +163,10 @@ def solver_table(found: ComparisonResult) -> Table | None:
     return _table("Decisions", columns)
 
 
-def memory_table(found: ComparisonResult) -> Table | None:
+def memory_table(comparison: ComparisonResult) -> Table | None:
     """A row for each method and device."""
-    pairs = [(method, device) for method in found.methods if not method.row.failed for device in method.peaks]
+    decided = [method for method in comparison.methods if not method.row.failed]
+    pairs = [(method, device) for method in decided for device in method.peaks]
     if not pairs:
         return None
     predicted = [method.row.predicted_peak.get(device) for method, device in pairs]
@@ -188,11 +189,11 @@ def memory_table(found: ComparisonResult) -> Table | None:
     return _table("Peak memory of each device", columns)
 
 
-def epoch_table(found: ComparisonResult) -> Table | None:
+def epoch_table(comparison: ComparisonResult) -> Table | None:
     """A row for each method and epoch."""
     rows = [
         (method.name, epoch, elapsed)
-        for method in found.methods
+        for method in comparison.methods
         for epoch, elapsed in zip(method.epochs, method.elapsed_s, strict=True)
     ]
     if not rows:
@@ -216,15 +217,15 @@ def study_table(study: StudyRecord) -> Table | None:
     return Table(columns, study.rows, "Results") if columns else None
 
 
-def run_table(found: ComparisonResult, folder: Path) -> Table | None:
+def run_table(comparison: ComparisonResult, folder: Path) -> Table | None:
     """The MLflow runs with links to their files, relative to `folder`."""
-    places = [found.place, *(method.place for method in found.methods)]
-    begun = [found.started, *(method.started for method in found.methods)]
-    seconds = [found.seconds, *(method.seconds for method in found.methods)]
+    places = [comparison.place, *(method.place for method in comparison.methods)]
+    begun = [comparison.started, *(method.started for method in comparison.methods)]
+    seconds = [comparison.seconds, *(method.seconds for method in comparison.methods)]
     columns = [
-        _words("Run", ["the comparison", *(method.name for method in found.methods)]),
+        _words("Run", ["the comparison", *(method.name for method in comparison.methods)]),
         _words("Id in MLflow", [LinkCell(place.run_id, place.page, code=True) for place in places]),
-        _words("State", [found.state.lower(), *map(_state, found.methods)]),
+        _words("State", [comparison.state.lower(), *map(_state, comparison.methods)]),
         _words("Begun", list(map(moment, begun))),
         _figures("Took", list(map(took, seconds))),
         _words("Trace", [_link("trace.json", link_to(place.trace, folder)) for place in places]),

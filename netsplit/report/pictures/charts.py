@@ -18,27 +18,27 @@ _MOST_DEVICES = 32  # bars of one memory picture
 
 
 def comparison_charts(
-    found: ComparisonResult, colours: dict[str, str], throughput: bool = True
+    comparison: ComparisonResult, colours: dict[str, str], throughput: bool = True
 ) -> list[BarChart | Plot]:
     """Whatever there is data for: throughput, iteration time, solvers, training, memory.
 
     Args:
         throughput: it is not shown elsewhere.
     """
-    beside = " / published (difference)" if found.published else ""
+    beside = " / published (difference)" if comparison.published else ""
     charts = [
-        throughput_chart(f"Throughput, samples/s{beside}", found, colours) if throughput else None,
-        _iteration(found.methods, colours),
-        _solvers(found.methods, colours),
-        *_training(found.methods, colours),
-        *_memory(found.methods, colours),
+        throughput_chart(f"Throughput, samples/s{beside}", comparison, colours) if throughput else None,
+        _iteration(comparison.methods, colours),
+        _solvers(comparison.methods, colours),
+        *_training(comparison.methods, colours),
+        *_memory(comparison.methods, colours),
     ]
     return [chart for chart in charts if chart is not None]
 
 
-def throughput_chart(title: str, found: ComparisonResult, colours: dict[str, str]) -> BarChart | None:
+def throughput_chart(title: str, comparison: ComparisonResult, colours: dict[str, str]) -> BarChart | None:
     """Measured, or else predicted; with a mark where others published a figure."""
-    methods = found.methods
+    methods = comparison.methods
     if all(method.throughput is None for method in methods):
         return None
     texts = column([method.throughput for method in methods])
@@ -51,13 +51,9 @@ def throughput_chart(title: str, found: ComparisonResult, colours: dict[str, str
         if method.difference is not None:
             text += f" / {published} ({fixed(100 * method.difference, 0, sign=True)} %)"
         text = f"{OVER} {text}" if method.too_large else text
-        solid = method.row.throughput
         pale = method.throughput if method.only_predicted else None
-        bars.append(
-            Bar(
-                method.name, text, solid, pale, None, colours[method.name], method.too_large, method.published
-            )
-        )
+        bar = Bar(method.name, text, method.row.throughput, pale, colour=colours[method.name])
+        bars.append(replace(bar, bad=method.too_large, mark=method.published))
     return BarChart(title, bars)
 
 
