@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +178,14 @@ def test_the_page_loads_nothing() -> None:
     assert not re.search(r"@import|url\(|srcset|<(iframe|object|embed)\b", text)
     assert {attrs.get("href") for _, attrs in page.tags} >= {"#c1"}
     assert any(attrs.get("name") == "viewport" for _, attrs in page.tags)
+
+
+def test_an_installed_package_has_every_template() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    (pattern,) = project["tool"]["setuptools"]["package-data"]["netsplit.report"]
+    names = {path.name for path in (root / "netsplit" / "report").glob(pattern)}
+    assert names == set(HTML.list_templates()) > {"page.html.j2", "report.md.j2", "style.css", "sort.js"}
 
 
 def test_files_are_linked_from_where_the_page_is(tmp_path: Path) -> None:
