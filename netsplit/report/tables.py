@@ -255,10 +255,8 @@ def _table(title: str, columns: Sequence[tuple[Column, Cells]], best: Sequence[i
 
 def filled(table: Table) -> Table | None:
     """Without columns of which all cells are empty; None where nothing but the first is left."""
-    shown = [
-        at for at in range(len(table.columns))
-        if at == 0 or any(row[at] not in (None, "", NONE) for row in table.rows)
-    ]  # fmt: skip
+    others = range(1, len(table.columns))
+    shown = [0, *(at for at in others if any(row[at] not in (None, "", NONE) for row in table.rows))]
     if len(shown) < 2:
         return None
     rows = [[row[at] for at in shown] for row in table.rows]
