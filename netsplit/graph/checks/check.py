@@ -34,9 +34,10 @@ from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references
 from netsplit.graph.random_draws.plain_draws import draws
 from netsplit.graph.random_draws.random import DrawKey, run_microbatch
-from netsplit.graph.recording.keep import changed_state, kept, state_of
+from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.recording.state import changed_state, state_of
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.storage import storage_of
