@@ -154,7 +154,7 @@ def is_plain(value: Any) -> bool:
 
 
 def named_outside(function: FunctionType) -> Iterator[tuple[str, Any, str]]:
-    """(dotted name, owner, attribute) of modules, and of libraries' classes and functions, that code names."""
+    """(dotted name, owner, attribute) of modules, and libraries' classes and functions, that code names."""
     names, own = _named(function), function.__globals__
     package = own.get("__package__")
     start = ((key, own.get(key), sys.modules.get(key), sys.modules.get(f"{package}.{key}")) for key in names)
@@ -207,7 +207,8 @@ def _of_object(name: str, value: Any) -> Iterator[Named]:
 
 def _reduced(value: Any) -> tuple[Any, ...]:
     """What pickle would make it of again, where that is the interpreter's matter and none of the user's."""
-    if not _is_reducible(type(value)):
+    kind: Any = type(value)
+    if not _is_reducible(kind):
         return ()
     try:
         with warnings.catch_warnings():

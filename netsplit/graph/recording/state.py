@@ -26,7 +26,10 @@ from torch import Tensor, nn
 from netsplit.graph.recording.reach import INSIDE, SIMPLE, names_in, within
 from netsplit.graph.recording.stand_ins import named_tensors
 
-__all__ = ["Held", "State", "Values", "changed_names", "changed_state", "state_of"]
+__all__ = [
+    "Held", "State", "Values", "changed_names", "changed_state", "equal", "memory_of", "same_values", "shown",
+    "state_of",
+]  # fmt: skip
 
 _INTERNAL = ("training", "_is_full_backward_hook", "_version", "call_super_init", "dump_patches")
 _NUMPY = (np.random.RandomState, np.random.Generator)
@@ -57,14 +60,14 @@ def state_of(model: Any, loss: Any) -> State:
     tensors: dict[str, Held] = {}
     thread = vars(threading.current_thread()).items()
     values |= {f"'{k}' of the current thread": v for k, v in thread if isinstance(v, SIMPLE)}
-    trained = {_storage(tensor) for tensor in named_tensors(model, loss).values()} - {None}
+    trained = {memory_of(tensor) for tensor in named_tensors(model, loss).values()} - {None}
     reached = list(within((("the model", model), ("the loss", loss))))
     counted = _reads_cache_info(value for _, value in reached)
     for name, value in reached:
         if name.startswith("'") and name[1:].partition("'")[0] in _INTERNAL:
             continue
         if isinstance(value, Tensor):
-            if _storage(value) not in trained:
+            if memory_of(value) not in trained:
                 tensors[_free(name, tensors)] = Held(value, _content(value))
             continue
         found = _fingerprint(value)
@@ -83,11 +86,16 @@ def changed_state(before: State, after: State) -> list[str]:
 def changed_names(before: Values, after: Values) -> list[str]:
     names = [*before, *(name for name in after if name not in before)]
     missing = object()
-    found = [name for name in names if not _equal(before.get(name, missing), after.get(name, missing))]
-    return [name.partition(INSIDE)[0].rstrip() for name in found]
+    found = [name for name in names if not equal(before.get(name, missing), after.get(name, missing))]
+    return [shown(name) for name in found]
 
 
-def _equal(a: Any, b: Any) -> bool:
+def shown(name: str) -> str:
+    """Of a value or tensor in a state, for people."""
+    return name.partition(INSIDE)[0]
+
+
+def equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b or (a != a and b != b))
 
 
@@ -105,7 +113,15 @@ def _reads_cache_info(values: Iterator[Any]) -> bool:
     return any("cache_info" in names_in(function.__code__) for function in functions)
 
 
-def _storage(tensor: Tensor) -> int | None:
+def same_values(a: Tensor, b: Tensor) -> bool:
+    try:
+        return a.dtype == b.dtype and torch.equal(a.detach(), b.detach())
+    except RuntimeError:  # layouts that cannot be compared
+        return False
+
+
+def memory_of(tensor: Tensor) -> int | None:
+    """Which memory it lies in; None where that cannot be said."""
     try:
         return tensor.untyped_storage()._cdata if tensor.numel() else None
     except (RuntimeError, NotImplementedError):  # of another layout, or of nothing yet
@@ -171,4 +187,4 @@ def _digest(array: np.ndarray[Any, Any]) -> Any:
         return array.shape
     if array.nbytes > _LARGE:
         array = array.reshape(-1)[:: array.nbytes // _LARGE + 1]
-    return array.dtype.str, array.shape, hashlib.sha1(np.ascontiguousarray(array)).digest()
+    return array.dtype.str, array.shape, hashlib.sha1(np.ascontiguousarray(array).data).digest()
