@@ -69,8 +69,8 @@ class Carried:
                 where = f" (at {quoted(frame)})" if frame else ""
                 return (
                     f"{shown(name)} is another tensor after every step, and the next step needs it{where}, "
-                    "which a captured step cannot follow: register it as a buffer (register_buffer), and write into "
-                    "it in place (copy_), without a gradient"
+                    "which a captured step cannot follow: register it as a buffer (register_buffer), and "
+                    "write into it in place (copy_), without a gradient"
                 )
         for name, held in self.first.tensors.items():
             now = second.tensors.get(name)

@@ -20,7 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from netsplit.graph.recording.reach import attributes, filled, is_plain, named_outside, slots, within
+from netsplit.graph.recording.reach import (
+    CONTAINERS,
+    attributes,
+    filled,
+    is_plain,
+    named_outside,
+    slots,
+    within,
+)
 from netsplit.graph.words import is_users
 
 __all__ = ["kept"]
@@ -98,7 +106,8 @@ def _kept(value: Any) -> Iterator[PutBack]:
     """What puts an object back, if anything has to."""
     if isinstance(value, dict | list | set | deque):
         yield functools.partial(_put_back, value, _copied(value))
-        yield from _kept_attributes(value)
+        if type(value) not in CONTAINERS:
+            yield from _kept_attributes(value)
     elif isinstance(value, bytearray | array):
         yield functools.partial(_items_back, value, value[:])
     elif isinstance(value, nn.Module):

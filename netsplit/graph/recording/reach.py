@@ -14,7 +14,7 @@ import random
 import sys
 import sysconfig
 import warnings
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -41,6 +41,9 @@ __all__ = [
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 INSIDE = "\0"
 """In a name: what follows tells parts of one object apart, and is not for people."""
+
+CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset, deque})
+"""Of exactly these kinds, a container has no attributes."""
 
 _DEPTH, _MOST, _LONG = 12, 20_000, 256
 _CLOSED = (Tensor, CodeType, torch.dtype, torch.device, np.ndarray, torch.Generator, ContextVar)
@@ -102,8 +105,11 @@ def _parts(name: str, value: Any) -> Iterator[Named]:
 
 
 def _of_attributes(name: str, value: Any) -> Iterator[Named]:
+    if type(value) in CONTAINERS:
+        return
+    is_root = name.startswith("the ") and " " not in name[4:]
     for key, item in list((attributes(value) or {}).items())[:_LONG]:
-        yield f"{name}.{key}", item
+        yield f"'{key}' of {name} ({type(value).__name__})" if is_root else f"{name}.{key}", item
     for key in slots(value):
         yield f"{name}.{key}", getattr(value, key)
 
@@ -233,12 +239,16 @@ def _is_reducible(kind: type) -> bool:
 
 def slots(value: Any) -> list[str]:
     """Names of the attributes that an object of a class of the user's has in slots."""
-    kinds = [
-        kind for kind in type(value).__mro__ if "__slots__" in vars(kind) and _own_module(kind.__module__)
-    ]
-    given = [vars(kind)["__slots__"] for kind in kinds]
+    kind: Any = type(value)
+    return [key for key in _slots_of(kind) if hasattr(value, key)]
+
+
+@functools.cache
+def _slots_of(kind: type) -> list[str]:
+    kinds = [each for each in kind.__mro__ if "__slots__" in vars(each) and _own_module(each.__module__)]
+    given = [vars(each)["__slots__"] for each in kinds]
     names = [key for each in given for key in ([each] if isinstance(each, str) else each)]
-    return [key for key in names if key not in ("__dict__", "__weakref__") and hasattr(value, key)]
+    return [key for key in names if key not in ("__dict__", "__weakref__")]
 
 
 def filled(cell: CellType) -> bool:
