@@ -159,12 +159,14 @@ def refuse_first_batch(
 def _others(batch: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
     """Batches whose values are drawn from those of the given one: other counts, largest ones, and signs."""
     generator = torch.Generator().manual_seed(3)
-    for scale, share in ((-1.7, 1.0), (0.6, 0.5)):
+    for scale, low, high in ((-1.7, 0.0, 1.0), (0.6, 0.0, 0.5), (1.3, 0.5, 1.0)):
         found = []
         for tensor in batch:
             values = tensor.detach().reshape(-1).sort().values
-            among = max(1, int(share * len(values)))
-            drawn = values[torch.randint(among, (len(values),), generator=generator).to(values.device)]
+            begin = int(low * len(values))
+            end = max(begin + 1, int(high * len(values)))
+            index = torch.randint(begin, end, (len(values),), generator=generator)
+            drawn = values[index.to(values.device)]
             found.append((drawn * scale if drawn.is_floating_point() else drawn).view(tensor.shape))
         yield tuple(found)
 
