@@ -23,7 +23,16 @@ from torch import Tensor, nn
 
 from netsplit.graph.words import is_users
 
-__all__ = ["SIMPLE", "attributes", "filled", "slots", "within"]
+__all__ = [
+    "SIMPLE",
+    "attributes",
+    "filled",
+    "is_own_file",
+    "is_own_module",
+    "names_in",
+    "slots",
+    "within",
+]
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _DEPTH, _MOST = 12, 20_000
@@ -179,3 +188,6 @@ def _own_module(name: str) -> bool:
     if file is None:
         return name == "__main__" or (module is None and name != "builtins")
     return _own(file)
+
+
+names_in, is_own_file, is_own_module = _names, _own, _own_module
