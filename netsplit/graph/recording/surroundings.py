@@ -23,7 +23,15 @@ import torch
 from torch import nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.recording.reach import SIMPLE, attributes, is_own_file, is_own_module, names_in, within
+from netsplit.graph.recording.reach import (
+    SIMPLE,
+    attributes,
+    is_own_file,
+    is_own_module,
+    names_in,
+    slots,
+    within,
+)
 from netsplit.graph.recording.settings import settings, take_settings
 from netsplit.graph.words import line_of
 
@@ -71,7 +79,7 @@ class Surroundings:
             ) from error
         for place, value in pairs:
             home = place.home()
-            if vars(home).get(place.key) is not value:
+            if not _becomes(vars(home).get(place.key), value):
                 setattr(home, place.key, value)
         for place, told in self.unsent.items():
             if _told(vars(place.home()).get(place.key)) != told:
@@ -96,6 +104,27 @@ def surroundings_of(roots: Iterable[Any]) -> Surroundings:
     for space in _TORCH if reached else ():
         found |= _replaced(space)
     return _packed(found)
+
+
+def _becomes(here: Any, value: Any) -> bool:
+    """Whether an object can be what was sent and stay itself: others may hold it, and ask by ``is``."""
+    if here is value:
+        return True
+    if type(here) is not type(value):
+        return False
+    if isinstance(here, SIMPLE):
+        return bool(here == value)
+    if isinstance(here, dict | set):
+        here.clear()
+        here.update(value)
+    elif isinstance(here, list):
+        here[:] = value
+    elif is_own_module(type(here).__module__) and attributes(here) is not None and not slots(here):
+        vars(here).clear()
+        vars(here).update(vars(value))
+    else:
+        return type(here) is object
+    return True
 
 
 def _around(function: FunctionType) -> dict[_Place, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 SCALE = 1.0
 OPTIONS = {"k": 1.0}
+NONE = object()
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {}
 LOCKED: dict[str, Any] = {"lock": threading.Lock(), "k": 1.0}
 
@@ -28,8 +29,8 @@ class Factor(torch.autograd.Function):
 
 
 class Whole(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return ACTS["act"](x) * OPTIONS["k"]
+    def forward(self, x: Tensor, by: Any = NONE) -> Tensor:
+        return ACTS["act"](x) * (OPTIONS["k"] if by is NONE else by)
 
 
 class Locked(nn.Module):
