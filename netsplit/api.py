@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.session import Session
 from netsplit.graph.batches.calls import Loss
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
@@ -39,6 +39,7 @@ def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
     return local_cluster(f"cpu{workers}", devices)
 
 
+@told_plainly
 def parallelize(
     model: nn.Module,
     loss: Loss | None,

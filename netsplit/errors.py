@@ -1,5 +1,13 @@
 """Errors a user can cause; each message is one sentence: what is wrong, where, what to do."""
 
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
 __all__ = [
     "CaptureError",
     "ConfigError",
@@ -7,7 +15,13 @@ __all__ = [
     "InfeasibleError",
     "NetSplitError",
     "WorkerError",
+    "told_plainly",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OTHERS = (str(Path(__file__).parent), *(sysconfig.get_paths()[key] for key in ("stdlib", "purelib")), "<")
 
 
 class NetSplitError(ValueError):
@@ -32,3 +46,30 @@ class DeadlockError(NetSplitError):
 
 class WorkerError(NetSplitError):
     """A worker process that died, raised, or hung."""
+
+
+def told_plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """Its `NetSplitError`s come with one traceback; a second only of what the user's own code raised."""
+
+    @wraps(function)
+    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except NetSplitError as error:
+            raise error from _of_users(error)
+
+    return told
+
+
+def _of_users(error: BaseException) -> BaseException | None:
+    """What led to an error and was raised by a line of the user's own."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is None or isinstance(cause, NetSplitError):
+        return None if cause is None else _of_users(cause)
+    trace = cause.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_OTHERS):
+        cause.__suppress_context__ = True  # the same, of an attempt before
+        return cause
+    return _of_users(cause)

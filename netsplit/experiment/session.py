@@ -44,6 +44,7 @@ from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.tell import tell
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -228,7 +229,6 @@ class Session:
             if not self.spec.external:
                 log.info("starting %d workers for cluster '%s'", len(self.spec.devices), self.spec.name)
             self._pool = WorkerPool(self.spec, self.folder)
-            self._pool.call(_set_default_dtype, str(torch.get_default_dtype()).removeprefix("torch."))
         return self._pool
 
     @property
@@ -345,6 +345,7 @@ class Session:
         copies = {k: values[k].detach() for k in graph.initializers}
         task = Calibration(replace(graph, output_spec=None), batch, copies, optimizer, in_flight)
         cache = ProfileCache(self.profile_cache, self.refresh)
+        tell(self.pool, [graph], optimizer)
         return calibrate(task, self.pool, self.cluster, cache)
 
 
@@ -377,11 +378,6 @@ def _warn_of_overflow(method: str, predicted: Timeline, cluster: Cluster) -> Non
                 "%s: %s is predicted to need %.1f MiB more than its capacity at its peak, though the static "
                 "count fits", method, device.name, over / 2**20,
             )  # fmt: skip
-
-
-def _set_default_dtype(worker: Worker, name: str) -> None:
-    """As it is here: operators that make tensors go by it."""
-    torch.set_default_dtype(getattr(torch, name))
 
 
 def _probe(worker: Worker) -> LinkSamples:

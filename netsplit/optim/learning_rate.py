@@ -6,6 +6,7 @@ import inspect
 import pickle
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 from torch.optim import Optimizer
@@ -13,14 +14,16 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, R
 
 from netsplit.errors import ConfigError
 from netsplit.optim.factories import called, check_settings
+from netsplit.optim.guarded import ReadsValues, guard
 from netsplit.optim.optimizers import ForModel, make_optimizer
+from netsplit.optim.words import where_of
 
 __all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
 
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 ALL = "all"
-_TRIED = 3  # steps, before training
+_TRIED, _FURTHER = 3, 12  # steps before training; one that ends in between may be meant for so few
 
 
 class LearningRate:
@@ -82,15 +85,24 @@ class LearningRate:
 
         Raises:
             ConfigError: it makes no scheduler, or one that is of another optimiser, cannot be stepped, or not
-                saved.
+                saved, or goes by values of parameters, of which every device has others.
         """
         try:
-            own = make_optimizer(optimizer, {}).optimizer
-            made = self.of(own)
-            self._check_made(made, own)
+            own = make_optimizer(optimizer, {})
+            guard(own, optimizer)
+            made = self.of(own.optimizer)
+            self._check_made(made, own.optimizer)
             for _ in range(_TRIED):
                 step(made, 1.0)
             pickle.dumps(made.state_dict())
+            with suppress(ConfigError):
+                for _ in range(_TRIED, _FURTHER):
+                    step(made, 1.0)
+        except ReadsValues as error:
+            raise ConfigError(
+                f"scheduler goes by {error}{where_of(error)}, and every device has only its own: let it go "
+                "by the number of steps, or set parallel.learning_rate in the training loop."
+            ) from None
         except ConfigError:
             raise
         except Exception as error:  # of a function that may do anything

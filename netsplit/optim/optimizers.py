@@ -12,16 +12,18 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
+from netsplit.optim.attributes import sendable_attributes
 from netsplit.optim.factories import called, check_settings
+from netsplit.optim.words import where_of
 
 __all__ = [
     "MOMENTUM",
@@ -120,10 +122,14 @@ class ParameterGroups:
 
 @dataclass(frozen=True)
 class ForModel:
-    """A factory with the trainable parameters of the model that it is for, in the model's own order."""
+    """A factory with the trainable parameters of the model that it is for, in the model's own order.
+
+    `attributes` are those that people gave them in Python, by which a factory may go.
+    """
 
     factory: OptimizerFactory
     parameters: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __call__(self, parameters: Any) -> torch.optim.Optimizer:
         return self.factory(parameters)
@@ -147,10 +153,14 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
     found: dict[int, tuple[str, nn.Parameter]] = {}
     for prefix, module in (("", model), ("loss.", loss)):
         if isinstance(module, nn.Module):
-            for name, parameter in module.named_parameters():
-                found.setdefault(id(parameter), (prefix + name, parameter))
+            names = {id(p): name for name, p in nn.Module.named_parameters(module)}
+            for parameter in module.parameters():  # which the model may have in an order of its own
+                if id(parameter) in names:
+                    found.setdefault(id(parameter), (prefix + names[id(parameter)], parameter))
     trained = [(name, parameter) for name, parameter in found.values() if parameter.requires_grad]
-    return ForModel(factory, {name: (each.dtype, tuple(each.shape)) for name, each in trained})
+    kinds = {name: (each.dtype, tuple(each.shape)) for name, each in trained}
+    attributes = {name: sendable_attributes(name, each) for name, each in trained if vars(each)}
+    return ForModel(factory, kinds, attributes)
 
 
 def make_optimizer(factory: OptimizerFactory, own: Mapping[str, Tensor]) -> Made:
@@ -168,13 +178,35 @@ def make_optimizer(factory: OptimizerFactory, own: Mapping[str, Tensor]) -> Made
     if isinstance(factory, ForModel):
         blanks = {k: _blank(*kind) for k, kind in factory.parameters.items() if k not in own}
         whole = {k: own[k] if k in own else blanks[k] for k in factory.parameters} | whole
+        for k in factory.attributes.keys() & whole.keys():
+            vars(whole[k]).update(factory.attributes[k])
         factory = factory.factory
     names = {id(parameter): name for name, parameter in whole.items()}
-    optimizer = factory(list(whole.items()) if _wants_names(factory) else list(whole.values()))
+    optimizer = _made(factory, whole)
     _check(optimizer, names)
     groups = tuple(tuple(names[id(p)] for p in group["params"]) for group in optimizer.param_groups)
     _keep(optimizer, {id(parameter) for parameter in own.values()})
     return Made(optimizer, groups)
+
+
+def _made(factory: OptimizerFactory, parameters: Mapping[str, Tensor]) -> Any:
+    try:
+        made = factory(list(parameters.items()) if _wants_names(factory) else list(parameters.values()))
+    except (RuntimeError, NotImplementedError) as error:
+        if "meta" not in str(error):
+            raise
+        _refuse_reading(where_of(error))
+    groups = made.param_groups if isinstance(made, torch.optim.Optimizer) else []
+    if any(isinstance(value, Tensor) and value.is_meta for group in groups for value in group.values()):
+        _refuse_reading("")
+    return made
+
+
+def _refuse_reading(where: str) -> NoReturn:
+    raise ConfigError(
+        f"optimizer goes by the values of parameters when it is made{where}, and every device has only its "
+        "own: compute what it needs before, of the model, and give it as numbers or by the parameters' names."
+    )
 
 
 def _blank(dtype: torch.dtype, shape: tuple[int, ...]) -> nn.Parameter:

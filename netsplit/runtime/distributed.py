@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws.random import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal, State, refuse, write
@@ -26,6 +27,7 @@ from netsplit.runtime.recorder import merged
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import ProcessTransport
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.tell import tell
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event, Timeline
 
@@ -72,6 +74,7 @@ class DistributedRuntime:
         self.loaded: list[Program] = [program]  # what the workers have, by number
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         pool.runs({_TRAINING: program})
+        tell(pool, _graphs(program), optimizer, rule)
         followers = {name for each in program.replicas.values() for name in each[1:]}
         pool.call_each(
             _load,
@@ -230,6 +233,7 @@ class DistributedRuntime:
             for device in program.replicas.get(home, (home,)):
                 new[device][k] = found[k].detach()
         number, light = len(self.loaded), _light(program)
+        tell(self.pool, _graphs(program))
         self.pool.call_each(_add, [(number, light, new[device]) for device in program.devices])
         self.loaded.append(program)
         self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
@@ -246,6 +250,10 @@ class DistributedRuntime:
         found = {key: value for result in results for key, value in result.outputs.items()}
         self.metrics = mean_metrics(program, found)
         return mean_loss(program, found)
+
+
+def _graphs(program: Program) -> list[Graph]:
+    return [graph for graph in (program.graph, program.tail) if graph is not None]
 
 
 def _light(program: Program) -> Program:

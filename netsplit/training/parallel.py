@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.data.dataset import IGNORED
-from netsplit.errors import NetSplitError, WorkerError
+from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
 from netsplit.graph.checks.notice import Notice
 from netsplit.graph.ir import Graph
@@ -76,6 +76,7 @@ class ParallelModel:
         """Samples in one training batch."""
         return samples_of(self.runtime.program)
 
+    @told_plainly
     def train_batch(
         self, inputs: Any, targets: Any = None, *, share: float = 1.0, step: bool = True
     ) -> float:
@@ -106,6 +107,7 @@ class ParallelModel:
         """
         return self.runtime.metrics
 
+    @told_plainly
     def measure_batch(
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
@@ -113,6 +115,7 @@ class ParallelModel:
         batch = self.programs.batch(inputs, targets)
         return self._open().measure(batch, None, bytes_too, share=share, step=step)
 
+    @told_plainly
     def predict(self, inputs: Any) -> Any:
         """The model's output in evaluation mode, in the model's own structure, for any number of samples.
 

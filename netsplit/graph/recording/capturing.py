@@ -35,7 +35,7 @@ from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.observe import Kind, Observation, Observed, observe
 from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_in_mode import StandInMode
-from netsplit.graph.recording.stand_ins import named_tensors, refuse_sharing
+from netsplit.graph.recording.stand_ins import named_tensors, refuse_other_parameters, refuse_sharing
 from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
 from netsplit.graph.words import line_of, quoted, where_of
@@ -142,6 +142,7 @@ def _fails_said_to_compile(job: _Job) -> bool:
 
 def _refuse_tensors(model: nn.Module, loss: Any) -> None:
     tensors = named_tensors(model, loss)
+    refuse_other_parameters(model, loss)
     for name, tensor in tensors.items():
         if is_lazy(tensor):
             raise CaptureError(

@@ -31,6 +31,8 @@ __all__ = [
     "SIMPLE",
     "attributes",
     "filled",
+    "is_own_file",
+    "is_own_module",
     "is_plain",
     "named_outside",
     "names_in",
@@ -127,14 +129,14 @@ def _of_module(name: str, module: nn.Module) -> Iterator[Named]:
 
 def _of_class(kind: type) -> Iterator[Named]:
     for each in kind.__mro__:
-        if _own_module(each.__module__):
+        if is_own_module(each.__module__):
             for key, value in vars(each).items():
                 if not key.startswith("__") or isinstance(value, FunctionType):
                     yield f"'{key}' of class {each.__name__}", value
 
 
 def _of_function(function: FunctionType) -> Iterator[Named]:
-    if not _own(function.__code__.co_filename):
+    if not is_own_file(function.__code__.co_filename):
         return
     where = function.__name__
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -150,7 +152,7 @@ def _of_function(function: FunctionType) -> Iterator[Named]:
     for path, owner, key in named_outside(function):
         if key in vars(owner):
             value = vars(owner)[key]
-            if is_plain(value) or (isinstance(owner, ModuleType) and _own_module(owner.__name__)):
+            if is_plain(value) or (isinstance(owner, ModuleType) and is_own_module(owner.__name__)):
                 yield f"'{key}' of {path}", value
 
 
@@ -179,8 +181,8 @@ def named_outside(function: FunctionType) -> Iterator[tuple[str, Any, str]]:
 
 def _is_outside(value: Any) -> bool:
     if isinstance(value, FunctionType):
-        return not _own(value.__code__.co_filename)
-    return isinstance(value, ModuleType) or (isinstance(value, type) and not _own_module(value.__module__))
+        return not is_own_file(value.__code__.co_filename)
+    return isinstance(value, ModuleType) or (isinstance(value, type) and not is_own_module(value.__module__))
 
 
 def _named(function: FunctionType) -> dict[str, None]:
@@ -207,7 +209,7 @@ def _of_object(name: str, value: Any) -> Iterator[Named]:
     yield from _of_attributes(name, value)
     for i, part in enumerate(_reduced(value)):
         yield f"{name}{INSIDE}{i}", part
-    if _own_module(type(value).__module__):
+    if is_own_module(type(value).__module__):
         yield name, type(value)
 
 
@@ -233,7 +235,7 @@ def _is_reducible(kind: type) -> bool:
         method = getattr(kind, name, None)
         if method is not None and method is not getattr(object, name, None):
             file = method.__code__.co_filename if isinstance(method, FunctionType) else _STDLIB
-            return file.startswith((_STDLIB, "<frozen")) and not _own(file)
+            return file.startswith((_STDLIB, "<frozen")) and not is_own_file(file)
     return issubclass(kind, BuiltinFunctionType)
 
 
@@ -245,7 +247,7 @@ def slots(value: Any) -> list[str]:
 
 @functools.cache
 def _slots_of(kind: type) -> list[str]:
-    kinds = [each for each in kind.__mro__ if "__slots__" in vars(each) and _own_module(each.__module__)]
+    kinds = [each for each in kind.__mro__ if "__slots__" in vars(each) and is_own_module(each.__module__)]
     given = [vars(each)["__slots__"] for each in kinds]
     names = [key for each in given for key in ([each] if isinstance(each, str) else each)]
     return [key for key in names if key not in ("__dict__", "__weakref__")]
@@ -270,15 +272,15 @@ def names_in(code: CodeType) -> Iterator[str]:
             yield constant
 
 
-def _own(file: str) -> bool:
+def is_own_file(file: str) -> bool:
     return is_users(file) and not file.startswith(_INSTALLED)
 
 
-def _own_module(name: str) -> bool:
+def is_own_module(name: str) -> bool:
     """Whether a module is code of the user's, by its file; one without a file is a script or a notebook."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if file is None:
         made = module is None or getattr(module, "__spec__", None) is None
         return name == "__main__" or (made and name != "builtins")
-    return _own(file)
+    return is_own_file(file)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from netsplit.errors import CaptureError
 from netsplit.graph.ir import Initializer
 
-__all__ = ["StandIns", "attribute_tensors", "named_tensors", "refuse_sharing"]
+__all__ = ["StandIns", "attribute_tensors", "named_tensors", "refuse_other_parameters", "refuse_sharing"]
 
 
 def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
@@ -27,8 +27,8 @@ def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
     for module in (model, loss):
         if isinstance(module, nn.Module):
             prefix = _free_prefix(found) if module is loss else ""
-            for named in (module.named_parameters, module.named_buffers):
-                found |= {prefix + name: tensor for name, tensor in named(remove_duplicate=False)}
+            for named in (nn.Module.named_parameters, nn.Module.named_buffers):  # a model may have others
+                found |= {prefix + name: tensor for name, tensor in named(module, remove_duplicate=False)}
     return found
 
 
@@ -130,6 +130,35 @@ class StandIns:
         if own is not None and f"attribute {own}" not in self.fake:
             return f"attribute {own}"
         return f"{self.prefix}constant {_digest(tensor)}"
+
+
+def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
+    """Refuse a model whose own ``parameters()`` gives an optimiser less, or more, than its modules have.
+
+    Raises:
+        CaptureError: names the first parameter that is missing.
+    """
+    for module in (model, loss):
+        if isinstance(module, nn.Module):
+            own = {id(p): name for name, p in nn.Module.named_parameters(module) if p.requires_grad}
+            given = {id(p) for p in module.parameters() if p.requires_grad}
+            method = "named_parameters" if "named_parameters" in _overridden(module) else "parameters"
+            says = f"{method}() of {type(module).__name__}, which is its own,"
+            left = [name for key, name in own.items() if key not in given]
+            if left:
+                raise CaptureError(
+                    f"{says} leaves out '{left[0]}', which requires a gradient and which an optimiser would "
+                    "not train: call requires_grad_(False) on what is not to be trained."
+                )
+            if given - own.keys():
+                raise CaptureError(
+                    f"{says} gives a parameter that none of its modules has: register it as an nn.Parameter."
+                )
+
+
+def _overridden(module: nn.Module) -> set[str]:
+    names = ("parameters", "named_parameters")
+    return {k for k in names if getattr(type(module), k) is not getattr(nn.Module, k) or k in vars(module)}
 
 
 def refuse_sharing(tensors: dict[str, Tensor]) -> None:

@@ -97,6 +97,9 @@ class ModuleCall:
         self.names = tuple(names)
         self.structure = structure
         self.writes = writes
+        known = named_tensors(module)
+        # Kept here as well: torch's copies of a parameter are without them.
+        self.attributes = tuple(dict(vars(known[each[0]])) for each in self.names)
         self.__name__ = type(module).__name__
 
     def is_of(self, module: nn.Module) -> bool:
@@ -107,6 +110,8 @@ class ModuleCall:
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         own, given = tensors[: len(self.names)], tensors[len(self.names) :]
         args, kwargs = self.structure.build(given)
+        for tensor, attributes in zip(own, self.attributes, strict=True):
+            vars(tensor).update(attributes)
         self._hold(own)
         result = self.module(*args, **kwargs)
         self._take_assigned(own)
@@ -157,12 +162,17 @@ def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
 def skeleton_of(module: nn.Module) -> nn.Module:
     """A copy of a module, its Python state included, whose parameters and buffers have no data.
 
+    Attributes that people gave those in Python are copied, too.
+
     Raises:
         Exception: whatever `copy.deepcopy` raises on a module that cannot be copied.
     """
     memo: dict[int, Any] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
+    tensors = list(named_tensors(module).values())
+    for tensor in tensors:
         memo[id(tensor)] = _empty(tensor)
+    for tensor in tensors:
+        vars(memo[id(tensor)]).update(copy.deepcopy(vars(tensor), memo))
     return copy.deepcopy(module, memo)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import ceil, prod
 from statistics import median
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
+from netsplit.graph.words import line_of, where_of
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
@@ -24,7 +26,8 @@ __all__ = [
 
 DUMMY_SIZES = (7, 5, 3, 2)  # no optimiser keeps anything else of such a shape
 SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
-TRIED = 5  # steps that tell whether parameters are stepped on their own
+_OWN = ("state", "param_groups", "defaults")  # of every optimiser
+TRIED = 12  # steps that tell whether parameters are stepped on their own
 
 
 def optimizer_alpha(factory: OptimizerFactory) -> int:
@@ -111,7 +114,7 @@ def _with_dummies(factory: OptimizerFactory) -> tuple[ForModel, list[str]]:
         name: (torch.float32, DUMMY_SIZES[: len(shapes[name])] if len(shapes[name]) != 1 else (35,))
         for name in chosen
     }
-    return ForModel(factory.factory, {**factory.parameters, **small}), chosen
+    return replace(factory, parameters={**factory.parameters, **small}), chosen
 
 
 def _check_alone(factory: ForModel) -> None:
@@ -150,7 +153,7 @@ def _moved(factory: ForModel, pair: Sequence[str], names: Sequence[str]) -> dict
         for _ in range(TRIED):
             for name, parameter in own.items():
                 parameter.grad = drawn(name) * 10.0 ** pair.index(name)
-            optimizer.step()
+            _stepped(optimizer)
     return {name: parameter.detach() - before[name] for name, parameter in own.items()}
 
 
@@ -230,6 +233,10 @@ def accumulate_seconds_per_byte(
 
 def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
     _give_gradients(parameters)
+    _stepped(optimizer)
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> None:
     try:
         optimizer.step()
     except TypeError as error:
@@ -237,6 +244,20 @@ def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> Non
             f"optimizer {type(optimizer).__name__} cannot take a step without a closure ({error}): "
             "choose one that steps on gradients alone, such as torch.optim.SGD or torch.optim.Adam."
         ) from error
+    except RuntimeError as error:
+        kept = [key for key, value in vars(optimizer).items() if key not in _OWN and _is_of_others(value)]
+        if not kept:
+            raise
+        raise ConfigError(
+            f"optimizer {type(optimizer).__name__} keeps tensors of all parameters in '{kept[0]}', and its "
+            f"step on those of one device fails{where_of(error)} ({line_of(error)}): keep what belongs to a "
+            "parameter in self.state[parameter], which is where the parameter is."
+        ) from error
+
+
+def _is_of_others(value: Any) -> bool:
+    """Whether it has tensors of parameters that are on other devices."""
+    return any(tensor.is_meta for tensor in _tensors(value))
 
 
 def _give_gradients(parameters: Sequence[Tensor]) -> None:

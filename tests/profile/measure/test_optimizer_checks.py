@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -60,6 +61,30 @@ class Noisy(optim.SGD):
                 p.data.add_(torch.randn_like(p))
 
 
+class LateNorm(optim.SGD):
+    """Clips by the norm of all from its seventh step on."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps > 6:
+            nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.1)
+        super().step(closure)
+
+
+class Lookahead(optim.SGD):
+    """Keeps slow weights in a list beside the groups."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.slow = [p.detach().clone() for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for p, slow in zip(self.param_groups[0]["params"], self.slow, strict=False):
+            p.copy_(slow.add_(p - slow, alpha=0.5))
+
+
 def misspelt(parameters: Any) -> optim.Optimizer:
     return optim.SGD(parameters, lr=0.1, momentun=0.9)  # type: ignore[call-arg]
 
@@ -88,6 +113,19 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "matrices only": (partial(optim.Muon, lr=0.1), "only supports 2D parameters"),
     "a norm of all": (partial(NormCoupled, lr=0.1), "NormCoupled steps on a parameter otherwise when others"),
     "a distance of all": (partial(Distance, lr=0.1), "Distance steps on a parameter otherwise when others"),
+    "a norm of all, later": (LateNorm, "LateNorm steps on a parameter otherwise when others"),
+    "tensors by position": (
+        Lookahead,
+        r"Lookahead keeps tensors of all parameters in 'slow'.*at .*optimizer_checks.py:\d+ .*self.state",
+    ),
+    "values": (
+        lambda ps: optim.SGD(ps, lr=0.1 / float(sum(p.detach().norm() for p in ps))),
+        "goes by the values of parameters when it is made at .*test_optimizer_checks.py",
+    ),
+    "values in a tensor": (
+        lambda ps: optim.SGD(ps, lr=sum(p.detach().norm() for p in ps)),
+        "goes by the values of parameters when it is made",
+    ),
     "noise": (partial(Noisy, lr=0.1), "Noisy steps on a parameter otherwise when others"),
     "a bad value": (partial(optim.AdamW, lr=-1.0), "Invalid learning rate: -1.0"),
     "a bad setting": (misspelt, "momentun"),
@@ -146,6 +184,34 @@ def test_frozen_parameters_are_not_given_and_tied_ones_once() -> None:
     ]  # fmt: skip
 
 
+def by_attribute(parameters: list[Any]) -> optim.Optimizer:
+    plain = [p for p in parameters if not getattr(p, "no_decay", False)]
+    others = [p for p in parameters if getattr(p, "no_decay", False)]
+    return optim.AdamW([{"params": plain}, {"params": others, "weight_decay": 0.0}])
+
+
+def test_a_factory_may_go_by_attributes_of_parameters() -> None:
+    model = Net()
+    for p in (model.norm.weight, model.last.bias):
+        p.no_decay = True  # type: ignore[attr-defined]
+    factory = for_model(by_attribute, model)
+    check_optimizer(factory)
+    own = {"last.bias": nn.Parameter(torch.ones(3))}
+    assert make_optimizer(factory, own).groups[1] == ("norm.weight", "last.bias")
+    assert pickle.loads(pickle.dumps(factory)).attributes == factory.attributes
+
+
+def test_an_attribute_that_cannot_be_sent_is_refused_where_it_is_used() -> None:
+    model = Net()
+    model.last.bias.no_decay = model  # type: ignore[attr-defined]
+    check_optimizer(for_model(partial(optim.SGD, lr=0.1), model))
+    factory = pickle.loads(pickle.dumps(for_model(by_attribute, model)))
+    with pytest.raises(
+        ConfigError, match=r"goes by 'no_decay' of parameter 'last.bias', which cannot be sent"
+    ):
+        check_optimizer(factory)
+
+
 def test_alpha_is_of_the_group_that_keeps_most() -> None:
     groups = [{"match": ["*weight"], "momentum": 0.9}]
     factory = for_model(ParameterGroups(optim.SGD, lr=0.1, groups=groups), MODEL)
@@ -182,6 +248,18 @@ RATES_REFUSED: dict[str, tuple[Any, str]] = {
     "plateau every step": (lr.ReduceLROnPlateau, "goes by the loss of an epoch"),
     "two groups": (lambda o: lr.LambdaLR(o, [lambda i: 1.0] * 2), "Expected 1 lr_lambdas, but got 2"),
     "bad value": (partial(lr.OneCycleLR, max_lr=0.1, total_steps=-1), "scheduler cannot be made of"),
+    "values of parameters": (
+        lambda o: lr.LambdaLR(o, lambda _: float(sum(p.norm() for p in o.param_groups[0]["params"]))),
+        "goes by values of parameters at .*test_optimizer_checks.py",
+    ),
+    "gradients, later": (
+        lambda o: lr.LambdaLR(o, lambda i: 1.0 if i < 8 else float(o.param_groups[0]["params"][0].grad)),
+        "goes by values of parameters",
+    ),
+    "state": (
+        lambda o: lr.LambdaLR(o, lambda i: 1.0 / (1 + len([s for s in o.state.values() if s]))),
+        "goes by the optimiser's state",
+    ),
     "of unknown length": (
         LearningRate(lr.CosineAnnealingLR, T_max="all"),
         "scheduler.T_max is 'all', of a training of unknown length",

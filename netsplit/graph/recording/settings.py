@@ -1,0 +1,74 @@
+"""torch's settings by which results differ, from one process to another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+__all__ = ["settings", "take_settings"]
+
+_FLAGS = (
+    "mkldnn.enabled", "mkldnn.deterministic", "mkldnn.allow_tf32",
+    "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.allow_tf32",
+    "cuda.matmul.allow_tf32", "cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "opt_einsum.enabled", "opt_einsum.strategy",
+)  # fmt: skip
+_CUDA = torch.backends.cuda
+_KINDS = ("flash", "mem_efficient", "math", "cudnn")
+
+
+def settings() -> dict[str, Any]:
+    """As they are here, by names of this module."""
+    found: dict[str, Any] = {name: get() for name, (get, _) in _CALLS.items()}
+    for name in _FLAGS:
+        with suppress(AttributeError, RuntimeError):  # not in this torch, or replaced by a newer setting
+            found[name] = getattr(*_place(name))
+    return found
+
+
+def take_settings(given: dict[str, Any]) -> None:
+    """Set what is another here."""
+    here = settings()
+    for name, value in given.items():
+        if here.get(name) == value:
+            continue
+        if name in _CALLS:
+            _CALLS[name][1](value)
+        elif name in here:
+            setattr(*_place(name), value)
+
+
+def _place(name: str) -> tuple[Any, str]:
+    *path, last = name.split(".")
+    found: Any = torch.backends
+    for part in path:
+        found = getattr(found, part)
+    return found, last
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def _flushes() -> bool:
+    return sys.float_info.min / 2 == 0
+
+
+_CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "deterministic": (_deterministic, lambda v: torch.use_deterministic_algorithms(v[0], warn_only=v[1])),
+    "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "flush": (_flushes, torch.set_flush_denormal),
+    "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    **{
+        kind: (getattr(_CUDA, f"{kind}_sdp_enabled"), getattr(_CUDA, f"enable_{kind}_sdp")) for kind in _KINDS
+    },
+}

@@ -1,0 +1,86 @@
+"""Code that workers run finds what it finds here, though they import modules anew."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import ConfigError
+from netsplit.graph.recording.settings import settings
+from netsplit.graph.recording.surroundings import surroundings_of
+from tests.graph.recording import kept_in_a_module as kept
+
+WORKER = """
+import sys, cloudpickle, torch
+surroundings, payload = cloudpickle.loads(open(sys.argv[1], "rb").read())
+surroundings.take()
+cloudpickle.dump(cloudpickle.loads(payload)(), open(sys.argv[1], "wb"))
+"""
+PAYLOADS = (kept.Factor, kept.Whole(), nn.LayerNorm(2))
+
+
+def elsewhere(function: Any, path: Path) -> Any:
+    """What a function returns in a new process, which was told of this one's surroundings."""
+    path.write_bytes(cloudpickle.dumps((surroundings_of(PAYLOADS), cloudpickle.dumps(function))))
+    subprocess.run(
+        [sys.executable, "-c", WORKER, str(path)], check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    return cloudpickle.loads(path.read_bytes())
+
+
+def results() -> list[Any]:
+    x = torch.ones(2, requires_grad=True)
+    y = kept.Factor.apply(x)
+    y.sum().backward()
+    norm = nn.LayerNorm(2)(torch.tensor([1.0, 2.0]))
+    return [y.tolist(), x.grad.tolist(), kept.Whole()(x).tolist(), norm.tolist(), settings()]
+
+
+def test_globals_classes_libraries_and_settings_are_as_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "SCALE", 2.0)
+    monkeypatch.setattr(kept.Factor, "factor", 4.0)
+    monkeypatch.setitem(kept.OPTIONS, "k", 3.0)
+    monkeypatch.setitem(kept.ACTS, "act", lambda x: x + kept.SCALE)
+    original = nn.LayerNorm.forward
+
+    @functools.wraps(original)
+    def doubled(self: nn.LayerNorm, x: Tensor) -> Tensor:
+        return original(self, x) * 2
+
+    monkeypatch.setattr(nn.LayerNorm, "forward", doubled)
+    before = torch.get_float32_matmul_precision()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_float32_matmul_precision("high")
+    torch.backends.mkldnn.enabled = False
+    try:
+        assert elsewhere(results, tmp_path / "message") == results()
+    finally:
+        torch.backends.mkldnn.enabled = True
+        torch.set_float32_matmul_precision(before)
+        torch.use_deterministic_algorithms(False)
+
+
+def test_only_what_may_differ_is_sent() -> None:
+    found = surroundings_of([kept.Factor])
+    places = [str(place) for place, _ in cloudpickle.loads(found.values)]
+    assert sorted(places) == ["'SCALE' of tests.graph.recording.kept_in_a_module", "'factor' of Factor"]
+    assert not found.unsent
+
+
+def test_what_cannot_be_sent_is_refused_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    surroundings_of([kept.Locked()]).take()
+    monkeypatch.setitem(kept.LOCKED, "k", 3.0)
+    found = surroundings_of([kept.Locked()])
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"'LOCKED' of .*kept_in_a_module has changed since its module"):
+        found.take()
