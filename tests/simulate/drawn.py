@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.objectives import SimulatedIteration
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program
@@ -125,7 +126,7 @@ def programs(
             costs, contention={"slow": 1 + rng.random()}, copy_s_per_byte={"fast": rng.random() / 20}
         )
     cluster = Cluster("drawn", devices, links)
-    problem = Problem(graph, costs, cluster, objective="simulated")
+    problem = Problem(graph, costs, cluster, objective=SimulatedIteration())
     placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
     program = compile_program(
         graph, device_of, priority, cluster, schedule, replicas=replicas,

@@ -8,6 +8,8 @@ from typing import Any
 
 from netsplit.partition.base import Status
 from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.objectives import MaxLoad
+from netsplit.partition.partitioner import Choice
 
 __all__ = ["MaxLoadAnswer", "answer_of"]
 
@@ -28,6 +30,18 @@ class MaxLoadAnswer:
     def gap(self) -> float:
         """(value - bound) / value."""
         return (self.value_s - self.bound_s) / self.value_s if self.value_s > 0 else 0.0
+
+    def choice(self, instance: Instance) -> Choice:
+        """The same for a `Partitioner`."""
+        return Choice(
+            instance.decode(self.where),
+            status=self.status,
+            engine=self.engine,
+            objective_s=self.value_s,
+            bound_s=self.bound_s,
+            bound_for=MaxLoad.bound_key,
+            notes=self.notes,
+        )
 
 
 def answer_of(

@@ -15,18 +15,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.atoms import atoms_of
-from netsplit.partition.common.capacity import check_capacity, fill_in_order, infeasible
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_engine, solve
 from netsplit.partition.engines.rows import Rows
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
 from netsplit.partition.methods.thesis.thesis_times import thesis_times
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.memory import static_bytes
 
 __all__ = ["Pesto", "PestoFormulation", "forward_makespan"]
@@ -90,15 +89,14 @@ class Pesto(Partitioner):
             raise ConfigError(f"pesto.groups is {self.groups}: give 1 or more, or null for 2 x devices.")
         check_engine(self.engine)
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
+        deadline = time.perf_counter() + limit_s
         atoms = len(atoms_of(problem.graph))
         least = self.groups or 2 * len(problem.cluster.devices)
         while True:
             groups = coplace(problem, least)
-            outcome, device_of = self._place(problem, groups, started + limit_s)
+            outcome, device_of = self._place(problem, groups, deadline)
             if outcome.status != "infeasible" or len(groups) >= atoms:
                 break
             least = 2 * len(groups)
@@ -106,22 +104,14 @@ class Pesto(Partitioner):
             device_of = fill_in_order(problem, [d.capacity_bytes for d in problem.cluster.devices])
         if device_of is None:
             raise infeasible(problem, self.name)
-        makespan = forward_makespan(problem, device_of)
-        bound = None if outcome.bound is None else min(outcome.bound, makespan)
-        notes: dict[str, Any] = {"groups": len(groups), **outcome.notes}
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, thesis_times(problem, device_of).start_fp),
-            report=SolverReport(
-                status=outcome.status,
-                seconds=time.perf_counter() - started,
-                engine=outcome.engine,
-                objective=makespan,
-                bound=bound,
-                gap=None if bound is None else (makespan - bound) / (makespan or 1.0),
-                notes=notes,
-            ),
+        return Choice(
+            device_of,
+            thesis_times(problem, device_of).start_fp,
+            status=outcome.status,
+            engine=outcome.engine,
+            objective_s=forward_makespan(problem, device_of),
+            bound_s=outcome.bound,
+            notes={"groups": len(groups), **outcome.notes},
         )
 
     def _place(

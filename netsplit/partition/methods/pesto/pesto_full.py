@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
-from netsplit.partition.common.capacity import MemoryModel, check_capacity, infeasible
+from netsplit.partition.base import Problem, Status
+from netsplit.partition.common.capacity import MemoryModel, infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.mip import MipAnswer
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import Schedule, Tasks
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["PestoFull"]
 
@@ -67,34 +67,24 @@ class PestoFull(Partitioner):
         if self.most_pairs < 0:
             raise ConfigError(f"pesto_full.most_pairs is {self.most_pairs}: give 0 (no engine) or more.")
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
-        deadline = started + limit_s
+        deadline = time.perf_counter() + limit_s
         instance = Instance.of(problem)
         tasks, known = self._start(instance, deadline)
         status, answer, found = self._improve(tasks, known, deadline)
-        lower = max(
-            [_least_makespan(tasks), *([answer.bound] if answer and answer.bound is not None else [])]
-        )
-        bound = min(lower, found.makespan)
         notes: dict[str, Any] = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan}
         if answer is not None:
             notes.update(answer.notes)
-        return Placement(
-            method=self.name,
-            device_of=instance.decode(tasks.nodes_at(found.where)),
-            priority=topological_priority(problem.graph, _node_keys(tasks, found)),
-            report=SolverReport(
-                status=status,
-                seconds=time.perf_counter() - started,
-                engine=answer.engine if answer else "",
-                objective=found.makespan,
-                bound=bound,
-                gap=(found.makespan - bound) / (found.makespan or 1.0),
-                notes=notes,
-            ),
+        bound = answer.bound if answer else None
+        return Choice(
+            instance.decode(tasks.nodes_at(found.where)),
+            _node_keys(tasks, found),
+            status=status,
+            engine=answer.engine if answer else "",
+            objective_s=found.makespan,
+            bound_s=max(_least_makespan(tasks), 0.0 if bound is None else bound),
+            notes=notes,
         )
 
     def _start(self, instance: Instance, deadline: float) -> tuple[Tasks, Schedule]:

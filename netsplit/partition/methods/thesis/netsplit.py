@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
+from netsplit.partition.base import Problem, Status
 from netsplit.partition.common.atoms import atoms_of
-from netsplit.partition.common.capacity import check_capacity, fill_in_order, infeasible
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_engine, solve
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
 from netsplit.partition.methods.thesis.thesis_times import thesis_times
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.memory import static_bytes
 
 __all__ = ["NetSplit"]
@@ -60,10 +60,8 @@ class NetSplit(Partitioner):
             raise ConfigError(f"netsplit.groups is {self.groups}: give 1 or more, or null for 2 x devices.")
         check_engine(self.engine)
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
-        limit_s = min(self.time_limit_s, problem.time_limit_s or self.time_limit_s)
+    def choose(self, problem: Problem) -> Choice:
+        deadline = time.perf_counter() + min(self.time_limit_s, problem.time_limit_s or self.time_limit_s)
         place = self._shortest_step if self.exclusive else self._least_makespan
         atoms = len(atoms_of(problem.graph))
         least = self.groups or 2 * len(problem.cluster.devices)
@@ -71,13 +69,25 @@ class NetSplit(Partitioner):
         while True:
             groups = coplace(problem, least)
             tried.append(len(groups))
-            outcome, device_of = place(problem, groups, started + limit_s)
+            outcome, device_of = place(problem, groups, deadline)
             if outcome.status != "infeasible" or len(groups) >= atoms:
                 break
             least = 2 * len(groups)
         if device_of is None:
             device_of = self._without_solution(problem, outcome.status)
-        return self._report(problem, outcome, device_of, tried, started)
+        makespan, start = self._times(problem, device_of)
+        notes: dict[str, Any] = {"groups": tried[-1], **outcome.notes}
+        if len(tried) > 1:
+            notes["groups_without_packing"] = tried[:-1]
+        return Choice(
+            device_of,
+            start,
+            status=outcome.status,
+            engine=outcome.engine,
+            objective_s=makespan,
+            bound_s=outcome.bound,
+            notes=notes,
+        )
 
     def _shortest_step(
         self, problem: Problem, groups: Groups, deadline: float
@@ -121,30 +131,6 @@ class NetSplit(Partitioner):
             if filled is not None:
                 return filled
         raise infeasible(problem, self.name)
-
-    def _report(
-        self, problem: Problem, outcome: Outcome, device_of: dict[str, str], tried: list[int], started: float
-    ) -> Placement:
-        makespan, start = self._times(problem, device_of)
-        bound = None if outcome.bound is None else min(outcome.bound, makespan)
-        gap = None if bound is None else (makespan - bound) / (makespan or 1.0)
-        notes: dict[str, Any] = {"groups": tried[-1], **outcome.notes}
-        if len(tried) > 1:
-            notes["groups_without_packing"] = tried[:-1]
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, start),
-            report=SolverReport(
-                status=outcome.status,
-                seconds=time.perf_counter() - started,
-                engine=outcome.engine,
-                objective=makespan,
-                bound=bound,
-                gap=gap,
-                notes=notes,
-            ),
-        )
 
     def _times(self, problem: Problem, device_of: dict[str, str]) -> tuple[float, dict[str, float]]:
         """Makespan in seconds, and what forward computations are ordered by."""
