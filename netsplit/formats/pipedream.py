@@ -21,7 +21,7 @@ from netsplit.formats.text import checked_number, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition.objectives import StageTime
 from netsplit.planning.workload import ACCELERATOR, Workload
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
 __all__ = ["INPUT", "Inputs", "read_pipedream"]
 
@@ -95,7 +95,7 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
     return Workload(
         name=name,
         graph=graph,
-        costs=Costs({ACCELERATOR: seconds}, ALPHA),
+        costs=Costs({ACCELERATOR: DeviceCosts(seconds)}, ALPHA),
         unit="ms",
         unit_s=UNIT_S,
         max_load=StageTime(),

@@ -18,7 +18,7 @@ from netsplit.errors import NetSplitError
 from netsplit.experiment.session import Plan, Session
 from netsplit.graph import Graph
 from netsplit.partition import METHODS
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
 from netsplit.training.epochs import fit
@@ -48,7 +48,7 @@ def planned(
     """With costs that nobody measured, and so without workers."""
 
     def costs(self: Session, graph: Graph, *_: Any) -> Costs:
-        return Costs({"cpu": {name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes}}, alpha=3)
+        return Costs({"cpu": DeviceCosts({name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes})}, alpha=3)
 
     monkeypatch.setattr(Session, "_costs", costs)
     cluster = cluster_of(devices)
