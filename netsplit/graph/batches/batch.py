@@ -52,7 +52,8 @@ class Batch:
     """Inputs and targets as flat tensors: those of the inputs first.
 
     `dims[j]` is the dimension of tensor j along which the samples are; None: it is no sample's own, and
-    goes whole to every micro-batch.
+    goes whole to every micro-batch. `same[j]` is the first tensor that tensor j is the same object as:
+    what a forward writes into one of them is seen in the other.
     """
 
     tensors: tuple[Tensor, ...]
@@ -60,6 +61,7 @@ class Batch:
     targets: Tree
     dims: tuple[int | None, ...]
     samples: int
+    same: tuple[int, ...]
 
     @classmethod
     def of(
@@ -80,7 +82,7 @@ class Batch:
 
         Raises:
             ConfigError: no tensor, tensors that disagree about the number of samples, or one of a layout
-                that cannot be cut.
+                that cannot be cut, or that requires a gradient.
         """
         first, input_tree, marks = flatten(inputs)
         second, target_tree, more = flatten(targets)
@@ -93,6 +95,11 @@ class Batch:
             if tensor.layout is not torch.strided or tensor.is_nested:
                 raise ConfigError(
                     f"batch has a tensor of layout {tensor.layout}: give it as a dense, padded tensor."
+                )
+            if tensor.requires_grad:
+                raise ConfigError(
+                    f"batch has a tensor of shape {tuple(tensor.shape)} that requires a gradient: none comes "
+                    "back to the batch: detach it, or call requires_grad_() on it within the forward."
                 )
         if known is not None and dims is None:
             dims = _remembered(known, input_tree, target_tree)
@@ -108,7 +115,9 @@ class Batch:
         if known is not None:
             known.setdefault(input_tree.key, found[: len(first)])
             known.setdefault((input_tree.key, target_tree.key), found)
-        return cls(tuple(tensors), input_tree, target_tree, found, counts.pop() if counts else 1)
+        first_of: dict[int, int] = {}
+        same = tuple(first_of.setdefault(id(tensor), j) for j, tensor in enumerate(tensors))
+        return cls(tuple(tensors), input_tree, target_tree, found, counts.pop() if counts else 1, same)
 
     @property
     def structure(self) -> Hashable:
@@ -122,7 +131,7 @@ class Batch:
             (tuple(n for d, n in enumerate(t.shape) if d != dim), str(t.dtype), dim)
             for t, dim in zip(self.tensors, self.dims, strict=True)
         )
-        return self.structure, shapes
+        return self.structure, shapes, self.same
 
     def rows(self, start: int, stop: int) -> Batch:
         """The samples from `start` to before `stop`; views."""
@@ -154,11 +163,14 @@ class Batch:
     def without_targets(self) -> Batch:
         """The inputs alone, as prediction has them."""
         n = self.inputs.count
-        return replace(self, tensors=self.tensors[:n], targets=flatten(None)[1], dims=self.dims[:n])
+        return replace(
+            self, tensors=self.tensors[:n], targets=flatten(None)[1], dims=self.dims[:n], same=self.same[:n]
+        )
 
     def given(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         """(inputs, targets) as the user has them, of these tensors."""
         n = self.inputs.count
+        tensors = [tensors[j] for j in self.same]
         return self.inputs.build(tensors[:n]), self.targets.build(tensors[n:])
 
 
