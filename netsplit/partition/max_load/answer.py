@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,14 +21,8 @@ class MaxLoadAnswer:
     value_s: float  # instance.loads(where).max()
     bound_s: float  # no placement of the kind that was asked for has less
     status: Status
-    seconds: float
     engine: str
     notes: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def gap(self) -> float:
-        """(value - bound) / value."""
-        return (self.value_s - self.bound_s) / self.value_s if self.value_s > 0 else 0.0
 
     def choice(self, instance: Instance) -> Choice:
         """The same for a `Partitioner`."""
@@ -49,7 +42,6 @@ def answer_of(
     where: Ints,
     bound_s: float,
     gap: float,
-    started: float,
     engine: str,
     notes: dict[str, Any],
 ) -> MaxLoadAnswer:
@@ -61,7 +53,6 @@ def answer_of(
         value_s=value,
         bound_s=bound,
         status="optimal" if value - bound <= gap * value else "feasible",
-        seconds=time.perf_counter() - started,
         engine=engine,
         notes=notes,
     )

@@ -47,11 +47,9 @@ class Dpos(Partitioner):
         tasks = Tasks.of(instance)
         ranks = max_ranks(instance, tasks)
         path = critical_path(tasks, ranks)
-
-        def chooser() -> _PathChooser:
-            return _PathChooser(instance, path)
-
-        made = schedule_within_memory(problem, self.name, tasks, tasks.by_rank(ranks), chooser)
+        made = schedule_within_memory(
+            problem, self.name, tasks, tasks.by_rank(ranks), lambda: _PathChooser(instance, path)
+        )
         notes = {**made.notes(), "critical_path_nodes": len(path)}
         return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=notes)
 

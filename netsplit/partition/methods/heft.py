@@ -12,7 +12,7 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.methods.insertion import Chooser, Schedule, Tasks, schedule_within_memory
+from netsplit.partition.methods.insertion import Schedule, Tasks, schedule_within_memory
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Heft"]
@@ -44,10 +44,7 @@ class Heft(Partitioner):
         def first_to_finish(made: Schedule, task: int, devices: list[int]) -> int:
             return min(devices, key=lambda p: (made.earliest_finish(task, p) + backward_s[task][p], p))
 
-        def chooser() -> Chooser:
-            return first_to_finish
-
-        made = schedule_within_memory(problem, self.name, tasks, order, chooser)
+        made = schedule_within_memory(problem, self.name, tasks, order, lambda: first_to_finish)
         return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=made.notes())
 
 

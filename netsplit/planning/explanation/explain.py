@@ -101,6 +101,7 @@ def explain(
     where = instance.encode(placement.device_of)
     cuts = cut_edges(instance, where)
     path: tuple[Span, ...] = ()
+    # Of stages without replicas, too, the loads are what is explained.
     objective: Objective = problem.objective if problem.objective.simulated else MaxLoad()
     replicated = not (objective.simulated or problem.objective.largest_load) and bool(placement.stages)
     if not objective.simulated:

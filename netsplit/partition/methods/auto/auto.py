@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from netsplit.errors import ConfigError
 from netsplit.partition.base import Latency, Problem
@@ -17,10 +16,6 @@ from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pipedream.stage_time import best_stages
 from netsplit.partition.partitioner import Choice, Partitioner
-
-if TYPE_CHECKING:
-    from netsplit.partition.methods.auto.prover import Prover
-    from netsplit.partition.methods.auto.search import Search
 
 __all__ = ["Auto"]
 
@@ -69,17 +64,10 @@ class _AutoSolvers:
     deadline: float
 
     def latency(self) -> Choice:
-        from netsplit.partition.methods.auto.prover import Prover
-
-        search = self._search(simulated=False)
-        prover = Prover(search)
-        choice = self._run(search, prover)
-        notes = {**choice.notes, **prover.notes}
-        return _proven(replace(choice, bound_s=prover.bound_s, bound_for=Latency.bound_key, notes=notes))
+        return self._searched(simulated=False)
 
     def iteration(self) -> Choice:
-        search = self._search(simulated=True)
-        return self._run(search, None)
+        return self._searched(simulated=True)
 
     def max_load(self, contiguous: bool) -> Choice:
         from netsplit.partition.max_load import solve_max_load
@@ -92,25 +80,28 @@ class _AutoSolvers:
         choice = best_stages(self.problem, self.deadline - time.perf_counter())
         return replace(choice, bound_for=self.problem.objective.bound_key)
 
-    def _search(self, simulated: bool) -> Search:
+    def _searched(self, simulated: bool) -> Choice:
+        from netsplit.partition.methods.auto.prover import Prover
         from netsplit.partition.methods.auto.search import Search
 
         search = Search(self.problem, self.starts, self.deadline, simulated=simulated)
         search.compile()
-        return search
-
-    def _run(self, search: Search, prover: Prover | None) -> Choice:
+        prover = None if search.simulated else Prover(search)
         found = search.run(prover)
         if found is None:
             raise infeasible(self.problem, Auto.name)
         names = search.instance.names
-        return Choice(
+        choice = Choice(
             search.instance.decode(found.where),
             {names[int(v)]: float(i) for i, v in enumerate(found.order)},
             status="feasible",
             objective_s=found.value_s,
             notes={"found_by": found.source, **search.notes},
         )
+        if prover is None:
+            return choice
+        notes = {**choice.notes, **prover.notes}
+        return _proven(replace(choice, bound_s=prover.bound_s, bound_for=Latency.bound_key, notes=notes))
 
 
 def _proven(choice: Choice) -> Choice:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
 from typing import Any
 
 import numpy as np
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Problem, Status
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import MemoryModel, infeasible
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.pesto.coarsen import coarsen
-from netsplit.partition.methods.pesto.mip import MipAnswer
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import Schedule, Tasks
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -72,18 +72,15 @@ class PestoFull(Partitioner):
         deadline = time.perf_counter() + limit_s
         instance = Instance.of(problem)
         tasks, known = self._start(instance, deadline)
-        status, answer, found = self._improve(tasks, known, deadline)
-        notes: dict[str, Any] = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan}
-        if answer is not None:
-            notes.update(answer.notes)
-        bound = answer.bound if answer else None
+        outcome, found = self._improve(tasks, known, deadline)
+        notes = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan, **outcome.notes}
         return Choice(
             instance.decode(tasks.nodes_at(found.where)),
             _node_keys(tasks, found),
-            status=status,
-            engine=answer.engine if answer else "",
+            status=outcome.status,
+            engine=outcome.engine,
             objective_s=found.makespan,
-            bound_s=max(_least_makespan(tasks), 0.0 if bound is None else bound),
+            bound_s=max(_least_makespan(tasks), outcome.bound or 0.0),
             notes=notes,
         )
 
@@ -107,24 +104,24 @@ class PestoFull(Partitioner):
             target *= 2
         raise infeasible(instance.problem, self.name)
 
-    def _improve(
-        self, tasks: Tasks, known: Schedule, deadline: float
-    ) -> tuple[Status, _Answer | None, Schedule]:
-        """The engine's answer where it is better than the known schedule."""
+    def _improve(self, tasks: Tasks, known: Schedule, deadline: float) -> tuple[Outcome, Schedule]:
+        """The engine's answer where it is better than the known schedule; the bound in seconds."""
         lower = _least_makespan(tasks)
         if known.makespan - lower <= self.gap * known.makespan:
-            return "optimal", None, known
+            return Outcome("", "optimal"), known
         margin: dict[int, int] = {}
         while True:
             rows = PestoRows(tasks, known, margin)
             mip = rows.build(self.most_pairs)
             if mip is None:
-                return "heuristic", _Answer("", None, {"pairs_above": self.most_pairs}), known
+                return Outcome("", "heuristic", notes={"pairs_above": self.most_pairs}), known
             left_s = _ENGINE_SHARE * (deadline - time.perf_counter())
             raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed)
-            answer = _Answer.of(raw, rows)
+            size = {"variables": len(mip.lower), "constraints": len(mip.row_limits), "orders": rows.pairs}
+            bound = None if raw.bound is None else raw.bound * rows.unit_s
+            outcome = Outcome(raw.engine, "limit", bound=bound, notes=size)
             if raw.values is None:
-                return "limit", answer, known
+                return outcome, known
             where = rows.places(raw.values)
             over = tasks.instance.used_bytes(tasks.nodes_at(where)) - tasks.instance.capacity
             if over.max() <= 0:
@@ -132,24 +129,9 @@ class PestoFull(Partitioner):
             margin = {k: margin.get(k, 0) + max(0, int(nbytes)) for k, nbytes in enumerate(over)}
         found = tasks.schedule(where, rows.order(raw.values))
         better = found.makespan < known.makespan * (1 - 1e-9)
-        if raw.status == "optimal":
-            return "optimal", answer, found if better else known
-        return ("feasible", answer, found) if better else ("limit", answer, known)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What of an engine's answer the report holds; bound in seconds."""
-
-    engine: str
-    bound: float | None
-    notes: dict[str, int]
-
-    @classmethod
-    def of(cls, raw: MipAnswer, rows: PestoRows) -> _Answer:
-        mip = rows.mip
-        notes = {"variables": len(mip.lower), "constraints": len(mip.row_limits), "orders": rows.pairs}
-        return cls(raw.engine, None if raw.bound is None else raw.bound * rows.unit_s, notes)
+        if raw.status == "optimal" or better:
+            outcome = replace(outcome, status="optimal" if raw.status == "optimal" else "feasible")
+        return outcome, found if better else known
 
 
 def _least_makespan(tasks: Tasks) -> float:
