@@ -22,8 +22,8 @@ from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.experiment.session import Plan, Session, Study
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.worker import Worker
@@ -44,15 +44,10 @@ class Cut(Partitioner):
     optimises = "nothing"
     respects_capacity = False
 
-    def partition(self, problem: Problem) -> Placement:
+    def choose(self, problem: Problem) -> Choice:
         unit, devices = unit_of(problem.graph), problem.cluster.devices
         piece = {name: sum(place <= unit[name] for place in self.places) for name in problem.graph.nodes}
-        return Placement(
-            self.name,
-            {name: devices[p % len(devices)].name for name, p in piece.items()},
-            topological_priority(problem.graph, problem.graph.position),
-            SolverReport("heuristic", 0.0),
-        )
+        return Choice({name: devices[p % len(devices)].name for name, p in piece.items()})
 
 
 def unit_of(graph: Graph) -> dict[str, int]:

@@ -16,7 +16,7 @@ from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.config import build
 from netsplit.errors import NetSplitError
 from netsplit.formats.read import read_workload
-from netsplit.partition import METHODS, MEtf, MSct, MTopo, Partitioner, PipeDream, Problem
+from netsplit.partition import METHODS, MEtf, MSct, MTopo, Partitioner, PipeDream, Problem, StageTime
 from netsplit.planning.workload import Workload
 
 __all__ = ["SUITES", "Setting", "settings_of"]
@@ -97,13 +97,13 @@ def _of_file(suite: str, file: Path, workload: Workload, reference: dict[str, An
             title=f"{file.name}, {suite}, the file's own cluster",
             workload=workload,
             cluster=None,
-            problem_keys={"objective": "max_load", "contiguous": contiguous},
+            problem_keys={"objective": suite},
             methods=("auto", "netsplit_exact", "balanced", "layerwise") if contiguous else _all(),
             known={} if known is None else {"": known},
         )
-    if suite == "stages" and workload.stage_time:
+    if suite == "stages" and isinstance(workload.max_load, StageTime):
         yield from _stages(file, workload, reference)
-    if suite == "baechi" and workload.stage_time:
+    if suite == "baechi" and isinstance(workload.max_load, StageTime):
         yield from _baechi(file)
     if suite == "latency":
         for name in MIXED:

@@ -16,11 +16,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.planning.decide import SAME, CheckedPlan, check, objective_name, score_s
+from netsplit.planning.decide import SAME, CheckedPlan, check
 from netsplit.profile.memory import memory_of
 
 if TYPE_CHECKING:
-    from netsplit.partition.base import Partitioner, Placement, Problem
+    from netsplit.partition.base import Placement, Problem
+    from netsplit.partition.partitioner import Partitioner
     from netsplit.planning.plan_diff import Moved
     from netsplit.planning.what_if import WhatIf
     from netsplit.planning.workload import Workload
@@ -77,7 +78,7 @@ def headline(work: Workload, problem: Problem, partitioner: Partitioner) -> str:
     need = memory_of(graph, graph.nodes, problem.costs.alpha, problem.copies)
     return (
         f"{work.name}: {len(graph)} nodes, {len(graph.edges)} edges, {read_bytes(need)} in all; "
-        f"{len(cluster.devices)} devices ({cluster.name}); {partitioner.name} for {objective_name(problem)}"
+        f"{len(cluster.devices)} devices ({cluster.name}); {partitioner.name} for {problem.objective.name}"
     )
 
 
@@ -86,19 +87,18 @@ def show_plan(console: Console, plan: CheckedPlan, work: Workload) -> None:
     unit, unit_s, report = work.unit, work.unit_s, plan.placement.report
     facts = [
         f"{plan.placement.method}: {plan.status}",
-        f"{objective_name(plan.problem)} {_number(plan.objective_s / unit_s)} {unit}",
+        f"{plan.problem.objective.name} {_number(plan.objective_s / unit_s)} {unit}",
         f"bound {_number(plan.bound_s / unit_s)} {unit}" if plan.bound_s is not None else "no bound",
     ]
     if plan.gap is not None:
         facts.append(f"gap {100 * plan.gap:.2f} %")
     facts.append(f"{plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
     console.print("[bold]" + escape(", ".join(facts)), highlight=False)
-    loads = plan.problem.objective == "max_load"
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("device")
     columns = (
         "nodes",
-        f"load {unit}" if loads else f"busy {unit}",
+        f"busy {unit}" if plan.problem.objective.simulated else f"load {unit}",
         f"transfers {unit}",
         "%",
         "MB",
@@ -147,7 +147,6 @@ def explain_plan(
             partitioner,
             time_limit_s=limit,
             placement=placement,
-            score=score_s,
             with_=Simulated.moved_to,
         )
     known = [_without_noise(change) for change in changes if change.resolved or _tells(change)]
@@ -169,14 +168,15 @@ def show_moves(
     from netsplit.partition.base import Placement
     from netsplit.planning.plan_diff import moved
 
-    problem, free = plan.problem, replace(plan.problem, contiguous=False)
+    problem, objective = plan.problem, plan.problem.objective
+    free = replace(problem, objective=objective.relaxed())
     if isinstance(other, Placement):
         before = check(free, other, 0.0, room=False)
     else:
         with Waiting(console, other.name, limit_s):
             before = check(free, other.partition(problem), 0.0, room=False)
     found = moved(problem, before.placement, plan.placement, before.timeline, plan.timeline)
-    if problem.stage_time and problem.objective == "max_load":  # loads of devices do not add up to that
+    if not (objective.simulated or objective.largest_load):  # loads of devices do not add up to that
         found = replace(found, before_s=before.objective_s, after_s=plan.objective_s, parts=())
     found = _without_rounding(found)
     console.print(

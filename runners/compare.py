@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from netsplit.experiment.records import Comparison
     from netsplit.optim.learning_rate import LearningRate
     from netsplit.optim.optimizers import OptimizerFactory
-    from netsplit.partition.base import Partitioner
+    from netsplit.partition.partitioner import Partitioner
     from netsplit.program.schedules import Schedule
     from netsplit.tracking import Tracker
 

@@ -23,7 +23,8 @@ from netsplit.files import check_replaceable, write_text
 from runners._entry import CONF, entry, settings_of
 
 if TYPE_CHECKING:
-    from netsplit.partition.base import Partitioner, Placement, Problem
+    from netsplit.partition.base import Placement, Problem
+    from netsplit.partition.partitioner import Partitioner
     from netsplit.planning.workload import Workload
 
 __all__ = ["Settings", "described", "job", "main", "need_graph", "one_partitioner"]
@@ -92,8 +93,7 @@ def job(cfg: DictConfig) -> float:
         log.info("%s: %s", work.name, remark)
     problem = work.problem(
         cluster,
-        "max_load" if settings.objective.startswith("max_load") else settings.objective,  # type: ignore[arg-type]
-        contiguous=settings.contiguous or settings.objective == "max_load_contiguous",
+        "max_load_contiguous" if settings.contiguous else settings.objective,
         schedule=schedule,
         seed=settings.seed,
         time_limit_s=settings.time_limit,
@@ -232,7 +232,8 @@ def _earlier(name: str, problem: Problem) -> Placement:
     priority = {node: rank for rank, node in enumerate(order)}
     priority = priority or topological_priority(graph, graph.position)
     placement = Placement("earlier plan", device_of, priority, SolverReport("heuristic", 0.0), stages)
-    wrong = verify(replace(problem, contiguous=False), placement, capacity=False).violations
+    free = replace(problem, objective=problem.objective.relaxed())
+    wrong = verify(free, placement, capacity=False).violations
     if wrong:
         raise ConfigError(f"compare_with is '{name}', whose plan does not hold: {wrong[0]}")
     return placement
@@ -247,13 +248,11 @@ def _loaded(option: Path) -> DictConfig:
 def _infeasible(
     settings: Settings, work: Workload, problem: Problem, partitioner: Partitioner, error: InfeasibleError
 ) -> dict[str, Any]:
-    from netsplit.planning.decide import objective_name
-
     return {
         "graph": settings.graph,
         "method": partitioner.name,
         "status": "infeasible",
-        "objective_name": objective_name(problem),
+        "objective_name": problem.objective.name,
         "objective": None,
         "bound": None,
         "gap": None,

@@ -30,7 +30,7 @@ from netsplit.experiment.records import (
 from netsplit.experiment.session import Plan, Session, Study
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
-from netsplit.partition.base import Partitioner
+from netsplit.partition.partitioner import Partitioner
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory

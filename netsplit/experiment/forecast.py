@@ -18,7 +18,7 @@ from netsplit.experiment.records import Comparison, record_study, row_of, write_
 from netsplit.experiment.session import Study
 from netsplit.graph.recording.step import capture
 from netsplit.optim.optimizers import for_model
-from netsplit.partition.base import Partitioner
+from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.workload import Workload
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.predict import predicted_costs, unknown_in_words

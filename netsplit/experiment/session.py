@@ -32,7 +32,8 @@ from netsplit.graph.module import initial_values
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
-from netsplit.partition.base import Partitioner, Placement, Problem
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.measured import ProfileCache

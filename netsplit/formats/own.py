@@ -24,6 +24,7 @@ from netsplit.files import write_text
 from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
+from netsplit.partition.objectives import MaxLoad, StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
@@ -47,7 +48,7 @@ def dumps_workload(work: Workload) -> str:
         "name": work.name,
         "unit": work.unit,
         "unit_s": work.unit_s,
-        "stage_time": work.stage_time,
+        "stage_time": isinstance(work.max_load, StageTime),
         "backward_nodes": sorted(work.backward_nodes),
         "unsupported": sorted(work.unsupported),
         "remarks": list(work.remarks),
@@ -75,11 +76,13 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
         )
     try:
         cluster = _cluster_in(data["cluster"], where) if data.get("cluster") is not None else None
+        about = _about_in(dict(data.get("workload") or {}), graph, where)
         return Workload(
             graph=graph,
             costs=_costs_in(data["costs"], graph, where),
             cluster=cluster,
-            **{"name": name, **_about_in(dict(data.get("workload") or {}), graph, where)},
+            max_load=StageTime() if about.pop("stage_time", False) else MaxLoad(),
+            **{"name": name, **about},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, NetSplitError):

@@ -1,6 +1,6 @@
 """Methods that decide which device runs which node, and in which order: one file per method."""
 
-from netsplit.partition.base import Objective, Partitioner, Placement, Problem, SolverReport, Stage
+from netsplit.partition.base import Latency, Objective, Placement, Problem, SolverReport, Stage
 from netsplit.partition.methods.auto.auto import Auto
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_sct import MSct
@@ -19,6 +19,8 @@ from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.methods.single import Single
 from netsplit.partition.methods.thesis.ablated import Ablated
 from netsplit.partition.methods.thesis.netsplit import NetSplit
+from netsplit.partition.objectives import MaxLoad, SimulatedIteration, StageTime
+from netsplit.partition.partitioner import Choice, Partitioner
 
 METHODS: dict[str, type[Partitioner]] = {
     kind.name: kind
@@ -48,13 +50,16 @@ __all__ = [
     "Ablated",
     "Auto",
     "Balanced",
+    "Choice",
     "Ddp",
     "Dpos",
     "Heft",
+    "Latency",
     "Layerwise",
     "MEtf",
     "MSct",
     "MTopo",
+    "MaxLoad",
     "NetSplit",
     "NetSplitExact",
     "Objective",
@@ -66,7 +71,9 @@ __all__ = [
     "Problem",
     "Random",
     "RoundRobin",
+    "SimulatedIteration",
     "Single",
     "SolverReport",
     "Stage",
+    "StageTime",
 ]

@@ -1,52 +1,36 @@
-"""What every method is given (`Problem`), what it answers (`Placement`), and its abstract class."""
+"""What every method is given (`Problem`, with its `Objective`) and what comes of it (`Placement`)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
 
-__all__ = ["Objective", "Partitioner", "Placement", "Problem", "SolverReport", "Stage", "Status"]
+__all__ = [
+    "BOUND_FOR",
+    "Evaluate",
+    "Latency",
+    "Objective",
+    "Placement",
+    "Predicted",
+    "Problem",
+    "SolverReport",
+    "Solvers",
+    "Stage",
+    "Status",
+]
 
 Status = Literal["optimal", "feasible", "infeasible", "limit", "heuristic"]
 
-Objective = Literal["latency", "max_load", "simulated"]
-"""What is minimised, in seconds.
+BOUND_FOR = "bound_for"
+"""Key of `SolverReport.notes`: the `Objective.bound_key` that the report's bound was proven for."""
 
-- ``latency``: one training step of one micro-batch, as the simulator has it under ``single_batch``;
-- ``max_load``: the period of a saturated pipeline, the largest load of a device with its transfers;
-- ``simulated``: the simulated iteration of the chosen schedule with its micro-batches.
-"""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One placement problem: the graph, what its nodes cost, and the devices to choose from."""
-
-    graph: Graph
-    costs: Costs
-    cluster: Cluster
-    in_flight: int = 1  # micro-batches whose variables are alive at once under the schedule
-    seed: int = 0
-    evaluate: Callable[[Placement], Any] | None = None  # simulated Timeline under the chosen schedule
-    objective: Objective = "latency"
-    contiguous: bool = False  # max_load: devices as stages of a pipeline, none of which waits in a circle
-    time_limit_s: float | None = None  # of the whole decision; None: the method's own default
-    backward_nodes: frozenset[str] = frozenset()
-    """Nodes of a task graph that are backward computations of their own: they have forward seconds only.
-    Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
-    stage_time: bool = False
-    """`max_load` is PipeDream's: stages with replicas, weight synchronisation, transfers beside compute."""
-
-    @property
-    def copies(self) -> int:
-        """How often a variable's bytes count in (5-18)."""
-        return self.costs.copies(self.in_flight)
+Answer = TypeVar("Answer", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -100,17 +84,102 @@ class Placement:
         return {each.devices[0]: each.devices for each in self.stages if len(each.devices) > 1}
 
 
-class Partitioner(ABC):
-    """A method that decides a placement. Subclasses are small dataclasses of their parameters."""
+class Predicted(Protocol):
+    """What is known of a placement before it runs: more than this, where a simulator predicts it."""
 
-    name: str = ""
-    respects_capacity: bool = True
-    optimises: str = ""  # what the method itself minimises, in a few words
+    @property
+    def iteration_s(self) -> float: ...
+
+
+class Evaluate(Protocol):
+    """Predicts the iteration of a placement. It is handed in, as simulating comes after partitioning."""
+
+    def __call__(self, placement: Placement) -> Predicted: ...
+
+    def moved_to(self, problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
+        """The same problem on another cluster with other costs, its `evaluate` included."""
+
+
+class Solvers(Protocol[Answer]):
+    """One solver per objective; `Objective.solved_by` calls its own."""
+
+    def latency(self) -> Answer: ...
+
+    def iteration(self) -> Answer: ...
+
+    def max_load(self, contiguous: bool) -> Answer: ...
+
+    def stage_time(self, contiguous: bool) -> Answer: ...
+
+
+class Objective(ABC):
+    """What is minimised, in seconds. `Latency` is here as the default; the others are in `objectives`."""
+
+    bound_key: str = ""  # what `BOUND_FOR` says of a bound that holds for it; "": no method proves one
+    simulated: bool = True  # `Problem.evaluate` scores it; else what the devices do in one period
+    scheduled: bool = False  # of the chosen schedule's micro-batches; else of one alone
+    largest_load: bool = False  # the score is the largest of `Instance.loads`
+    contiguous: bool = False  # devices are stages of a pipeline, none of which waits in a circle
+    says: str = "an iteration takes"  # what people read before the seconds
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As the command line has it."""
 
     @abstractmethod
-    def partition(self, problem: Problem) -> Placement:
-        """Decide.
+    def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
+        """What gives the seconds of a placement; None where the problem lacks the `evaluate` for it."""
 
-        Raises:
-            InfeasibleError: no placement fits; the message says how many bytes are missing where.
-        """
+    @abstractmethod
+    def solved_by(self, solvers: Solvers[Answer]) -> Answer: ...
+
+    def score_s(self, problem: Problem, placement: Placement) -> float:
+        """Seconds of a placement, however it was made."""
+        score = self.scorer(problem)
+        assert score is not None, "the problem has no `evaluate`"
+        return score(placement)
+
+    def bound_s(self, report: SolverReport) -> float | None:
+        """The report's bound, where it holds for this objective."""
+        return report.bound if self.bound_key and report.notes.get(BOUND_FOR) == self.bound_key else None
+
+    def relaxed(self) -> Objective:
+        """The same without contiguity."""
+        return self
+
+
+@dataclass(frozen=True)
+class Latency(Objective):
+    """One training step of one micro-batch, as the simulator has it under ``single_batch``."""
+
+    name = bound_key = "latency"
+
+    def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
+        evaluate = problem.evaluate
+        return None if evaluate is None else lambda placement: evaluate(placement).iteration_s
+
+    def solved_by(self, solvers: Solvers[Answer]) -> Answer:
+        return solvers.latency()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One placement problem: the graph, what its nodes cost, and the devices to choose from."""
+
+    graph: Graph
+    costs: Costs
+    cluster: Cluster
+    in_flight: int = 1  # micro-batches whose variables are alive at once under the schedule
+    seed: int = 0
+    evaluate: Evaluate | None = None  # under the schedule that the objective has
+    objective: Objective = Latency()
+    time_limit_s: float | None = None  # of the whole decision; None: the method's own default
+    backward_nodes: frozenset[str] = frozenset()
+    """Nodes of a task graph that are backward computations of their own: they have forward seconds only.
+    Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
+
+    @property
+    def copies(self) -> int:
+        """How often a variable's bytes count in (5-18)."""
+        return self.costs.copies(self.in_flight)

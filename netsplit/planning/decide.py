@@ -14,22 +14,20 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition.base import Partitioner, Placement, Problem, Stage, Status
+from netsplit.partition.base import Placement, Problem, Stage, Status
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.partitioner import Partitioner
 
 if TYPE_CHECKING:
     from netsplit.simulate.timeline import Timeline
 
-__all__ = ["CheckedPlan", "DeviceShare", "decide", "score_s"]
-
-BOUND_FOR = "bound_for"
-"""Key of `SolverReport.notes`: the objective that the report's bound holds for."""
+__all__ = ["CheckedPlan", "DeviceShare", "decide"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 SAME = 1e-9  # relative: one sum of floats in two orders differs by less
@@ -89,7 +87,7 @@ class CheckedPlan:
         return {
             "method": self.placement.method,
             "status": self.status,
-            "objective_name": objective_name(self.problem),
+            "objective_name": self.problem.objective.name,
             "objective": self.objective_s / unit_s,
             "bound": None if self.bound_s is None else self.bound_s / unit_s,
             "gap": self.gap,
@@ -143,18 +141,19 @@ def check(problem: Problem, placement: Placement, seconds: float, room: bool = T
     """Verify and score a placement; raises as `decide`. Without `room`, it may be over the capacities."""
     from netsplit.planning.verify import verify
 
-    verify(replace(problem, contiguous=False), placement, capacity=False).require()
+    free = replace(problem, objective=problem.objective.relaxed())
+    verify(free, placement, capacity=False).require()
     _require_contiguous(problem, placement)
     if room:
         _require_room(problem, placement)
         verify(problem, placement).require()
-    timeline = None
-    if problem.objective != "max_load":
-        timeline = _verified_timeline(problem, placement)
-    objective_s = score_s(problem, placement, timeline)
+    timeline = _verified_timeline(problem, placement) if problem.objective.simulated else None
+    if timeline is not None:
+        objective_s = timeline.iteration_s
+    else:
+        objective_s = problem.objective.score_s(problem, placement)
     _require_same_load(problem, placement, objective_s)
-    report = placement.report
-    bound_s = report.bound if report.notes.get(BOUND_FOR) == problem.objective else None
+    bound_s = problem.objective.bound_s(placement.report)
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
         raise NetSplitError(
             f"{placement.method} claims that nothing is below {bound_s:.9g} s, but its own plan takes "
@@ -169,32 +168,10 @@ def _verified_timeline(problem: Problem, placement: Placement) -> Timeline:
     from netsplit.planning.workload import Simulated
 
     assert problem.evaluate is not None
-    timeline: Timeline = problem.evaluate(placement)
+    timeline = cast("Timeline", problem.evaluate(placement))
     if isinstance(problem.evaluate, Simulated):
         verify_timeline(problem, placement, problem.evaluate.program(placement), timeline).require()
     return timeline
-
-
-def score_s(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> float:
-    """Seconds of a placement under the problem's objective, however it was made."""
-    if problem.objective == "max_load":
-        if problem.stage_time:
-            from netsplit.partition.methods.pipedream.stage_time import stage_time_s
-
-            return float(stage_time_s(problem, placement))
-        instance = Instance.of(problem)
-        return float(instance.loads(instance.encode(placement.device_of)).max())
-    if timeline is None:
-        assert problem.evaluate is not None
-        timeline = problem.evaluate(placement)
-    return float(timeline.iteration_s)
-
-
-def objective_name(problem: Problem) -> str:
-    """As the command line has it."""
-    return (
-        "max_load_contiguous" if problem.objective == "max_load" and problem.contiguous else problem.objective
-    )
 
 
 def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceShare]:
@@ -206,7 +183,7 @@ def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -
     used = instance.used_bytes(where)
     if placement.stages:
         nodes, compute, used = _replicated(instance, placement.stages, nodes, compute, used)
-    if problem.objective == "max_load":
+    if not problem.objective.simulated:
         transfer = np.maximum(instance.loads(where) - compute, 0.0) if not placement.stages else 0 * compute
         seconds = compute + transfer
     else:
@@ -251,16 +228,16 @@ def _require_contiguous(problem: Problem, placement: Placement) -> None:
     found = verify(problem, placement, capacity=False).violations  # holds but for this
     if found:
         raise NetSplitError(
-            f"{placement.method} did not heed contiguity, which {objective_name(problem)} asks for: "
+            f"{placement.method} did not heed contiguity, which {problem.objective.name} asks for: "
             f"{found[0]} Take auto or netsplit_exact, which do."
         )
 
 
 def _require_same_load(problem: Problem, placement: Placement, objective_s: float) -> None:
-    """The score of `max_load`, by code that is not the methods'."""
+    """The largest load, by code that is not the methods'."""
     from netsplit.planning.verify import recompute_max_load
 
-    if problem.objective != "max_load" or problem.stage_time:
+    if not problem.objective.largest_load:
         return
     again_s = recompute_max_load(problem, placement.device_of)
     if not math.isclose(again_s, objective_s, rel_tol=SAME, abs_tol=1e-15):

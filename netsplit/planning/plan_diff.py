@@ -12,7 +12,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike
+from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, predicted
 from netsplit.planning.explanation.path import critical_path, overheads, totals
 from netsplit.planning.explanation.uses import CutEdge, cut_edges, load_parts
 from netsplit.planning.explanation.words import (
@@ -126,11 +126,11 @@ def moved(
     keys = [{(e.variable, e.source, e.target) for e in edges} for edges in cuts]
     lost = [e for e in cuts[0] if (e.variable, e.source, e.target) not in keys[1]]
     gained = [e for e in cuts[1] if (e.variable, e.source, e.target) not in keys[0]]
-    if problem.objective == "max_load":
+    if not problem.objective.simulated:
         objectives, parts = _load_parts(instance, old, new)
     else:
         timelines = [
-            t if t is not None or problem.evaluate is None else problem.evaluate(placement)
+            predicted(problem, placement) if t is None else t
             for t, placement in ((before_timeline, before), (after_timeline, after))
         ]
         objectives, parts = _path_parts(problem, timelines, (before_program, after_program), renamed)

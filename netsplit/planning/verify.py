@@ -57,7 +57,7 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
         checks: list[Callable[[Problem, Placement], Iterator[str]]] = [_together, _total_order, _stages]
         if capacity:
             checks.append(_memory)
-        if problem.contiguous:
+        if problem.objective.contiguous:
             checks.append(_contiguous)
         found = [sentence for check in checks for sentence in check(problem, placement)]
     return Verdict(f"the placement of '{placement.method}'", tuple(found))

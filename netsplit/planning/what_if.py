@@ -11,9 +11,9 @@ import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import InfeasibleError
-from netsplit.partition.base import Partitioner, Placement, Problem
+from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.explanation.inputs import score_of
+from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.explanation.words import percent, seconds, wrapped
 from netsplit.profile.costs import Costs
 
@@ -96,7 +96,7 @@ def what_if(
         InfeasibleError: the problem has no placement as it is.
         ValueError: nothing can score a placement under a change.
     """
-    if problem.evaluate is not None and with_ is None and problem.objective != "max_load":
+    if problem.evaluate is not None and with_ is None and problem.objective.simulated:
         raise ValueError("`evaluate` knows the cluster as it is: give `with_`, which makes it anew")
     changes = possible_changes(problem) if changes is None else list(changes)
     started = monotonic()
@@ -167,7 +167,7 @@ def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
             for kind, names in kinds.items()
             if len(names) > 1 and not out.issuperset(names)
         ]
-    if problem.objective != "max_load":
+    if problem.objective.simulated:
         return found + _link_changes(problem.cluster, factor)
     # Under `max_load` a device pays for its port to the host, and only without one for its links.
     ports = [
@@ -249,7 +249,7 @@ class _Scorer:
         if self.score is not None:
             return self.score(problem, placement)
         if i not in self._own:
-            own = score_of(problem)
+            own = problem.objective.scorer(problem)
             if own is None:
                 raise ValueError("nothing can score a placement: give `score`")
             self._own[i] = own

@@ -9,14 +9,15 @@ of Tarnawski et al. (`netsplit.formats`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription, kind_name
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Objective, Placement, Problem
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.objectives import MaxLoad, ObjectiveName, objective_named
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import memory_of
 from netsplit.profile.predict import predicted_costs
@@ -78,7 +79,7 @@ class Workload:
     cluster: Cluster | None = None  # the file's own
     unit: str = "s"  # of times in the file
     unit_s: float = 1.0  # seconds in that unit
-    stage_time: bool = False  # `max_load` is PipeDream's formula
+    max_load: MaxLoad = field(default_factory=MaxLoad)  # what that is here: `StageTime` for PipeDream's files
     backward_nodes: frozenset[str] = frozenset()  # tasks that are backward computations of their own
     unsupported: frozenset[str] = frozenset()
     """Nodes that accelerators cannot run: they have more seconds there than a plan without them can take."""
@@ -116,9 +117,8 @@ class Workload:
     def problem(
         self,
         cluster: Cluster | ClusterDescription | None = None,
-        objective: Objective = "latency",
+        objective: ObjectiveName = "latency",
         *,
-        contiguous: bool = False,
         schedule: Schedule | None = None,
         seed: int = 0,
         time_limit_s: float | None = None,
@@ -142,7 +142,8 @@ class Workload:
         """
         work = self.forward_only() if passes == "forward" else self
         work = replace(work, costs=self._with_memory(work.costs, alpha, variable_copies))
-        if schedule is None or objective != "simulated":
+        asked = objective_named(objective, self.max_load)
+        if schedule is None or not asked.scheduled:
             schedule = SingleBatch()
         in_flight = schedule.in_flight(_size(cluster or self.cluster))
         found, costs = work._resolved(cluster, in_flight)
@@ -154,11 +155,9 @@ class Workload:
             in_flight=in_flight,
             seed=seed,
             evaluate=Simulated(work.graph, found, costs, schedule, passes == "training"),
-            objective=objective,
-            contiguous=contiguous,
+            objective=asked,
             time_limit_s=time_limit_s,
             backward_nodes=self.backward_nodes,
-            stage_time=self.stage_time,
         )
 
     def check_supported(self, problem: Problem, placement: Placement) -> None:

@@ -19,8 +19,8 @@ from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import study_of
 from netsplit.experiment.session import Session
 from netsplit.optim.optimizers import MOMENTUM
-from netsplit.partition.base import Partitioner
 from netsplit.partition.methods.ddp import Ddp
+from netsplit.partition.partitioner import Partitioner
 from netsplit.profile.measured import default_folder
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory

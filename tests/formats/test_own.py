@@ -16,6 +16,7 @@ from netsplit.errors import NetSplitError
 from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph.files import save
+from netsplit.partition.objectives import MaxLoad, StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import DeviceCosts
 from tests.partition.builders import chain, cluster_of, costs_of, problems
@@ -44,7 +45,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         cluster=draw(st.sampled_from([None, problem.cluster, tree])),
         unit=draw(st.sampled_from(["s", "ms"])),
         unit_s=draw(st.floats(1e-9, 10.0)),
-        stage_time=draw(st.booleans()),
+        max_load=draw(st.sampled_from([MaxLoad(), StageTime()])),
         backward_nodes=draw(names),
         unsupported=draw(names),
         remarks=tuple(draw(st.lists(st.text(max_size=4), max_size=2))),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.partition import Problem
+from netsplit.partition import Problem, StageTime
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import chain, cluster_of
 
@@ -27,7 +27,7 @@ def chain_problem(
     costs = Costs(
         {"cpu": DeviceCosts({f"n{i}": NodeSeconds(0.0, s) for i, s in enumerate(seconds)})}, alpha=2
     )
-    return Problem(graph, costs, cluster, objective="max_load", stage_time=True)
+    return Problem(graph, costs, cluster, objective=StageTime())
 
 
 def plans(nodes: int, replicas: int) -> Iterator[Plan]:

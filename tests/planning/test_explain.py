@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
-from netsplit.partition import Placement, Problem, Random, SolverReport
+from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport, StageTime
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.binding import longest_chain
@@ -202,7 +202,7 @@ def test_text_is_narrow_and_the_dictionary_is_json(
     drawn: tuple[Problem, Placement, Program, Timeline], periodic: bool
 ) -> None:
     problem, placement, program, timeline = drawn
-    problem = replace(simulated(problem), objective="max_load" if periodic else "latency")
+    problem = replace(simulated(problem), objective=MaxLoad() if periodic else Latency())
     found = explain(problem, placement, timeline, program, moves=5)
     assert max(map(len, found.lines())) <= 100
     for device in problem.cluster.devices:
@@ -274,17 +274,17 @@ def test_moves_that_break_contiguity_are_not_proposed() -> None:
     graph = graph_of(["a", "b", "c"], [("a", 0, ["b"]), ("b", 0, ["c"]), ("c", 0, [])])
     seconds = {"a": NodeSeconds(1, 0), "b": NodeSeconds(2, 0), "c": NodeSeconds(1, 0)}
     costs = costs_of(graph).with_device("cpu", nodes=seconds)
-    free = replace(Problem(graph, costs, cluster_of([1000, 1000])), objective="max_load")
+    free = replace(Problem(graph, costs, cluster_of([1000, 1000])), objective=MaxLoad())
     placement = placed(free, dict.fromkeys(graph.nodes, "d0"))
     assert {move.nodes for move in explain(free, placement).binding.open} == {("a",), ("b",), ("c",)}
-    strict = replace(free, contiguous=True)
+    strict = replace(free, objective=MaxLoad(contiguous=True))
     assert {move.nodes for move in explain(strict, placement).binding.open} == {("a",), ("c",)}
 
 
 def test_the_load_that_binds_says_what_it_is_made_of() -> None:
     """d1: 3 s of its node and a value and a gradient over a hop of 1.5 s each; d0 as much."""
     problem, placement = pair()
-    found = explain(replace(problem, objective="max_load"), placement)
+    found = explain(replace(problem, objective=MaxLoad()), placement)
     assert (found.objective_s, found.path, found.binding.name) == (6.0, (), "d0")
     assert found.binding.sentence == (
         "The load of d0 binds, 6 s: sends 3 s (50 %), backward 2 s (33 %), forward 1 s (17 %);"
@@ -295,7 +295,7 @@ def test_the_load_that_binds_says_what_it_is_made_of() -> None:
 
 def test_replicas_of_a_stage_share_its_work() -> None:
     problem, placement = pair()
-    problem = replace(problem, cluster=cluster_of([1000] * 3), objective="max_load", stage_time=True)
+    problem = replace(problem, cluster=cluster_of([1000] * 3), objective=StageTime())
     stages = (Stage(("n0",), ("d0", "d2"), 2), Stage(("n1",), ("d1",), 1))
     report = SolverReport("optimal", 0.0, objective=3.5)
     found = explain(problem, replace(placement, stages=stages, report=report))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
-from netsplit.partition import Placement, Problem, Random, SolverReport
+from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport
 from netsplit.planning.plan_diff import moved
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
@@ -109,7 +109,7 @@ def test_the_parts_add_up_to_the_objectives_and_groups_to_what_moved(
 ) -> None:
     problem = trained(problem)
     problem = with_(problem, problem.cluster, problem.costs)
-    problem = replace(problem, objective="max_load" if periodic else "latency")
+    problem = replace(problem, objective=MaxLoad() if periodic else Latency())
     rng = random.Random(seed)
     before, after = (
         replace(Random().partition(problem), device_of=dict(assigned(problem, rng))) for _ in range(2)

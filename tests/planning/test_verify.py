@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition import MTopo, NetSplit, Placement, Problem, Random, Single, SolverReport
+from netsplit.partition import MaxLoad, MTopo, NetSplit, Placement, Problem, Random, Single, SolverReport
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.dpos import Dpos
@@ -106,7 +106,7 @@ def test_a_capacity_one_byte_too_small_is_named_where_it_is_claimed():
 
 
 def test_a_path_that_leaves_a_device_and_comes_back_is_named_where_contiguity_is_asked():
-    problem = replace(four(), contiguous=True)
+    problem = replace(four(), objective=MaxLoad(contiguous=True))
     assert "leaves at 'n1', passes 'n2' and is back at 'n3'" in broken(problem, answer(problem, "0010"))
     assert verify(problem, answer(problem, "0011")).ok
     halves = replace(problem, backward_nodes=frozenset({"n3"}))
@@ -116,11 +116,11 @@ def test_a_path_that_leaves_a_device_and_comes_back_is_named_where_contiguity_is
 def test_devices_that_feed_each_other_in_a_circle_are_named_where_contiguity_is_asked():
     """a1 -> b1 and b2 -> a2: each device's two nodes are convex, but neither device can be the first."""
     graph = graph_of(["a1", "b2", "b1", "a2"], [("a1", 1, ["b1"]), ("b2", 1, ["a2"])])
-    problem = Problem(graph, costs_of(graph), cluster_of([1000] * 3), contiguous=True)
+    problem = Problem(graph, costs_of(graph), cluster_of([1000] * 3), objective=MaxLoad(contiguous=True))
     found = broken(problem, answer(problem, "0110"))
     assert "The forward nodes are not contiguous: devices wait for one another in a circle" in found
     assert "'d0' -> 'd1' -> 'd0'" in found or "'d1' -> 'd0' -> 'd1'" in found
-    assert verify(replace(problem, contiguous=False), answer(problem, "0110")).ok
+    assert verify(replace(problem, objective=MaxLoad()), answer(problem, "0110")).ok
     assert verify(problem, answer(problem, "0210")).ok  # d0 -> d1 and d2 -> d0
     back = replace(problem, backward_nodes=frozenset({"b2", "a2"}))
     assert verify(back, answer(problem, "0110")).ok  # each half passes devices in an order of its own

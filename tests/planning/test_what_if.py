@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.errors import InfeasibleError
-from netsplit.partition import MTopo, Partitioner, Placement, Problem, SolverReport
+from netsplit.partition import Choice, Latency, MaxLoad, MTopo, Partitioner, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.what_if import Change, apply_change, possible_changes, what_if, what_if_lines
@@ -28,7 +28,7 @@ class Best(Partitioner):
 
     name = "best"
 
-    def partition(self, problem: Problem) -> Placement:
+    def choose(self, problem: Problem) -> Choice:
         instance = Instance.of(problem)
         names, devices = instance.names, instance.devices
         found = [
@@ -38,9 +38,7 @@ class Best(Partitioner):
         ]
         if not found:
             raise infeasible(problem, self.name)
-        report = SolverReport("optimal", 0.0)
-        order = dict(problem.graph.position)
-        return Placement(self.name, instance.decode(min(found)[1]), order, report)
+        return Choice(instance.decode(min(found)[1]), status="optimal")
 
 
 def with_(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
@@ -66,7 +64,7 @@ def crowded() -> Problem:
     costs = costs_of(graph, kinds=("slow", "fast"))
     costs = costs.with_device("fast", nodes=dict.fromkeys(graph.nodes, NodeSeconds(0.5, 0.5)))
     cluster = cluster_of([200, 115], kinds=["slow", "fast"])
-    return replace(Problem(graph, costs, cluster), objective="max_load")
+    return replace(Problem(graph, costs, cluster), objective=MaxLoad())
 
 
 def test_memory_that_binds_gives_the_gain_and_other_memory_none() -> None:
@@ -97,7 +95,7 @@ def test_the_table_says_what_helps_and_what_does_not() -> None:
 @given(problem=problems(max_nodes=5, max_devices=3))
 def test_every_gain_is_the_difference_of_two_optima(problem: Problem) -> None:
     """With an exact method nothing but the change itself moves the objective, and it never loses."""
-    problem = replace(trained(problem), objective="max_load")
+    problem = replace(trained(problem), objective=MaxLoad())
     try:
         best = Best().partition(problem)
     except InfeasibleError:
@@ -132,8 +130,8 @@ def test_a_worse_answer_under_a_change_is_not_taken() -> None:
     class Fickle(Best):
         """Puts all on d0 as soon as it fits there."""
 
-        def partition(self, problem: Problem) -> Placement:
-            found = super().partition(problem)
+        def choose(self, problem: Problem) -> Choice:
+            found = super().choose(problem)
             room = problem.cluster.devices[0].capacity_bytes >= 220
             return replace(found, device_of=dict.fromkeys(found.device_of, "d0")) if room else found
 
@@ -164,9 +162,9 @@ def test_each_change_gets_its_part_of_the_time_and_is_announced() -> None:
 
     @dataclass(frozen=True)
     class Timed(Best):
-        def partition(self, problem: Problem) -> Placement:
+        def choose(self, problem: Problem) -> Choice:
             limits.append(problem.time_limit_s)
-            return super().partition(problem)
+            return super().choose(problem)
 
     problem = replace(crowded(), time_limit_s=5.0)
     changes = possible_changes(problem)
@@ -204,7 +202,7 @@ def test_ports_count_for_loads_and_links_for_latencies() -> None:
 
     pairs = ["bandwidth d0 <-> d1", "bandwidth d0 <-> d2", "bandwidth d1 <-> d2"]
     assert bandwidths(problem)[:3] == pairs
-    assert bandwidths(replace(problem, objective="max_load"))[:3] == [
+    assert bandwidths(replace(problem, objective=MaxLoad()))[:3] == [
         "bandwidth of the port of d0",
         *pairs[1:],
     ]
@@ -263,8 +261,8 @@ def test_more_speed_of_everything_gains_just_that_where_devices_contend() -> Non
 
     @dataclass(frozen=True)
     class Apart(Partitioner):
-        def partition(self, problem: Problem) -> Placement:
-            return apart
+        def choose(self, problem: Problem) -> Choice:
+            return Choice(apart.device_of)
 
     (found,) = what_if(problem, Apart(), [Change("speed", "", ("d0", "d1"))], placement=apart, with_=with_)
     assert found.base_s == pytest.approx(1.5)
@@ -272,6 +270,6 @@ def test_more_speed_of_everything_gains_just_that_where_devices_contend() -> Non
 
 
 def test_a_simulated_problem_must_be_made_anew() -> None:
-    problem = replace(crowded(), objective="latency", evaluate=lambda placement: None)
+    problem = replace(crowded(), objective=Latency(), evaluate=lambda placement: None)
     with pytest.raises(ValueError, match="with_"):
         what_if(problem, Best())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.objectives import SimulatedIteration
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program
@@ -124,7 +125,7 @@ def programs(
         costs = costs.with_device("slow", contention=1 + rng.random())
         costs = costs.with_device("fast", copy_s_per_byte=rng.random() / 20)
     cluster = Cluster("drawn", devices, links)
-    problem = Problem(graph, costs, cluster, objective="simulated")
+    problem = Problem(graph, costs, cluster, objective=SimulatedIteration())
     placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
     program = compile_program(
         graph, device_of, priority, cluster, schedule, replicas=replicas,

@@ -19,7 +19,7 @@ def compile_all() -> None:
 
     from netsplit.cluster.cluster import Cluster, Device, Link
     from netsplit.graph.ir import Graph, Node, Variable
-    from netsplit.partition.base import Problem
+    from netsplit.partition.base import Latency, Problem
     from netsplit.partition.common.instance import Instance
     from netsplit.partition.engines.kernels import Step
     from netsplit.partition.max_load.frontier import Frontier
@@ -27,6 +27,7 @@ def compile_all() -> None:
     from netsplit.partition.methods.auto.auto import Auto
     from netsplit.partition.methods.exact.enumeration import best_order, least_s
     from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
+    from netsplit.partition.objectives import MaxLoad
     from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
     names = ("a", "b", "c")
@@ -45,8 +46,8 @@ def compile_all() -> None:
     tried, arrays = np.array([0, 1, 0]), Step(Instance.of(problem)).arrays
     least_s(tried, arrays)
     best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
-    for objective, contiguous in (("latency", False), ("max_load", False), ("max_load", True)):
-        Auto(starts=1).partition(replace(problem, objective=objective, contiguous=contiguous))  # type: ignore[arg-type]
+    for objective in (Latency(), MaxLoad(), MaxLoad(contiguous=True)):
+        Auto(starts=1).partition(replace(problem, objective=objective))
     model = Hypergraph.of(Instance.of(problem))
     frontier = Frontier.of(model, 0, np.arange(model.count))
     assert frontier is not None

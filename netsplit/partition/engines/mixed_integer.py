@@ -12,7 +12,6 @@ import io
 import logging
 import re
 import tempfile
-import time
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,7 +39,6 @@ class Outcome:
 
     engine: str
     status: Status
-    seconds: float = 0.0
     bound: float | None = None
     values: dict[str, float] | None = None
     notes: dict[str, Any] = field(default_factory=dict)  # size of the model, why Gurobi was not used
@@ -63,7 +61,6 @@ def solve(model: picos.Problem, *, engine: EngineName, time_limit_s: float, gap:
     Raises:
         ConfigError: `engine` is "gurobi" and Gurobi cannot take the model.
     """
-    started = time.perf_counter()
     seed %= 2_000_000_000
     notes: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="netsplit-") as folder:
@@ -80,7 +77,7 @@ def solve(model: picos.Problem, *, engine: EngineName, time_limit_s: float, gap:
                 notes["gurobi_not_used"] = str(reason)
         if outcome is None:
             outcome = _highs(path, time_limit_s, gap, seed)
-    return replace(outcome, seconds=time.perf_counter() - started, notes={**outcome.notes, **notes})
+    return replace(outcome, notes={**outcome.notes, **notes})
 
 
 def write_lp(model: picos.Problem, path: Path) -> None:

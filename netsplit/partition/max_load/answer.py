@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from netsplit.partition.base import Status
 from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.objectives import MaxLoad
+from netsplit.partition.partitioner import Choice
 
 __all__ = ["MaxLoadAnswer", "answer_of"]
 
@@ -20,14 +21,20 @@ class MaxLoadAnswer:
     value_s: float  # instance.loads(where).max()
     bound_s: float  # no placement of the kind that was asked for has less
     status: Status
-    seconds: float
     engine: str
     notes: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def gap(self) -> float:
-        """(value - bound) / value."""
-        return (self.value_s - self.bound_s) / self.value_s if self.value_s > 0 else 0.0
+    def choice(self, instance: Instance) -> Choice:
+        """The same for a `Partitioner`."""
+        return Choice(
+            instance.decode(self.where),
+            status=self.status,
+            engine=self.engine,
+            objective_s=self.value_s,
+            bound_s=self.bound_s,
+            bound_for=MaxLoad.bound_key,
+            notes=self.notes,
+        )
 
 
 def answer_of(
@@ -35,7 +42,6 @@ def answer_of(
     where: Ints,
     bound_s: float,
     gap: float,
-    started: float,
     engine: str,
     notes: dict[str, Any],
 ) -> MaxLoadAnswer:
@@ -47,7 +53,6 @@ def answer_of(
         value_s=value,
         bound_s=bound,
         status="optimal" if value - bound <= gap * value else "feasible",
-        seconds=time.perf_counter() - started,
         engine=engine,
         notes=notes,
     )

@@ -36,7 +36,7 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
     notes: dict[str, object] = {"linear_s": search.value}
     exact = _exact(instance, search, started + 0.7 * time_limit_s, notes)
     if exact is not None:
-        return answer_of(instance, exact, float("inf"), gap, started, "ideals", notes)
+        return answer_of(instance, exact, float("inf"), gap, "ideals", notes)
     if "ideals" in notes and search.where is None:
         raise infeasible(instance.problem, "max_load")
     if search.where is None:
@@ -44,7 +44,7 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
             search.step()
     if search.where is None:
         raise infeasible(instance.problem, "max_load")
-    return _unproven(instance, search, deadline, gap, started, notes)
+    return _unproven(instance, search, deadline, gap, notes)
 
 
 def linear_split(instance: Instance, seed: int, orders: int = 4) -> Ints | None:
@@ -74,7 +74,7 @@ def _exact(instance: Instance, search: _Search, deadline: float, notes: dict[str
 
 
 def _unproven(
-    instance: Instance, search: _Search, deadline: float, gap: float, started: float, notes: dict[str, object]
+    instance: Instance, search: _Search, deadline: float, gap: float, notes: dict[str, object]
 ) -> MaxLoadAnswer:
     from netsplit.partition.max_load.non_contiguous import proven_bound
 
@@ -83,7 +83,7 @@ def _unproven(
         search.step()
     assert search.where is not None
     bound = proven_bound(instance, search.value, deadline, gap)
-    return answer_of(instance, search.where, bound, gap, started, "orders", notes)
+    return answer_of(instance, search.where, bound, gap, "orders", notes)
 
 
 @dataclass

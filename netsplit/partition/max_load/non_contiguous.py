@@ -45,7 +45,7 @@ def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap
             incumbent.halt[0] = 1
         search.result()
     notes = {"starts": incumbent.runs, "proofs": incumbent.proofs}
-    return answer_of(instance, incumbent.where, incumbent.bound, gap, started, "annealing + blocks", notes)
+    return answer_of(instance, incumbent.where, incumbent.bound, gap, "annealing + blocks", notes)
 
 
 def proven_bound(instance: Instance, value: float, deadline: float, gap: float) -> float:

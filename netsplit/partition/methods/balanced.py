@@ -6,16 +6,15 @@ given order and of different speeds, here with memory limits.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.atoms import atoms_of
-from netsplit.partition.common.capacity import MemoryModel, check_capacity, infeasible
+from netsplit.partition.common.capacity import MemoryModel, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Balanced"]
 
@@ -31,9 +30,7 @@ class Balanced(Partitioner):
     name = "balanced"
     optimises = "the slowest device's compute, contiguous"
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         instance = Instance.of(problem)
         sums = np.zeros((len(instance.atoms), len(instance.devices)))
         np.add.at(sums, instance.atom_of, instance.forward_s + instance.backward_s)
@@ -48,12 +45,7 @@ class Balanced(Partitioner):
             begin = int(begins[p, end])
             where[begin:end] = p
             end = begin
-        return Placement(
-            method=self.name,
-            device_of=instance.decode(where[instance.atom_of]),
-            priority=topological_priority(problem.graph, problem.graph.position),
-            report=SolverReport("heuristic", time.perf_counter() - started, objective=slowest),
-        )
+        return Choice(instance.decode(where[instance.atom_of]), objective_s=slowest)
 
 
 def _slowest(until: Floats, first: Ints) -> tuple[float, Ints]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Stage
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.base import Problem, Stage
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Ddp"]
 
@@ -23,13 +22,6 @@ class Ddp(Partitioner):
     optimises = "nothing"
     respects_capacity = False
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        graph, names = problem.graph, tuple(device.name for device in problem.cluster.devices)
-        return Placement(
-            method=self.name,
-            device_of=dict.fromkeys(graph.nodes, names[0]),
-            priority=topological_priority(graph, graph.position),
-            report=SolverReport("heuristic", time.perf_counter() - started),
-            stages=(Stage(tuple(graph.nodes), names),),
-        )
+    def choose(self, problem: Problem) -> Choice:
+        nodes, names = problem.graph.nodes, tuple(device.name for device in problem.cluster.devices)
+        return Choice(dict.fromkeys(nodes, names[0]), stages=(Stage(tuple(nodes), names),))

@@ -7,16 +7,14 @@ not part of this method.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.common.capacity import check_capacity
+from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.insertion import Schedule, Tasks, schedule_within_memory
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Dpos", "critical_path", "max_ranks"]
 
@@ -44,29 +42,16 @@ class Dpos(Partitioner):
     name = "dpos"
     optimises = "one step's time, greedily: the critical path's device, else each task's earliest finish"
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         instance = Instance.of(problem)
         tasks = Tasks.of(instance)
         ranks = max_ranks(instance, tasks)
         path = critical_path(tasks, ranks)
-
-        def choice() -> _Choice:
-            return _Choice(instance, path)
-
-        made = schedule_within_memory(problem, self.name, tasks, tasks.by_rank(ranks), choice)
-        return Placement(
-            method=self.name,
-            device_of=made.device_of(),
-            priority=topological_priority(problem.graph, made.start_of()),
-            report=SolverReport(
-                status="heuristic",
-                seconds=time.perf_counter() - started,
-                objective=made.makespan,
-                notes={**made.notes(), "critical_path_nodes": len(path)},
-            ),
+        made = schedule_within_memory(
+            problem, self.name, tasks, tasks.by_rank(ranks), lambda: _PathChooser(instance, path)
         )
+        notes = {**made.notes(), "critical_path_nodes": len(path)}
+        return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=notes)
 
 
 def max_ranks(instance: Instance, tasks: Tasks) -> Floats:
@@ -94,7 +79,7 @@ def critical_path(tasks: Tasks, ranks: Floats) -> list[int]:
     return list(nodes)
 
 
-class _Choice:
+class _PathChooser:
     """Lines 9 to 20 of Algorithm 1 for one run, with the device of the critical path so far."""
 
     def __init__(self, instance: Instance, path: list[int]) -> None:

@@ -6,16 +6,14 @@ heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.common.capacity import check_capacity
+from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.methods.insertion import Choice, Schedule, Tasks, schedule_within_memory
+from netsplit.partition.methods.insertion import Schedule, Tasks, schedule_within_memory
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Heft"]
 
@@ -37,29 +35,17 @@ class Heft(Partitioner):
     name = "heft"
     optimises = "one step's time, greedily: each task's earliest finish"
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         instance = Instance.of(problem)
         tasks = Tasks.of(instance)
         order = tasks.by_rank(mean_ranks(instance, tasks))
         backward_s = instance.backward_s.tolist()
 
-        def choose(made: Schedule, task: int, devices: list[int]) -> int:
+        def first_to_finish(made: Schedule, task: int, devices: list[int]) -> int:
             return min(devices, key=lambda p: (made.earliest_finish(task, p) + backward_s[task][p], p))
 
-        def choice() -> Choice:
-            return choose
-
-        made = schedule_within_memory(problem, self.name, tasks, order, choice)
-        return Placement(
-            method=self.name,
-            device_of=made.device_of(),
-            priority=topological_priority(problem.graph, made.start_of()),
-            report=SolverReport(
-                "heuristic", time.perf_counter() - started, objective=made.makespan, notes=dict(made.notes())
-            ),
-        )
+        made = schedule_within_memory(problem, self.name, tasks, order, lambda: first_to_finish)
+        return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=made.notes())
 
 
 def mean_ranks(instance: Instance, tasks: Tasks) -> Floats:

@@ -25,7 +25,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 
-__all__ = ["Choice", "IdleSlots", "Room", "Schedule", "Tasks", "schedule_within_memory"]
+__all__ = ["Chooser", "IdleSlots", "Room", "Schedule", "Tasks", "schedule_within_memory"]
 
 RETRIES = 4
 
@@ -241,12 +241,12 @@ class Schedule:
         return {"placed_by": self.placed_by, "reserved_atoms": len(self.reserved)}
 
 
-Choice = Callable[[Schedule, int, list[int]], int]
+Chooser = Callable[[Schedule, int, list[int]], int]
 """(schedule, forward task of a node whose atom has no device yet, devices where it fits) -> device."""
 
 
 def schedule_within_memory(
-    problem: Problem, method: str, tasks: Tasks, order: list[int], choice: Callable[[], Choice]
+    problem: Problem, method: str, tasks: Tasks, order: list[int], chooser: Callable[[], Chooser]
 ) -> Schedule:
     """Place and time all tasks in `order`; an atom goes where its first node is chosen to go.
 
@@ -259,7 +259,7 @@ def schedule_within_memory(
         method: its name, for the error.
         tasks: what to schedule.
         order: the tasks, each after those that feed it.
-        choice: makes a fresh `Choice` for one run.
+        chooser: makes a fresh `Chooser` for one run.
 
     Raises:
         InfeasibleError: the fill does not fit either.
@@ -270,7 +270,7 @@ def schedule_within_memory(
         made = Schedule(instance, tasks)
         stuck = _reserve(made, reserved)
         if stuck is None:
-            stuck = _run(made, order, choice())
+            stuck = _run(made, order, chooser())
         if stuck is None:
             made.reserved = tuple(reserved)
             return made
@@ -285,7 +285,7 @@ def schedule_within_memory(
     made.placed_by = "fill in topological order"
     for atom in range(len(instance.atoms)):
         made.place(atom, int(where[instance.atoms[atom][0]]))
-    _run(made, order, choice())
+    _run(made, order, chooser())
     return made
 
 
@@ -300,7 +300,7 @@ def _reserve(made: Schedule, atoms: Iterable[int]) -> int | None:
     return None
 
 
-def _run(made: Schedule, order: list[int], choose: Choice) -> int | None:
+def _run(made: Schedule, order: list[int], choose: Chooser) -> int | None:
     """Place and time; the atom that fits nowhere, or None."""
     n, atom_of = made.instance.n, made.instance.atom_of.tolist()
     for task in order:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.atoms import atoms_of
-from netsplit.partition.common.capacity import check_capacity, fill_in_order, infeasible
+from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.baechi.m_topo import footprints
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Layerwise"]
 
@@ -30,9 +29,7 @@ class Layerwise(Partitioner):
     name = "layerwise"
     optimises = "equal bytes on each device, contiguous"
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         atoms = atoms_of(problem.graph)
         devices = problem.cluster.devices
         own = footprints(problem)
@@ -49,9 +46,4 @@ class Layerwise(Partitioner):
             device_of = fill_in_order(problem, [device.capacity_bytes for device in devices])
         if device_of is None:
             raise infeasible(problem, self.name)
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, problem.graph.position),
-            report=SolverReport("heuristic", time.perf_counter() - started, notes=notes),
-        )
+        return Choice(device_of, notes=notes)

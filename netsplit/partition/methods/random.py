@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import dataclass
 
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.atoms import atoms_of
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Random"]
 
@@ -21,16 +20,10 @@ class Random(Partitioner):
     optimises = "nothing"
     respects_capacity = False
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
+    def choose(self, problem: Problem) -> Choice:
         draw = random.Random(problem.seed)
         names = [device.name for device in problem.cluster.devices]
         device_of: dict[str, str] = {}
         for atom in atoms_of(problem.graph):
             device_of.update(dict.fromkeys(atom, draw.choice(names)))
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, problem.graph.position),
-            report=SolverReport("heuristic", time.perf_counter() - started),
-        )
+        return Choice(device_of)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.atoms import atoms_of
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["RoundRobin"]
 
@@ -20,15 +19,9 @@ class RoundRobin(Partitioner):
     respects_capacity = False
     optimises = "nothing: atoms in turn"
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
+    def choose(self, problem: Problem) -> Choice:
         devices = problem.cluster.devices
         device_of: dict[str, str] = {}
         for i, atom in enumerate(atoms_of(problem.graph)):
             device_of.update(dict.fromkeys(atom, devices[i % len(devices)].name))
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, problem.graph.position),
-            report=SolverReport("heuristic", time.perf_counter() - started),
-        )
+        return Choice(device_of)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Single"]
 
@@ -26,13 +25,7 @@ class Single(Partitioner):
         if self.device == "":
             raise ConfigError("single.device is empty: give a device name, or null for the first device.")
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        cluster, graph = problem.cluster, problem.graph
+    def choose(self, problem: Problem) -> Choice:
+        cluster = problem.cluster
         chosen = cluster.devices[0] if self.device is None else cluster.device(self.device)
-        return Placement(
-            method=self.name,
-            device_of=dict.fromkeys(graph.nodes, chosen.name),
-            priority=topological_priority(graph, graph.position),
-            report=SolverReport("heuristic", time.perf_counter() - started),
-        )
+        return Choice(dict.fromkeys(problem.graph.nodes, chosen.name))

@@ -187,7 +187,7 @@ def try_moves(
     deadline = monotonic() + time_limit_s
     where = instance.encode(placement.device_of)
     problem, base = instance.problem, score(placement)
-    anything_goes = not problem.contiguous
+    anything_goes = not problem.objective.contiguous
     blocked: list[Move] = []
     free: list[Move] = []
     tried = 0

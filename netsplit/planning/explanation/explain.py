@@ -11,6 +11,7 @@ from typing import Any
 
 from netsplit.partition.base import Objective, Placement, Problem, Stage
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.objectives import MaxLoad
 from netsplit.planning.explanation.binding import (
     Binding,
     loads_binding,
@@ -19,7 +20,7 @@ from netsplit.planning.explanation.binding import (
     stages_binding,
     try_moves,
 )
-from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, score_of
+from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, predicted
 from netsplit.planning.explanation.path import Span, critical_path, merged, overheads, totals
 from netsplit.planning.explanation.text import explanation_lines
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, cut_edges, device_uses, with_replicas
@@ -32,7 +33,7 @@ class Explanation:
     """One placement explained. Seconds and bytes; `lines()` for people, `to_dict()` for a file."""
 
     method: str
-    objective_name: Objective
+    objective: Objective
     objective_s: float
     devices: tuple[DeviceUse, ...]  # in rank order
     cuts: tuple[CutEdge, ...]  # all of them, the costliest first
@@ -54,7 +55,7 @@ class Explanation:
         """Numbers, strings, lists and mappings only; the `top` costliest cut edges."""
         return {
             "method": self.method,
-            "objective": self.objective_name,
+            "objective": self.objective.name,
             "objective_s": self.objective_s,
             "devices": [
                 asdict(use)
@@ -100,8 +101,10 @@ def explain(
     where = instance.encode(placement.device_of)
     cuts = cut_edges(instance, where)
     path: tuple[Span, ...] = ()
-    replicated = problem.objective == "max_load" and problem.stage_time and bool(placement.stages)
-    if problem.objective == "max_load":
+    # Of stages without replicas, too, the loads are what is explained.
+    objective: Objective = problem.objective if problem.objective.simulated else MaxLoad()
+    replicated = not (objective.simulated or problem.objective.largest_load) and bool(placement.stages)
+    if not objective.simulated:
         timeline = None
         objective_s = float(instance.loads(where).max(initial=0.0))
         binding = loads_binding(instance, where)
@@ -110,22 +113,21 @@ def explain(
             binding = stages_binding(instance, placement.stages, objective_s)
         hot = [name for name, device in placement.device_of.items() if device == binding.name]
     else:
-        if timeline is None and problem.evaluate is not None:
-            timeline = problem.evaluate(placement)
+        timeline = predicted(problem, placement) if timeline is None else timeline
         if timeline is None:
             raise ValueError("a timeline is needed to explain a latency")
         objective_s = timeline.iteration_s
         path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
         binding = path_binding(instance, path, objective_s)
         hot = [name for span in path for name in span.nodes] or list(placement.device_of)
-    score = None if replicated else score_of(problem)
+    score = None if replicated else objective.scorer(problem)
     if score is not None and moves > 0 and len(instance.devices) > 1:
         blocked, free, tried = try_moves(instance, placement, score, cuts, hot, moves, moves_time_s)
         binding = replace(binding, blocked=blocked, open=free, tried=tried)
     uses = device_uses(instance, placement, timeline)
     return Explanation(
         method=placement.method,
-        objective_name=problem.objective,
+        objective=problem.objective,
         objective_s=objective_s,
         devices=with_replicas(uses, placement.stages) if replicated else uses,
         cuts=cuts,

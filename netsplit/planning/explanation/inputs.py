@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
 
 from netsplit.partition.base import Placement, Problem
-from netsplit.partition.common.instance import Instance
 
-__all__ = ["EventLike", "ProgramLike", "SegmentLike", "TimelineLike", "score_of"]
+__all__ = ["EventLike", "ProgramLike", "SegmentLike", "TimelineLike", "predicted"]
 
 
 class EventLike(Protocol):
@@ -59,15 +58,6 @@ class ProgramLike(Protocol):
     def instructions(self) -> Mapping[str, Sequence[Any]]: ...
 
 
-def score_of(problem: Problem) -> Callable[[Placement], float] | None:
-    """The problem's own objective of a placement, in seconds; None where nothing can evaluate it.
-
-    A placement with replicated stages has a period that is not the largest load: see `stage_time`.
-    """
-    if problem.objective == "max_load":
-        instance = Instance.of(problem)
-        return lambda placement: float(instance.loads(instance.encode(placement.device_of)).max(initial=0.0))
-    evaluate = problem.evaluate
-    if evaluate is None:
-        return None
-    return lambda placement: float(evaluate(placement).iteration_s)
+def predicted(problem: Problem, placement: Placement) -> TimelineLike | None:
+    """What the problem predicts of a placement; None where it has nothing to predict with."""
+    return None if problem.evaluate is None else cast(TimelineLike, problem.evaluate(placement))

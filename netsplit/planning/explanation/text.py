@@ -16,17 +16,11 @@ __all__ = ["explanation_lines"]
 
 _NO_LIMIT = 2**50  # bytes; graph files have devices without a limit
 
-_OBJECTIVES = {
-    "latency": "an iteration takes",
-    "simulated": "an iteration takes",
-    "max_load": "the largest load is",
-}
-
 
 def explanation_lines(explanation: Explanation, top: int = 8) -> list[str]:
     """What binds first, then devices, cut edges and the critical path."""
-    says = _OBJECTIVES[explanation.objective_name]
-    lines = wrapped(f"{explanation.method}: {says} {seconds(explanation.objective_s)}")
+    says = f"{explanation.objective.says} {seconds(explanation.objective_s)}"
+    lines = wrapped(f"{explanation.method}: {says}")
     binding = explanation.binding
     lines += wrapped(binding.sentence, "  ", "  ")
     if explanation.memory:

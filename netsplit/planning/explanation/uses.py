@@ -92,7 +92,7 @@ class CutEdge:
 
 def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
     """Every cut edge, the costliest first."""
-    periodic = instance.problem.objective == "max_load"
+    periodic = not instance.problem.objective.simulated
     found = []
     for u, variable in enumerate(instance.variables):
         p = int(where[instance.producer[u]])

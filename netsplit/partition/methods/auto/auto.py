@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
-from netsplit.partition.common.capacity import check_capacity, infeasible
+from netsplit.partition.base import Latency, Problem
+from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.methods.pipedream.stage_time import best_stages
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Auto"]
 
@@ -52,70 +52,60 @@ class Auto(Partitioner):
         if self.starts < 1:
             raise ConfigError(f"auto.starts is {self.starts}: give 1 or more.")
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
-        limit_s = problem.time_limit_s or self.time_limit_s
-        deadline = started + (1 - RESERVE) * limit_s
-        if problem.objective == "max_load":
-            placement = _max_load(problem, deadline)
-        else:
-            placement = self._searched(problem, deadline)
-        report = replace(placement.report, seconds=time.perf_counter() - started)
-        return replace(placement, method=self.name, report=report)
+    def choose(self, problem: Problem) -> Choice:
+        deadline = time.perf_counter() + (1 - RESERVE) * (problem.time_limit_s or self.time_limit_s)
+        return problem.objective.solved_by(_AutoSolvers(problem, self.starts, deadline))
 
-    def _searched(self, problem: Problem, deadline: float) -> Placement:
+
+@dataclass(frozen=True)
+class _AutoSolvers:
+    problem: Problem
+    starts: int
+    deadline: float
+
+    def latency(self) -> Choice:
+        return self._searched(simulated=False)
+
+    def iteration(self) -> Choice:
+        return self._searched(simulated=True)
+
+    def max_load(self, contiguous: bool) -> Choice:
+        from netsplit.partition.max_load import solve_max_load
+
+        instance = Instance.of(self.problem)
+        left_s = self.deadline - time.perf_counter()
+        return _proven(solve_max_load(instance, left_s, self.problem.seed, contiguous).choice(instance))
+
+    def stage_time(self, contiguous: bool) -> Choice:
+        choice = best_stages(self.problem, self.deadline - time.perf_counter())
+        return replace(choice, bound_for=self.problem.objective.bound_key)
+
+    def _searched(self, simulated: bool) -> Choice:
         from netsplit.partition.methods.auto.prover import Prover
         from netsplit.partition.methods.auto.search import Search
 
-        search = Search(problem, self.starts, deadline)
+        search = Search(self.problem, self.starts, self.deadline, simulated=simulated)
         search.compile()
         prover = None if search.simulated else Prover(search)
         found = search.run(prover)
         if found is None:
-            raise infeasible(problem, self.name)
+            raise infeasible(self.problem, Auto.name)
         names = search.instance.names
-        rank = {names[int(v)]: float(i) for i, v in enumerate(found.order)}
-        notes = {"found_by": found.source, **search.notes, **({} if prover is None else prover.notes)}
-        bound_s = None if prover is None else prover.bound_s
-        return Placement(
-            method=self.name,
-            device_of=search.instance.decode(found.where),
-            priority=topological_priority(problem.graph, rank),
-            report=_report("feasible", found.value_s, bound_s, "latency", "", notes),
+        choice = Choice(
+            search.instance.decode(found.where),
+            {names[int(v)]: float(i) for i, v in enumerate(found.order)},
+            status="feasible",
+            objective_s=found.value_s,
+            notes={"found_by": found.source, **search.notes},
         )
+        if prover is None:
+            return choice
+        notes = {**choice.notes, **prover.notes}
+        return _proven(replace(choice, bound_s=prover.bound_s, bound_for=Latency.bound_key, notes=notes))
 
 
-def _max_load(problem: Problem, deadline: float) -> Placement:
-    left_s = deadline - time.perf_counter()
-    if problem.stage_time:
-        from netsplit.partition.methods.pipedream.stage_time import best_stages
-
-        placement = best_stages(problem, left_s)
-        report = placement.report
-        notes = {**report.notes, "bound_for": "max_load"}
-        return replace(placement, report=replace(report, notes=notes))
-    from netsplit.partition.max_load import solve_max_load
-
-    instance = Instance.of(problem)
-    answer = solve_max_load(instance, left_s, seed=problem.seed, contiguous=problem.contiguous)
-    if answer.where is None:
-        raise infeasible(problem, Auto.name)
-    value_s, bound_s = answer.value_s, answer.bound_s
-    return Placement(
-        method=Auto.name,
-        device_of=instance.decode(answer.where),
-        priority=topological_priority(problem.graph, problem.graph.position),
-        report=_report(answer.status, value_s, bound_s, "max_load", answer.engine, answer.notes),
-    )
-
-
-def _report(
-    status: Status, value_s: float, bound_s: float | None, kind: str, engine: str, notes: dict[str, Any]
-) -> SolverReport:
-    if bound_s is None:
-        return SolverReport(status, 0.0, engine, value_s, notes=notes)
-    bound_s = min(bound_s, value_s)
-    gap = (value_s - bound_s) / value_s if value_s > 0 else 0.0
-    status = "optimal" if gap <= PROVEN else status
-    return SolverReport(status, 0.0, engine, value_s, bound_s, gap, {"bound_for": kind, **notes})
+def _proven(choice: Choice) -> Choice:
+    assert choice.objective_s is not None
+    assert choice.bound_s is not None
+    closed = choice.objective_s - choice.bound_s <= PROVEN * choice.objective_s
+    return replace(choice, status="optimal") if closed else choice

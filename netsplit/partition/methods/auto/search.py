@@ -53,11 +53,12 @@ class Found:
 
 
 class Search:
-    """One search for ``latency`` or ``simulated``; until `deadline` on ``time.perf_counter``.
+    """One search for the least step, or simulated iteration; until `deadline` on ``time.perf_counter``.
 
     Args:
         methods: whose answers are starts, beside contiguous fills.
         name: of the method that searches, for the log.
+        simulated: what `Problem.evaluate` says is minimised, where there is one; else the step.
     """
 
     def __init__(
@@ -67,11 +68,12 @@ class Search:
         deadline: float,
         methods: Sequence[str] = PORTFOLIO,
         name: str = "auto",
+        simulated: bool = False,
     ) -> None:
         self.problem, self.starts, self.methods, self.name = problem, starts, methods, name
         self.started, self.deadline = time.perf_counter(), deadline
         self.instance = Instance.of(problem)
-        self.simulated = problem.objective == "simulated" and problem.evaluate is not None
+        self.simulated = simulated and problem.evaluate is not None
         self.annealer = Annealer(self.instance, problem.in_flight - 1.0 if self.simulated else 0.0)
         self.best: Found | None = None
         self.notes: dict[str, Any] = {"moves": 0}
@@ -226,6 +228,6 @@ class Search:
     def _value_of(self, placement: Placement) -> float:
         if self.simulated:
             assert self.problem.evaluate is not None
-            return float(self.problem.evaluate(placement).iteration_s)
+            return self.problem.evaluate(placement).iteration_s
         where = self.instance.encode(placement.device_of)
         return self.annealer.step.makespan_s(where, order_of(self.instance, placement))

@@ -6,7 +6,6 @@ the authors' code, github beomyeol/baechi, placer/m_etf.py and placer_utils.py (
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -14,10 +13,9 @@ from typing import Any, get_args
 import numpy as np
 
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Csr, Ints
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.baechi.baechi import (
     Memory,
     MemoryRule,
@@ -28,6 +26,7 @@ from netsplit.partition.methods.baechi.baechi import (
     receive,
     virtual_makespan_s,
 )
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.memory import memory_of
 
 __all__ = ["NEVER", "EtfLoop", "MEtf"]
@@ -271,8 +270,10 @@ class MEtf(Partitioner):
             raise ConfigError(f"{self.name}.tick_s is {self.tick_s}: give seconds above 0, as 1e-6.")
         object.__setattr__(self, "respects_capacity", self.memory == "static")
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
+    def check(self, problem: Problem) -> None:
+        """Nothing: its own error names capacities with which the method, which never revises, succeeds."""
+
+    def choose(self, problem: Problem) -> Choice:
         tasks = Tasks.of(problem, self.times, self.tick_s)
         notes: dict[str, Any] = {}
         guide = self.guide(tasks, notes)
@@ -281,17 +282,8 @@ class MEtf(Partitioner):
             raise self._infeasible(problem, tasks, loop, guide)
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, start),
-            report=SolverReport(
-                "heuristic",
-                time.perf_counter() - started,
-                objective=virtual_makespan_s(tasks, device_of),
-                notes={**notes, "own_estimate_s": int(loop.end.max(initial=0)) * self.tick_s},
-            ),
-        )
+        notes["own_estimate_s"] = int(loop.end.max(initial=0)) * self.tick_s
+        return Choice(device_of, start, objective_s=virtual_makespan_s(tasks, device_of), notes=notes)
 
     def guide(self, tasks: Tasks, notes: dict[str, Any]) -> Ints | None:
         """What the loop is told beforehand; numbers worth recording go to `notes`."""

@@ -5,16 +5,15 @@ Sources: Baechi (github beomyeol/baechi, placer/m_topo.py); NetSplit thesis, sec
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.common.capacity import check_capacity, fill_in_order, infeasible
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.methods.baechi.baechi import authors_makespan_s, breadth_first, footprints
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["MTopo", "Order", "even_level", "footprints"]
 
@@ -51,9 +50,7 @@ class MTopo(Partitioner):
         if self.order not in get_args(Order):
             raise ConfigError(f"m_topo.order is '{self.order}': give one of {', '.join(get_args(Order))}.")
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         capacities = [device.capacity_bytes for device in problem.cluster.devices]
         sizes = footprints(problem)
         cap = even_level(sum(sizes.values()), capacities) + max(sizes.values(), default=0)
@@ -77,17 +74,7 @@ class MTopo(Partitioner):
             device_of = fill_in_order(problem, capacities)
         if device_of is None:
             raise infeasible(problem, self.name)
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, problem.graph.position),
-            report=SolverReport(
-                "heuristic",
-                time.perf_counter() - started,
-                objective=authors_makespan_s(problem, device_of),
-                notes=notes,
-            ),
-        )
+        return Choice(device_of, objective_s=authors_makespan_s(problem, device_of), notes=notes)
 
 
 def _breadth_first(problem: Problem) -> Problem:

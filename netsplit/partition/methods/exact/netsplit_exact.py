@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
-from netsplit.partition.common.capacity import check_capacity, fill_in_order, infeasible
+from netsplit.partition.base import Latency, Placement, Problem, Status
+from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.exact.cp_schedule import Durations, latency_of, schedule, serial_seconds
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["ExactAnswer", "NetSplitExact", "as_simulated", "solve_latency"]
 
@@ -72,59 +73,56 @@ class NetSplitExact(Partitioner):
         if self.workers < 1:
             raise ConfigError(f"netsplit_exact.workers is {self.workers}: give 1 or more.")
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
-        limit_s = problem.time_limit_s or self.time_limit_s
-        instance = Instance.of(problem)
-        if problem.objective == "max_load":
-            return self._max_load(problem, instance, limit_s, started)
-        deadline = started + 0.97 * limit_s
-        hint = _known(problem, instance, started + 0.2 * limit_s)
-        left_s = deadline - time.perf_counter()
-        answer = solve_latency(instance, left_s, problem.seed, hint, workers=self.workers)
-        answer = as_simulated(instance, answer, hint, deadline)
-        if answer.where is None or answer.order is None:
-            raise infeasible(problem, self.name)
-        claimed = problem.objective == "latency"
-        bound = min(answer.bound_s, answer.value_s) if claimed else None
-        rank = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
-        return Placement(
-            method=self.name,
-            device_of=instance.decode(answer.where),
-            priority=topological_priority(problem.graph, rank),
-            report=SolverReport(
-                status=answer.status if claimed else "feasible",
-                seconds=time.perf_counter() - started,
-                engine=_engine(),
-                objective=answer.value_s if claimed else None,
-                bound=bound,
-                gap=None if bound is None else (answer.value_s - bound) / (answer.value_s or 1.0),
-                notes={**({"bound_for": "latency"} if claimed else {}), **answer.notes},
-            ),
+    def choose(self, problem: Problem) -> Choice:
+        return problem.objective.solved_by(_ExactSolvers(self, problem, time.perf_counter()))
+
+
+@dataclass(frozen=True)
+class _ExactSolvers:
+    method: NetSplitExact
+    problem: Problem
+    started: float
+
+    def latency(self) -> Choice:
+        answer, choice = self._least_latency()
+        return replace(
+            choice,
+            status=answer.status,
+            objective_s=answer.value_s,
+            bound_s=answer.bound_s,
+            bound_for=Latency.bound_key,
         )
 
-    def _max_load(self, problem: Problem, instance: Instance, limit_s: float, started: float) -> Placement:
+    def iteration(self) -> Choice:
+        return self._least_latency()[1]
+
+    def max_load(self, contiguous: bool) -> Choice:
         from netsplit.partition.max_load import solve_max_load
 
-        left_s = limit_s - (time.perf_counter() - started)
-        answer = solve_max_load(instance, left_s, seed=problem.seed, contiguous=problem.contiguous)
-        if answer.where is None:
-            raise infeasible(problem, self.name)
-        return Placement(
-            method=self.name,
-            device_of=instance.decode(answer.where),
-            priority=topological_priority(problem.graph, problem.graph.position),
-            report=SolverReport(
-                status=answer.status,
-                seconds=time.perf_counter() - started,
-                engine=answer.engine,
-                objective=answer.value_s,
-                bound=answer.bound_s,
-                gap=(answer.value_s - answer.bound_s) / (answer.value_s or 1.0),
-                notes={"bound_for": "max_load", **answer.notes},
-            ),
-        )
+        instance = Instance.of(self.problem)
+        left_s = self.started + self._limit_s - time.perf_counter()
+        return solve_max_load(instance, left_s, self.problem.seed, contiguous).choice(instance)
+
+    def stage_time(self, contiguous: bool) -> Choice:
+        return self.max_load(contiguous)
+
+    @property
+    def _limit_s(self) -> float:
+        return self.problem.time_limit_s or self.method.time_limit_s
+
+    def _least_latency(self) -> tuple[ExactAnswer, Choice]:
+        """The answer, and a choice which claims nothing of its value."""
+        problem, instance = self.problem, Instance.of(self.problem)
+        deadline = self.started + 0.97 * self._limit_s
+        hint = _known(problem, instance, self.started + 0.2 * self._limit_s)
+        left_s = deadline - time.perf_counter()
+        answer = solve_latency(instance, left_s, problem.seed, hint, workers=self.method.workers)
+        answer = as_simulated(instance, answer, hint, deadline)
+        if answer.where is None or answer.order is None:
+            raise infeasible(problem, self.method.name)
+        key = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
+        where = instance.decode(answer.where)
+        return answer, Choice(where, key, status="feasible", engine=_engine(), notes=answer.notes)
 
 
 def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | None:

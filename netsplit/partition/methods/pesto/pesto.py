@@ -12,22 +12,14 @@ original (`pesto_full`), and sees the forward pass alone, which section 5.2.1 na
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.common.atoms import atoms_of
-from netsplit.partition.common.capacity import check_capacity, fill_in_order, infeasible
-from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_engine, solve
+from netsplit.partition.base import Problem
 from netsplit.partition.engines.rows import Rows
-from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
+from netsplit.partition.methods.thesis.grouped import Grouped
 from netsplit.partition.methods.thesis.thesis_times import thesis_times
-from netsplit.profile.memory import static_bytes
 
 __all__ = ["Pesto", "PestoFormulation", "forward_makespan"]
 
@@ -61,92 +53,25 @@ class PestoFormulation(Formulation):
 
 
 @dataclass(frozen=True)
-class Pesto(Partitioner):
+class Pesto(Grouped):
     """The placement of co-placed groups with the shortest critical path of the forward pass.
 
     The thesis says of its baseline only that the indicator variables are as in NetSplit. What (6-2)..(6-7)
     leave open is therefore as there too: groups by co-placement (Algorithm 3, with twice the devices as
     the least number, doubled where groups cannot be packed), and memory by (5-18).
 
-    The report's objective is the forward makespan in seconds; status, bound and gap are with respect to
-    the groups. Status "limit": the engine found nothing in its time, and the answer is the fill of the
-    devices in topological order.
+    The report's objective is the forward makespan in seconds.
     """
-
-    time_limit_s: float = 60.0
-    gap: float = 1e-4  # relative distance of objective and bound at which the search may stop
-    engine: EngineName = "auto"
-    groups: int | None = None  # least number of groups; None: 2 x devices (Algorithm 3, line 6)
 
     name = "pesto"
     optimises = "forward makespan of one micro-batch, nodes of one device may overlap"
+    formulation = PestoFormulation
 
-    def __post_init__(self) -> None:
-        if not self.time_limit_s > 0:
-            raise ConfigError(f"pesto.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
-        if not 0 <= self.gap < 1:
-            raise ConfigError(f"pesto.gap is {self.gap}: give a fraction from 0 to below 1, as 0.0001.")
-        if self.groups is not None and self.groups < 1:
-            raise ConfigError(f"pesto.groups is {self.groups}: give 1 or more, or null for 2 x devices.")
-        check_engine(self.engine)
+    def limit_s(self, problem: Problem) -> float:
+        return self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
-        limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
-        atoms = len(atoms_of(problem.graph))
-        least = self.groups or 2 * len(problem.cluster.devices)
-        while True:
-            groups = coplace(problem, least)
-            outcome, device_of = self._place(problem, groups, started + limit_s)
-            if outcome.status != "infeasible" or len(groups) >= atoms:
-                break
-            least = 2 * len(groups)
-        if device_of is None and outcome.status == "limit":
-            device_of = fill_in_order(problem, [d.capacity_bytes for d in problem.cluster.devices])
-        if device_of is None:
-            raise infeasible(problem, self.name)
-        makespan = forward_makespan(problem, device_of)
-        bound = None if outcome.bound is None else min(outcome.bound, makespan)
-        notes: dict[str, Any] = {"groups": len(groups), **outcome.notes}
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, thesis_times(problem, device_of).start_fp),
-            report=SolverReport(
-                status=outcome.status,
-                seconds=time.perf_counter() - started,
-                engine=outcome.engine,
-                objective=makespan,
-                bound=bound,
-                gap=None if bound is None else (makespan - bound) / (makespan or 1.0),
-                notes=notes,
-            ),
-        )
-
-    def _place(
-        self, problem: Problem, groups: tuple[tuple[str, ...], ...], deadline: float
-    ) -> tuple[Outcome, dict[str, str] | None]:
-        """The engine's answer, bound in seconds; solved again where tolerances exceeded a capacity."""
-        margin: dict[str, int] = {}
-        while True:
-            formulation = PestoFormulation(problem, groups, margin)
-            left_s = deadline - time.perf_counter()
-            outcome = solve(
-                formulation.build(), engine=self.engine, time_limit_s=left_s, gap=self.gap, seed=problem.seed
-            )
-            if outcome.values is None:
-                return outcome, None
-            device_of = formulation.decode(
-                outcome.vector("place", len(groups) * len(problem.cluster.devices))
-            )
-            used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
-            over = {d.name: used.get(d.name, 0) - d.capacity_bytes for d in problem.cluster.devices}
-            if max(over.values()) <= 0:
-                assert outcome.bound is not None
-                return replace(outcome, bound=outcome.bound * formulation.unit_s), device_of
-            for name, nbytes in over.items():
-                margin[name] = margin.get(name, 0) + max(0, nbytes)
+    def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
+        return forward_makespan(problem, device_of), thesis_times(problem, device_of).start_fp
 
 
 def forward_makespan(problem: Problem, device_of: Mapping[str, str]) -> float:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
 from typing import Any
 
 import numpy as np
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport, Status
-from netsplit.partition.common.capacity import MemoryModel, check_capacity, infeasible
+from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import MemoryModel, infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.pesto.coarsen import coarsen
-from netsplit.partition.methods.pesto.mip import MipAnswer
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import Schedule, Tasks
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["PestoFull"]
 
@@ -67,34 +67,21 @@ class PestoFull(Partitioner):
         if self.most_pairs < 0:
             raise ConfigError(f"pesto_full.most_pairs is {self.most_pairs}: give 0 (no engine) or more.")
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
-        deadline = started + limit_s
+        deadline = time.perf_counter() + limit_s
         instance = Instance.of(problem)
         tasks, known = self._start(instance, deadline)
-        status, answer, found = self._improve(tasks, known, deadline)
-        lower = max(
-            [_least_makespan(tasks), *([answer.bound] if answer and answer.bound is not None else [])]
-        )
-        bound = min(lower, found.makespan)
-        notes: dict[str, Any] = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan}
-        if answer is not None:
-            notes.update(answer.notes)
-        return Placement(
-            method=self.name,
-            device_of=instance.decode(tasks.nodes_at(found.where)),
-            priority=topological_priority(problem.graph, _node_keys(tasks, found)),
-            report=SolverReport(
-                status=status,
-                seconds=time.perf_counter() - started,
-                engine=answer.engine if answer else "",
-                objective=found.makespan,
-                bound=bound,
-                gap=(found.makespan - bound) / (found.makespan or 1.0),
-                notes=notes,
-            ),
+        outcome, found = self._improve(tasks, known, deadline)
+        notes = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan, **outcome.notes}
+        return Choice(
+            instance.decode(tasks.nodes_at(found.where)),
+            _node_keys(tasks, found),
+            status=outcome.status,
+            engine=outcome.engine,
+            objective_s=found.makespan,
+            bound_s=max(_least_makespan(tasks), outcome.bound or 0.0),
+            notes=notes,
         )
 
     def _start(self, instance: Instance, deadline: float) -> tuple[Tasks, Schedule]:
@@ -117,24 +104,24 @@ class PestoFull(Partitioner):
             target *= 2
         raise infeasible(instance.problem, self.name)
 
-    def _improve(
-        self, tasks: Tasks, known: Schedule, deadline: float
-    ) -> tuple[Status, _Answer | None, Schedule]:
-        """The engine's answer where it is better than the known schedule."""
+    def _improve(self, tasks: Tasks, known: Schedule, deadline: float) -> tuple[Outcome, Schedule]:
+        """The engine's answer where it is better than the known schedule; the bound in seconds."""
         lower = _least_makespan(tasks)
         if known.makespan - lower <= self.gap * known.makespan:
-            return "optimal", None, known
+            return Outcome("", "optimal"), known
         margin: dict[int, int] = {}
         while True:
             rows = PestoRows(tasks, known, margin)
             mip = rows.build(self.most_pairs)
             if mip is None:
-                return "heuristic", _Answer("", None, {"pairs_above": self.most_pairs}), known
+                return Outcome("", "heuristic", notes={"pairs_above": self.most_pairs}), known
             left_s = _ENGINE_SHARE * (deadline - time.perf_counter())
             raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed)
-            answer = _Answer.of(raw, rows)
+            size = {"variables": len(mip.lower), "constraints": len(mip.row_limits), "orders": rows.pairs}
+            bound = None if raw.bound is None else raw.bound * rows.unit_s
+            outcome = Outcome(raw.engine, "limit", bound=bound, notes=size)
             if raw.values is None:
-                return "limit", answer, known
+                return outcome, known
             where = rows.places(raw.values)
             over = tasks.instance.used_bytes(tasks.nodes_at(where)) - tasks.instance.capacity
             if over.max() <= 0:
@@ -142,24 +129,9 @@ class PestoFull(Partitioner):
             margin = {k: margin.get(k, 0) + max(0, int(nbytes)) for k, nbytes in enumerate(over)}
         found = tasks.schedule(where, rows.order(raw.values))
         better = found.makespan < known.makespan * (1 - 1e-9)
-        if raw.status == "optimal":
-            return "optimal", answer, found if better else known
-        return ("feasible", answer, found) if better else ("limit", answer, known)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What of an engine's answer the report holds; bound in seconds."""
-
-    engine: str
-    bound: float | None
-    notes: dict[str, int]
-
-    @classmethod
-    def of(cls, raw: MipAnswer, rows: PestoRows) -> _Answer:
-        mip = rows.mip
-        notes = {"variables": len(mip.lower), "constraints": len(mip.row_limits), "orders": rows.pairs}
-        return cls(raw.engine, None if raw.bound is None else raw.bound * rows.unit_s, notes)
+        if raw.status == "optimal" or better:
+            outcome = replace(outcome, status="optimal" if raw.status == "optimal" else "feasible")
+        return outcome, found if better else known
 
 
 def _least_makespan(tasks: Tasks) -> float:

@@ -6,23 +6,22 @@ msr-fiddle/pipedream, optimizer/optimizer_graph_hierarchical.py) and runtime (ru
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
-from netsplit.partition.common.capacity import check_capacity, fill_in_order, infeasible
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.methods.pipedream.antichains import Layers, antichain_states
 from netsplit.partition.methods.pipedream.stage_plans import (
     Cost,
     Formula,
     levels_of,
-    place_stages,
     plan_that_fits,
+    staged,
     stages_of,
 )
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["PipeDream"]
 
@@ -58,12 +57,10 @@ class PipeDream(Partitioner):
         if self.max_states < 1:
             raise ConfigError(f"pipedream.max_states is {self.max_states}: give 1 or more.")
 
-    def partition(self, problem: Problem) -> Placement:
-        started = time.perf_counter()
-        check_capacity(problem, self.name)
+    def choose(self, problem: Problem) -> Choice:
         layers = Layers.of(problem)
         if not layers.n:
-            return self._filled(problem, started)
+            return self._filled(problem)
         formula = Formula(levels_of(problem), self.cost, self.count_transfers)
         # All levels but the last take time with the cube of the states.
         limit = self.max_states if len(formula.levels) == 1 else min(self.max_states, 400)
@@ -78,7 +75,7 @@ class PipeDream(Partitioner):
             memory_bytes=least if self.memory_constraint else None,
         )
         if not spans:
-            return self._filled(problem, started)
+            return self._filled(problem)
         stages = stages_of(problem, states, spans)
         notes: dict[str, Any] = {
             "replication": [len(stage.devices) for stage in stages],
@@ -86,20 +83,11 @@ class PipeDream(Partitioner):
             "states": len(states),
             "reduction": states.reduction,
         }
-        seconds = time.perf_counter() - started
-        report = SolverReport("heuristic", seconds, objective=value, notes=notes)
-        return place_stages(problem, stages, self.name, report)
+        return Choice(*staged(problem, stages), objective_s=value, notes=notes, stages=stages)
 
-    def _filled(self, problem: Problem, started: float) -> Placement:
+    def _filled(self, problem: Problem) -> Choice:
         """No stages at all: nothing but inputs, or no cut of the states fits."""
         device_of = fill_in_order(problem, [device.capacity_bytes for device in problem.cluster.devices])
         if device_of is None:
             raise infeasible(problem, self.name)
-        return Placement(
-            method=self.name,
-            device_of=device_of,
-            priority=topological_priority(problem.graph, problem.graph.position),
-            report=SolverReport(
-                "heuristic", time.perf_counter() - started, notes={"fallback": "fill in order"}
-            ),
-        )
+        return Choice(device_of, notes={"fallback": "fill in order"})

@@ -21,9 +21,8 @@ from typing import Literal
 
 import numpy as np
 
-from netsplit.partition.base import Placement, Problem, SolverReport, Stage
+from netsplit.partition.base import Problem, Stage
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.pipedream.antichains import Bools, States
 
 __all__ = [
@@ -32,9 +31,9 @@ __all__ = [
     "Span",
     "fits",
     "levels_of",
-    "place_stages",
     "plan_stages",
     "plan_that_fits",
+    "staged",
     "stages_of",
 ]
 
@@ -361,14 +360,13 @@ def fits(problem: Problem, stages: Sequence[Stage]) -> bool:
     return all(h <= min(capacity[p] for p in s.devices) for h, s in zip(held, stages, strict=True))
 
 
-def place_stages(problem: Problem, stages: tuple[Stage, ...], method: str, report: SolverReport) -> Placement:
-    """Every node on the first device of its stage; stage by stage where the graph's order leaves it open."""
+def staged(problem: Problem, stages: tuple[Stage, ...]) -> tuple[dict[str, str], dict[str, float]]:
+    """Node to the first device of its stage, and the key by which nodes run stage by stage."""
     device_of = {name: stage.devices[0] for stage in stages for name in stage.nodes}
     graph = problem.graph
     stage_of = {name: s for s, stage in enumerate(stages) for name in stage.nodes}
-    key = {
+    key: dict[str, float] = {
         name: position + len(graph) * (len(stages) if name in problem.backward_nodes else stage_of[name])
         for name, position in graph.position.items()
     }
-    ordered = {name: device_of[name] for name in graph.nodes}
-    return Placement(method, ordered, topological_priority(graph, key), report, stages)
+    return {name: device_of[name] for name in graph.nodes}, key

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition.base import Placement, Problem, SolverReport, Stage, Status
+from netsplit.partition.base import Placement, Problem, Stage, Status
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.methods.pipedream.antichains import (
@@ -29,10 +29,11 @@ from netsplit.partition.methods.pipedream.stage_plans import (
     Cost,
     Formula,
     levels_of,
-    place_stages,
     plan_that_fits,
+    staged,
     stages_of,
 )
+from netsplit.partition.partitioner import Choice
 
 __all__ = ["best_stages", "stage_time_lower_bound_s", "stage_time_s"]
 
@@ -159,7 +160,7 @@ class _TimedFormula(Formula):
 
 def best_stages(
     problem: Problem, time_limit_s: float, cost: Cost = "released", count_transfers: bool = True
-) -> Placement:
+) -> Choice:
     """The least `stage_time_s` found of contiguous stages with replicas; devices may stay idle.
 
     The planner's own answer is a candidate, so none is worse. Where all downsets of the graph are few
@@ -171,9 +172,8 @@ def best_stages(
     Raises:
         InfeasibleError: no contiguous stages were found whose replicas all fit.
     """
-    started = time.perf_counter()
+    deadline = time.perf_counter() + time_limit_s
     layers, formula = Layers.of(problem), Formula(levels_of(problem), cost, count_transfers)
-    deadline = started + time_limit_s
     timed = _TimedFormula(formula.levels, cost, count_transfers, deadline)
     several = len(formula.levels) > 1
     limit = _STATES[several]
@@ -220,20 +220,14 @@ def best_stages(
     if not stages:
         raise InfeasibleError("best_stages finds no contiguous stages whose replicas all fit.")
     status: Status = "optimal" if value <= bound * (1 + 1e-9) else "feasible"
-    bound = min(bound, value)
-    report = SolverReport(
-        status=status,
-        seconds=time.perf_counter() - started,
-        objective=value,
-        bound=bound,
-        gap=(value - bound) / value if value else 0.0,
-        notes={
-            "replication": [len(stage.devices) for stage in stages],
-            "warm_up": [stage.warm_up for stage in stages],
-            "states": count,
-        },
+    notes = {
+        "replication": [len(stage.devices) for stage in stages],
+        "warm_up": [stage.warm_up for stage in stages],
+        "states": count,
+    }
+    return Choice(
+        *staged(problem, stages), status=status, objective_s=value, bound_s=bound, notes=notes, stages=stages
     )
-    return place_stages(problem, stages, "stages", report)
 
 
 def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:

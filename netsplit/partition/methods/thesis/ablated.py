@@ -10,7 +10,8 @@ from statistics import mean
 from typing import Literal
 
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.partition.base import Partitioner, Placement, Problem
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Ablated", "without_backward", "without_links"]
 
@@ -29,17 +30,22 @@ class Ablated(Partitioner):
     method: Partitioner
     without: Part
 
-    name = "ablated"
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.method.name} without {self.without}"
 
     @property
     def respects_capacity(self) -> bool:  # type: ignore[override]
         return self.method.respects_capacity
 
-    def partition(self, problem: Problem) -> Placement:
+    def check(self, problem: Problem) -> None:
+        self.method.check(problem)
+
+    def choose(self, problem: Problem) -> Choice:
         poorer = _ABLATIONS[self.without](problem)
         if problem.evaluate is not None:
-            poorer = problem.evaluate.moved_to(problem, poorer.cluster, poorer.costs)  # type: ignore[attr-defined]
-        return replace(self.method.partition(poorer), method=f"{self.method.name} without {self.without}")
+            poorer = problem.evaluate.moved_to(problem, poorer.cluster, poorer.costs)
+        return self.method.choose(poorer)
 
 
 def without_backward(problem: Problem) -> Problem:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from netsplit.partition.base import Problem, Status
+from netsplit.partition.base import Latency, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.mixed_integer import Outcome
@@ -34,7 +34,7 @@ def shortest_step(
     Status "optimal": all were tried.
     """
     graph = replace(problem.graph, colocated=tuple(group for group in groups if len(group) > 1))
-    grouped = replace(problem, graph=graph, objective="latency", evaluate=None)
+    grouped = replace(problem, graph=graph, objective=Latency(), evaluate=None)
     search = Search(grouped, STARTS, deadline, methods=(), name="netsplit")
     search.compile()
     if len(search.instance.devices) ** len(search.instance.atoms) > MOST_PLACEMENTS:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.partition import METHODS, Auto, Placement, Problem
+from netsplit.partition import METHODS, Auto, Placement, Problem, SimulatedIteration
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer, clusters_of
 from netsplit.partition.engines.kernels import Step
@@ -68,7 +68,7 @@ def test_its_objective_is_what_the_simulator_says_and_its_bound_is_below(problem
 def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
     problem = simulated(large_problem(40, devices=2), GPipe(4))
     problem = with_capacities(problem, [required_bytes(problem)] * 2)
-    placement = Auto(time_limit_s=3.0, starts=4).partition(replace(problem, objective="simulated"))
+    placement = Auto(time_limit_s=3.0, starts=4).partition(replace(problem, objective=SimulatedIteration()))
     others = [METHODS[name]().partition(problem) for name in ("m_topo", "balanced", "netsplit")]
     assert seconds(problem, placement) <= min(seconds(problem, other) for other in others)
     assert placement.report.objective == pytest.approx(seconds(problem, placement))
@@ -81,7 +81,7 @@ def test_annealing_that_the_clock_ends_leaves_time_to_simulate_what_it_found(
     """As on a busy machine: more moves than there is time for."""
     monkeypatch.setattr("netsplit.partition.methods.auto.search.NODES_A_SECOND", 1e12)
     monkeypatch.setattr("netsplit.partition.methods.auto.search.MOVES_A_CHOICE", 10**9)
-    problem = replace(simulated(large_problem(40, room=4.0), GPipe(4)), objective="simulated")
+    problem = replace(simulated(large_problem(40, room=4.0), GPipe(4)), objective=SimulatedIteration())
     notes = Auto(time_limit_s=3.0, starts=4).partition(problem).report.notes
     assert notes["stopped"] == "time"
     assert notes["simulated_moves"] > 0

@@ -10,8 +10,8 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.engines.mixed_integer import Outcome
-from netsplit.partition.methods.pesto import pesto as pesto_module
 from netsplit.partition.methods.pesto.pesto import Pesto
+from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
@@ -85,7 +85,7 @@ def test_the_time_limit_of_the_problem_goes_before_the_methods_own(monkeypatch):
         given_s.append(time_limit_s)
         return Outcome("none 0", "limit")
 
-    monkeypatch.setattr(pesto_module, "solve", solve)
+    monkeypatch.setattr(grouped_module, "solve", solve)
     graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
     problem = Problem(graph, costs_of(graph), cluster_of([260, 260]))
     Pesto().partition(problem)
@@ -95,7 +95,7 @@ def test_the_time_limit_of_the_problem_goes_before_the_methods_own(monkeypatch):
 
 
 def test_a_limit_without_a_solution_answers_with_the_fill_of_the_devices(monkeypatch):
-    monkeypatch.setattr(pesto_module, "solve", lambda *_, **__: Outcome("none 0", "limit"))
+    monkeypatch.setattr(grouped_module, "solve", lambda *_, **__: Outcome("none 0", "limit"))
     graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
     placement = Pesto().partition(Problem(graph, costs_of(graph), cluster_of([260, 260])))
     assert placement.report.status == "limit"

@@ -13,6 +13,7 @@ from netsplit.partition.methods.pipedream.antichains import Layers, antichain_st
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.pipedream.stage_plans import fits
 from netsplit.partition.methods.pipedream.stage_time import stage_time_s
+from netsplit.partition.objectives import StageTime
 from netsplit.profile.memory import memory_of
 from tests.partition.builders import costs_of, graph_of, problems, with_capacities
 from tests.partition.stage_problems import chain_problem, devices, plans, slowest
@@ -121,7 +122,7 @@ def diamond_problem(count: int, length: int) -> Problem:
         for name in (f"f{d}", *(u for u, _, _ in tensors if u.startswith(f"x{d}_")))
     ]
     graph = graph_of([*names, f"f{count}"], tensors)
-    return Problem(graph, costs_of(graph), devices(4, 100.0), objective="max_load", stage_time=True)
+    return Problem(graph, costs_of(graph), devices(4, 100.0), objective=StageTime())
 
 
 def test_states_of_a_fork_are_all_ways_to_be_part_way_through_its_branches():
@@ -158,7 +159,7 @@ def test_colocated_nodes_share_a_stage_with_all_between_them():
     graph = graph_of(
         ["a", "b", "c", "d"], [("a", 1, ["b"]), ("b", 1, ["c"]), ("c", 1, ["d"])], colocated=[["b", "d"]]
     )
-    problem = Problem(graph, costs_of(graph), devices(2, 100.0), objective="max_load", stage_time=True)
+    problem = Problem(graph, costs_of(graph), devices(2, 100.0), objective=StageTime())
     assert nodes_of(PipeDream(straight=True).partition(problem)) == [("a",), ("b", "c", "d")]
 
 

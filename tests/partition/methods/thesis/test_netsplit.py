@@ -11,7 +11,7 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.engines.mixed_integer import Outcome
-from netsplit.partition.methods.thesis import netsplit as netsplit_module
+from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
@@ -174,7 +174,7 @@ def test_priority_follows_the_forward_start_times():
 
 
 def test_a_limit_without_a_solution_answers_with_the_fill_of_the_devices(monkeypatch):
-    monkeypatch.setattr(netsplit_module, "solve", lambda *_, **__: Outcome("none 0", "limit"))
+    monkeypatch.setattr(grouped_module, "solve", lambda *_, **__: Outcome("none 0", "limit"))
     graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
     placement = NetSplit().partition(Problem(graph, costs_of(graph), cluster_of([260, 260])))
     assert placement.report.status == "limit"
@@ -190,7 +190,7 @@ def test_the_engine_gets_no_more_time_than_the_whole_decision_has(monkeypatch, w
         asked.append(time_limit_s)
         return Outcome("none 0", "limit")
 
-    monkeypatch.setattr(netsplit_module, "solve", solve)
+    monkeypatch.setattr(grouped_module, "solve", solve)
     graph = chain([10, 10])
     problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]), time_limit_s=whole)
     NetSplit(time_limit_s=own).partition(problem)

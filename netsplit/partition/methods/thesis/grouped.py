@@ -1,0 +1,122 @@
+"""Groups by co-placement, then the best placement of the groups: what `netsplit` and `pesto` share."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from netsplit.errors import ConfigError
+from netsplit.partition.base import Problem
+from netsplit.partition.common.atoms import atoms_of
+from netsplit.partition.common.capacity import fill_in_order, infeasible
+from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_engine, solve
+from netsplit.partition.methods.thesis.coplace import coplace
+from netsplit.partition.methods.thesis.formulation import Formulation
+from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.profile.memory import static_bytes
+
+__all__ = ["Grouped", "Groups"]
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Grouped(Partitioner):
+    """Co-placement, and a formulation over the groups; twice as many groups where they cannot be packed.
+
+    Status, bound and gap of the report are with respect to its groups. Status "limit" says that nothing
+    was found in time and that the answer is the fill of the devices in topological order.
+    """
+
+    time_limit_s: float = 60.0
+    gap: float = 1e-4  # relative distance of objective and bound at which the search may stop
+    engine: EngineName = "auto"
+    groups: int | None = None  # least number of groups; None: 2 x devices (Algorithm 3, line 6)
+
+    formulation = Formulation
+
+    def __post_init__(self) -> None:
+        name = self.name
+        if not self.time_limit_s > 0:
+            raise ConfigError(f"{name}.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
+        if not 0 <= self.gap < 1:
+            raise ConfigError(f"{name}.gap is {self.gap}: give a fraction from 0 to below 1, as 0.0001.")
+        if self.groups is not None and self.groups < 1:
+            raise ConfigError(f"{name}.groups is {self.groups}: give 1 or more, or null for 2 x devices.")
+        check_engine(self.engine)
+
+    @abstractmethod
+    def limit_s(self, problem: Problem) -> float:
+        """Of the whole decision."""
+
+    @abstractmethod
+    def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
+        """Makespan in seconds, and what forward computations are ordered by."""
+
+    def choose(self, problem: Problem) -> Choice:
+        deadline = time.perf_counter() + self.limit_s(problem)
+        atoms = len(atoms_of(problem.graph))
+        least = self.groups or 2 * len(problem.cluster.devices)
+        tried: list[int] = []
+        while True:
+            groups = coplace(problem, least)
+            tried.append(len(groups))
+            outcome, device_of = self.place(problem, groups, deadline)
+            if outcome.status != "infeasible" or len(groups) >= atoms:
+                break
+            least = 2 * len(groups)
+        if device_of is None and outcome.status == "limit":
+            device_of = fill_in_order(problem, [d.capacity_bytes for d in problem.cluster.devices])
+        if device_of is None:
+            raise infeasible(problem, self.name)
+        makespan, start = self.times(problem, device_of)
+        notes: dict[str, Any] = {"groups": tried[-1], **outcome.notes}
+        if len(tried) > 1:
+            notes["groups_without_packing"] = tried[:-1]
+        return Choice(
+            device_of,
+            start,
+            status=outcome.status,
+            engine=outcome.engine,
+            objective_s=makespan,
+            bound_s=outcome.bound,
+            notes=notes,
+        )
+
+    def place(
+        self, problem: Problem, groups: Groups, deadline: float
+    ) -> tuple[Outcome, dict[str, str] | None]:
+        """The engine's answer, with the bound in seconds.
+
+        Engines take a row as met within a tolerance. Where the answer so exceeds a capacity by a
+        few bytes, the problem is solved again with that much less capacity.
+        """
+        margin: dict[str, int] = {}
+        while True:
+            formulation = self.formulation(problem, groups, margin)
+            model = formulation.build()
+            left_s = deadline - time.perf_counter()
+            outcome = solve(model, engine=self.engine, time_limit_s=left_s, gap=self.gap, seed=problem.seed)
+            if outcome.values is None:
+                return outcome, None
+            device_of = formulation.decode(
+                outcome.vector("place", len(groups) * len(problem.cluster.devices))
+            )
+            over = _excess(problem, device_of)
+            if not over:
+                assert outcome.bound is not None
+                return replace(outcome, bound=outcome.bound * formulation.unit_s), device_of
+            for device, nbytes in over.items():
+                slight = 1 + problem.cluster.device(device).capacity_bytes // 1000
+                assert nbytes <= slight, "the model's memory rows and the static bytes disagree"
+                margin[device] = margin.get(device, 0) + nbytes
+
+
+def _excess(problem: Problem, device_of: dict[str, str]) -> dict[str, int]:
+    """Device name to the bytes by which a placement exceeds its capacity, where it does."""
+    used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
+    over = {name: nbytes - problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()}
+    return {name: nbytes for name, nbytes in over.items() if nbytes > 0}

@@ -1,0 +1,75 @@
+"""The frame of every method: timing, the check of the capacities, the placement and its report."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport, Stage, Status
+from netsplit.partition.common.capacity import check_capacity
+from netsplit.partition.common.priority import topological_priority
+
+__all__ = ["Choice", "Partitioner"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a method decides, and what it knows of that. Seconds throughout."""
+
+    device_of: dict[str, str]  # node name -> device name
+    key: Mapping[str, float] | None = None  # nodes run by it, as far as edges allow; None: as captured
+    status: Status = "heuristic"
+    engine: str = ""
+    objective_s: float | None = None  # the method's own
+    bound_s: float | None = None  # no answer to what the method solves has a lower one
+    bound_for: str = ""  # `Objective.bound_key` of what the bound is proven for; "": for less than that
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    stages: tuple[Stage, ...] = ()
+
+    def report(self, seconds: float) -> SolverReport:
+        objective_s, bound_s, gap = self.objective_s, self.bound_s, None
+        if objective_s is not None and bound_s is not None:
+            bound_s = min(bound_s, objective_s)
+            gap = (objective_s - bound_s) / (objective_s or 1.0)
+        proven = {BOUND_FOR: self.bound_for} if self.bound_for else {}
+        return SolverReport(
+            self.status, seconds, self.engine, objective_s, bound_s, gap, {**proven, **self.notes}
+        )
+
+
+class Partitioner(ABC):
+    """A method that decides a placement. Subclasses are small dataclasses of their parameters."""
+
+    name: str = ""
+    respects_capacity: bool = True
+    optimises: str = ""  # what the method itself minimises, in a few words
+
+    @final
+    def partition(self, problem: Problem) -> Placement:
+        """Decide.
+
+        Raises:
+            InfeasibleError: no placement fits; the message says how many bytes are missing where.
+        """
+        started = time.perf_counter()
+        self.check(problem)
+        choice = self.choose(problem)
+        return Placement(
+            method=self.name,
+            device_of=choice.device_of,
+            priority=topological_priority(problem.graph, choice.key or problem.graph.position),
+            report=choice.report(time.perf_counter() - started),
+            stages=choice.stages,
+        )
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what no method can place, before any work is done."""
+        if self.respects_capacity:
+            check_capacity(problem, self.name)
+
+    @abstractmethod
+    def choose(self, problem: Problem) -> Choice:
+        """Which device runs which node, and in which order; raises as `partition`."""

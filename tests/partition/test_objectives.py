@@ -1,0 +1,123 @@
+"""What a placement scores under each objective, which solver and which bounds go with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from netsplit.partition import (
+    Latency,
+    MaxLoad,
+    NetSplitExact,
+    Objective,
+    Problem,
+    SimulatedIteration,
+    Single,
+    SolverReport,
+    StageTime,
+)
+from netsplit.partition.methods.pipedream.stage_time import stage_time_s
+from netsplit.partition.objectives import objective_named
+from tests.partition.builders import chain, costs_of
+from tests.partition.stage_problems import devices
+
+EVERY: list[Objective] = [
+    Latency(),
+    SimulatedIteration(),
+    MaxLoad(),
+    MaxLoad(contiguous=True),
+    StageTime(),
+    StageTime(contiguous=True),
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A solver that answers who was asked."""
+
+    def latency(self) -> Any:
+        return "latency"
+
+    def iteration(self) -> Any:
+        return "iteration"
+
+    def max_load(self, contiguous: bool) -> Any:
+        return "max_load", contiguous
+
+    def stage_time(self, contiguous: bool) -> Any:
+        return "stage_time", contiguous
+
+
+@dataclass(frozen=True)
+class Predicted:
+    iteration_s: float
+
+
+def pipeline() -> Problem:
+    """Two nodes of 3 s each, 1000 bytes apart over 1000 bytes per second."""
+    graph = chain([1000])
+    return Problem(graph, costs_of(graph, 3.0, 0.0), devices(2, 1000.0), objective=StageTime())
+
+
+@pytest.mark.parametrize("objective", EVERY, ids=str)
+def test_a_name_gives_the_objective_back(objective: Objective) -> None:
+    whole = StageTime() if isinstance(objective, StageTime) else MaxLoad()
+    assert objective_named(objective.name, whole) == objective  # type: ignore[arg-type]
+
+
+def test_each_objective_asks_its_own_solver() -> None:
+    assert [objective.solved_by(Asked()) for objective in EVERY] == [
+        "latency",
+        "iteration",
+        ("max_load", False),
+        ("max_load", True),
+        ("stage_time", False),
+        ("stage_time", True),
+    ]
+
+
+def test_a_placement_scores_by_the_objective_not_by_its_method() -> None:
+    problem = replace(pipeline(), evaluate=lambda placement: Predicted(7.0))  # type: ignore[arg-type]
+    alone = Single().partition(problem)
+    apart = replace(alone, device_of={"n0": "d0", "n1": "d1"})
+    scores = [[objective.score_s(problem, each) for each in (alone, apart)] for objective in EVERY]
+    assert scores[:2] == [[7.0, 7.0]] * 2
+    assert scores[2:4] == [[6.0, 3.0 + 1.0]] * 2  # both ends pay for the variable
+    assert scores[4:] == [[6.0, stage_time_s(problem, apart)]] * 2
+    assert scores[4][1] == 3.0  # transfers go on beside
+
+
+@pytest.mark.parametrize("objective", [Latency(), SimulatedIteration()], ids=str)
+def test_what_is_simulated_has_no_score_without_evaluate(objective: Objective) -> None:
+    assert objective.scorer(replace(pipeline(), evaluate=None)) is None
+
+
+@pytest.mark.parametrize("objective", EVERY, ids=str)
+def test_a_bound_counts_only_for_what_it_was_proven_for(objective: Objective) -> None:
+    def holds(**notes: str) -> bool:
+        return objective.bound_s(SolverReport("optimal", 0.0, bound=1.0, notes=dict(notes))) == 1.0
+
+    assert not holds()
+    assert not holds(bound_for="")
+    keys = {key for key in ("latency", "max_load", "stage_time") if holds(bound_for=key)}
+    assert keys == ({objective.bound_key} - {""})
+
+
+@pytest.mark.parametrize("objective", EVERY, ids=str)
+def test_relaxed_is_the_same_without_contiguity(objective: Objective) -> None:
+    assert not objective.relaxed().contiguous
+    assert type(objective.relaxed()) is type(objective)
+    assert objective.relaxed().bound_key == objective.bound_key
+
+
+def test_a_bound_of_the_largest_load_is_none_of_the_stage_time() -> None:
+    """Transfers are beside the compute there: no load below 4 s is no stage below 4 s, as 3 s shows."""
+    problem = pipeline()
+    placement = NetSplitExact(time_limit_s=5.0).partition(problem)
+    assert placement.report.objective == pytest.approx(4.0)
+    assert problem.objective.score_s(problem, placement) == pytest.approx(3.0)
+    assert placement.report.bound is not None
+    assert problem.objective.bound_s(placement.report) is None
+    assert MaxLoad().bound_s(placement.report) == placement.report.bound
