@@ -47,7 +47,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
     """
     report, predicted_s = plan.placement.report, plan.predicted.iteration_s
     last = history.epochs[-1] if history is not None else None
-    batch = plan.study.batch_size
+    batch = plan.study.compiler.batch_size
     return ComparisonRow(
         method=name,
         status=report.status,

@@ -33,13 +33,11 @@ from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.base import Partitioner, Placement, Problem
-from netsplit.planning.workload import Workload
+from netsplit.planning.workload import Simulated, Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.measured import ProfileCache
 from netsplit.profile.memory import static_bytes
-from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
-from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
@@ -84,10 +82,16 @@ class Study:
         return Captures(self.model, self.loss, self.graph.autocast, kind, self.max_programs, self.check)
 
     @property
-    def batch_size(self) -> int:
-        """Samples in a whole batch."""
-        missing = 0 if self.tail is None else self.graph.batch_size - self.tail.batch_size
-        return self.graph.batch_size * self.schedule.microbatches - missing
+    def compiler(self) -> Simulated:
+        """Programs of a whole batch, and what they take."""
+        return Simulated(
+            self.graph,
+            self.cluster,
+            self.costs,
+            self.schedule,
+            shared_norm=self.rule.shared_norm,
+            tail=self.tail,
+        )
 
     @property
     def workload(self) -> Workload:
@@ -106,27 +110,15 @@ class Study:
         """
         placement = partitioner.partition(self.problem(seed))
         log.info("%s: %s", placement.method, placement.report.summary())
-        program = self.program(placement)
+        program = self.compiler.program(placement)
         predicted = simulate(program, self.cluster, self.costs)
         if partitioner.respects_capacity:
             _warn_of_overflow(placement.method, predicted, self.cluster)
         return Plan(self, placement, program, predicted)
 
-    def program(self, placement: Placement, microbatches: int | None = None) -> Program:
-        """For a whole batch; or for so many whole micro-batches."""
-        schedule = self.schedule
-        program = compile_program(
-            self.graph,
-            placement.device_of,
-            placement.priority,
-            self.cluster,
-            schedule if microbatches is None else schedule.with_microbatches(microbatches),
-            replicas=placement.replicas,
-            shared_norm=self.rule.shared_norm,
-        )
-        if microbatches is not None or self.tail is None:
-            return program
-        return with_tail(program, self.graph, self.tail)
+    def programs(self, placement: Placement, program: Program) -> Programs:
+        """Of batches of any shapes and sizes; `program` is that of a whole batch."""
+        return Programs(self.compiler, placement, program, self.captures, self.key, self.known)
 
 
 @dataclass(frozen=True)
@@ -312,7 +304,7 @@ class Session:
         With `owned`, closing the result closes this session too. `seed` is of random operators.
         """
         study = plan.study
-        programs = Programs(plan)
+        programs = study.programs(plan.placement, plan.program)
         values = {k: tensor.detach() for k, tensor in (_tensors(study) | study.values).items()}
         runtime = DistributedRuntime(
             plan.program, self.pool, values, study.optimizer, study.rule, programs.training, seed

@@ -22,6 +22,7 @@ from netsplit.profile.memory import memory_of
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
+from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule, SingleBatch
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -38,19 +39,28 @@ _TORCH = "aten."  # begins the operators of a captured graph; those of the publi
 
 @dataclass(frozen=True)
 class Simulated:
-    """`Problem.evaluate`: the predicted timeline of a placement under one schedule."""
+    """`Problem.evaluate`: the program of a placement under one schedule, and its predicted timeline."""
 
     graph: Graph
     cluster: Cluster
     costs: Costs
     schedule: Schedule
     training: bool = True
+    shared_norm: bool = False  # see `compile_program`
+    tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
 
     def __call__(self, placement: Placement) -> Timeline:
         return simulate(self.program(placement), self.cluster, self.costs)
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of all micro-batches."""
+        missing = 0 if self.tail is None else self.graph.batch_size - self.tail.batch_size
+        return self.graph.batch_size * self.schedule.microbatches - missing
+
     def program(self, placement: Placement) -> Program:
-        return compile_program(
+        """Raises as `compile_program` and `with_tail`."""
+        program = compile_program(
             self.graph,
             placement.device_of,
             placement.priority,
@@ -58,7 +68,9 @@ class Simulated:
             self.schedule,
             self.training,
             placement.replicas,
+            self.shared_norm,
         )
+        return program if self.tail is None else with_tail(program, self.graph, self.tail)
 
     @staticmethod
     def moved_to(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:

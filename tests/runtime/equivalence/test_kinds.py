@@ -23,7 +23,6 @@ from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
-from netsplit.training.programs import Programs
 from tests.nets import cluster_of
 from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import assert_close
@@ -85,9 +84,9 @@ def test_batches_of_every_kind_train_as_plain(
     kind = KINDS[name]
     plan = planned(kind, tmp_path, monkeypatch, 3, schedule)
     assert len(set(plan.placement.device_of.values())) == 3
-    assert plan.study.batch_size == 10
+    assert plan.study.compiler.batch_size == 10
     assert (plan.study.graph.batch_size, plan.program.microbatches) == (3, 4)
-    programs = Programs(plan)
+    programs = plan.study.programs(plan.placement, plan.program)
     runtime = LocalRuntime(plan.program, plan.study.cluster, plan.study.values, OPTIMIZER)
     losses = []
     for inputs, targets in batches_of(kind):
