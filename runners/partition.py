@@ -247,7 +247,7 @@ def _loaded(option: Path) -> DictConfig:
 def _infeasible(
     settings: Settings, work: Workload, problem: Problem, partitioner: Partitioner, error: InfeasibleError
 ) -> dict[str, Any]:
-    from netsplit.planning.decide import objective_name
+    from netsplit.planning.plan import objective_name
 
     return {
         "graph": settings.graph,

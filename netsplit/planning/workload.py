@@ -50,7 +50,7 @@ class Simulated:
     tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
 
     def __call__(self, placement: Placement) -> Timeline:
-        return simulate(self.program(placement), self.cluster, self.costs)
+        return simulate(self._of_whole_microbatches(placement), self.cluster, self.costs)
 
     @property
     def batch_size(self) -> int:
@@ -60,7 +60,11 @@ class Simulated:
 
     def program(self, placement: Placement) -> Program:
         """Raises as `compile_program` and `with_tail`."""
-        program = compile_program(
+        program = self._of_whole_microbatches(placement)
+        return program if self.tail is None else with_tail(program, self.graph, self.tail)
+
+    def _of_whole_microbatches(self, placement: Placement) -> Program:
+        return compile_program(
             self.graph,
             placement.device_of,
             placement.priority,
@@ -70,7 +74,6 @@ class Simulated:
             placement.replicas,
             self.shared_norm,
         )
-        return program if self.tail is None else with_tail(program, self.graph, self.tail)
 
     @staticmethod
     def moved_to(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.session import Study
+from netsplit.experiment.study import Study
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
