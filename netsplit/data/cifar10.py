@@ -68,7 +68,7 @@ def cifar10(
 
 
 @dataclass(frozen=True, eq=False)
-class _Images:
+class _Cifar10Images:
     pixels: np.ndarray  # (n, 3, 32, 32) uint8
     targets: np.ndarray  # (n,) int64
 
@@ -96,13 +96,13 @@ class _Change:
         return self.normalise(image), torch.tensor(target)
 
 
-def _images(files: list[Path], classes: int, limit: int | None, seed: int) -> _Images:
+def _images(files: list[Path], classes: int, limit: int | None, seed: int) -> _Cifar10Images:
     parts = [_batch(file, classes) for file in files]
     pixels, targets = (np.concatenate(column) for column in zip(*parts, strict=True))
     chosen = limited(len(targets), limit, seed)
     if len(chosen) < len(targets):
         pixels, targets = pixels[chosen], targets[chosen]
-    return _Images(pixels, targets)
+    return _Cifar10Images(pixels, targets)
 
 
 def _batch(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:

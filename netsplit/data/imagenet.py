@@ -62,13 +62,13 @@ def imagenet(
     check_common(limit, workers, prefetch, seed)
     train, test, classes = class_folders(root, "RGB", limit, seed)
     centred = _Centred(image_size, resize, normalise)
-    change = _Augmented(image_size, normalise) if augment else centred
+    change = _AugmentedImages(image_size, normalise) if augment else centred
     halves = Drawn(train, change, seed), Drawn(test, centred, seed)
     return Data("imagenet", *halves, len(classes), classes, workers=workers, prefetch=prefetch)
 
 
 @dataclass(frozen=True)
-class _Augmented:
+class _AugmentedImages:
     size: int
     normalise: Normalise
 

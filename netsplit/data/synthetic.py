@@ -98,7 +98,7 @@ class _Made:
         return torch.from_numpy(values) * (NOISE if self.learnable else 1.0)
 
 
-class _Images(_Made):
+class _SyntheticImages(_Made):
     def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         target = int(rng.integers(self.num_classes))
         image = self.noise(rng)
@@ -150,4 +150,4 @@ class _Tokens(_Made):
         return found[:-1], found[1:]
 
 
-_MAKERS: dict[str, type[_Made]] = {"image": _Images, "mask": _Masks, "tokens": _Tokens}
+_MAKERS: dict[str, type[_Made]] = {"image": _SyntheticImages, "mask": _Masks, "tokens": _Tokens}

@@ -70,7 +70,7 @@ def voc2012(
     check_common(limit, workers, prefetch, seed)
     folder = existing_folder(root_folder(root, LAYOUT) / "VOCdevkit" / "VOC2012", LAYOUT)
     fitted = _Fitted(image_size, normalise)
-    change = _Augmented(image_size, normalise) if augment else fitted
+    change = _AugmentedScenes(image_size, normalise) if augment else fitted
     train, test = (_Pairs(folder, _names(folder, half, limit, seed)) for half in ("train", "val"))
     halves = Drawn(train, change, seed), Drawn(test, fitted, seed)
     return Data("voc2012", *halves, len(CLASSES), CLASSES, workers=workers, prefetch=prefetch)
@@ -113,7 +113,7 @@ class _Pairs:
 
 
 @dataclass(frozen=True)
-class _Augmented:
+class _AugmentedScenes:
     size: int
     normalise: Normalise
 

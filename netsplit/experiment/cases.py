@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from netsplit.experiment.records import Comparison
 
-__all__ = ["Cases", "Cell", "cases_figure", "published_tags"]
+__all__ = ["CaseCell", "Cases", "cases_figure", "published_tags"]
 
 Published = Mapping[str, Mapping[str, float]]
 """Case -> method -> samples per second."""
@@ -33,7 +33,7 @@ _HEADINGS = (
 )  # fmt: skip
 
 
-class Cell(NamedTuple):
+class CaseCell(NamedTuple):
     """One method in one case. Samples per second; measured where the method was trained, else predicted."""
 
     case: str
@@ -56,20 +56,20 @@ class Cases:
     found: Mapping[str, Comparison]
     published: Published = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Cell]:
+    def __iter__(self) -> Iterator[CaseCell]:
         for case, comparison in self.found.items():
             reached = [row for row in comparison.rows if row.throughput is not None]
             most = max((row.throughput or 0.0 for row in reached if not row.overfull), default=None)
             for row in comparison.rows:
                 known = self.published.get(case, {}).get(row.method)
                 best = row in reached and len(reached) > 1 and row.throughput == most and not row.overfull
-                yield Cell(case, row, known, best)
+                yield CaseCell(case, row, known, best)
 
     @property
     def methods(self) -> list[str]:
         return list(dict.fromkeys(cell.row.method for cell in self))
 
-    def of(self, method: str) -> dict[str, Cell]:
+    def of(self, method: str) -> dict[str, CaseCell]:
         """Case -> the method's cell."""
         return {cell.case: cell for cell in self if cell.row.method == method}
 
@@ -180,7 +180,7 @@ def _entries(cases: Cases) -> list[Artist]:
     return found
 
 
-def _text(cell: Cell | None) -> str:
+def _text(cell: CaseCell | None) -> str:
     if cell is None:
         return _NONE
     if cell.row.throughput is None:

@@ -21,7 +21,7 @@ from typing import Any
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
-from netsplit.formats.text import JsonPlaces, Place, checked_number, topological
+from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.planning.workload import Workload
@@ -156,7 +156,7 @@ def _check_graph(graph: Graph, places: JsonPlaces) -> None:
         )
 
 
-def _check_bytes(tensor: Variable | Initializer, place: Place) -> None:
+def _check_bytes(tensor: Variable | Initializer, place: FilePlace) -> None:
     try:
         nbytes = tensor.nbytes if all(size >= 0 for size in tensor.shape) else -1
     except (KeyError, TypeError) as error:

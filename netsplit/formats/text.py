@@ -12,7 +12,7 @@ from typing import Any
 
 from netsplit.errors import NetSplitError
 
-__all__ = ["JsonPlaces", "Place", "checked_number", "parse_json", "topological"]
+__all__ = ["FilePlace", "JsonPlaces", "checked_number", "parse_json", "topological"]
 
 _SPACE = " \t\n\r"
 LARGEST = 1e14  # bytes or time units; thousands of them, several times, still fit 64-bit integers
@@ -26,8 +26,8 @@ class JsonPlaces:
         self.text = text
         self.where = where
 
-    def at(self, key: str, index: int) -> Place:
-        return Place(self, key, index)
+    def at(self, key: str, index: int) -> FilePlace:
+        return FilePlace(self, key, index)
 
     @cached_property
     def starts(self) -> dict[str, list[int]]:
@@ -35,7 +35,7 @@ class JsonPlaces:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class FilePlace:
     """One element; as text ``file, line 7, nodes[3]``, which is worked out only where an error needs it."""
 
     places: JsonPlaces

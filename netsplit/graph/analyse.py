@@ -54,7 +54,10 @@ def analyse(graph: Graph, facts: Facts) -> Graph:
 
 def _carries(tensor: torch.Tensor) -> bool:
     """A leaf that is no initializer takes a gradient, and hands none on."""
-    return tensor.requires_grad and not tensor.is_leaf
+    try:
+        return tensor.requires_grad and not tensor.is_leaf
+    except RuntimeError:  # torch tells no more of a view made without autograd whose base was written since
+        return False
 
 
 def storage_id(tensor: torch.Tensor) -> int:

@@ -13,7 +13,7 @@ __all__ = ["frame_of", "is_users", "line_of", "quoted", "user_frame", "where_of"
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
-_STEP = str(Path(__file__).with_name("step.py"))
+_STEP = str(Path(__file__).parent / "recording" / "step.py")
 
 
 def quoted(frame: str) -> str:

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from netsplit.errors import ConfigError
 from netsplit.models._sizes import check_least
 
-__all__ = ["Block", "Size", "attend", "check_heads", "initialise", "size_of"]
+__all__ = ["Size", "TransformerBlock", "attend", "check_heads", "initialise", "size_of"]
 
 
 def attend(
@@ -28,7 +28,7 @@ def attend(
     return made.transpose(1, 2).flatten(2)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a two-layer network, each with a residual and a layer norm: (n, t, width) to the same.
 
     Norms come first in each (`norm_first`, as GPT-2 has them) or after the sum (as BERT has them).

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from netsplit.models._sizes import check_fraction, check_least, check_tokens
-from netsplit.models._transformer import Block, Size, initialise, size_of
+from netsplit.models._transformer import Size, TransformerBlock, initialise, size_of
 
 __all__ = ["BERT", "BERT_SIZES", "bert"]
 
@@ -40,7 +40,7 @@ class BERTEncoder(nn.Module):
         self.norm = nn.LayerNorm(size.width, EPS)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            Block(
+            TransformerBlock(
                 size.width, size.heads, causal=False, norm_first=False, dropout=dropout, gelu="none", eps=EPS
             )
             for _ in range(size.layers)

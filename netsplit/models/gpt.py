@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from netsplit.models._sizes import check_fraction, check_least, check_tokens
-from netsplit.models._transformer import Block, Size, initialise, size_of
+from netsplit.models._transformer import Size, TransformerBlock, initialise, size_of
 
 __all__ = ["GPT", "GPT_SIZES", "gpt"]
 
@@ -36,7 +36,7 @@ class GPT(nn.Module):
         self.positions = nn.Embedding(context, size.width)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            Block(
+            TransformerBlock(
                 size.width, size.heads, causal=True, norm_first=True, dropout=dropout, gelu="tanh", eps=1e-5
             )
             for _ in range(size.layers)

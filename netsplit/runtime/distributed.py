@@ -17,7 +17,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.random_draws.random import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
-from netsplit.runtime.checkpoint.files import Part, Refusal, State, refuse, write
+from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal, State, refuse, write
 from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import as_batch, loss_shares, mean_loss, mean_metrics, split_batch
@@ -363,12 +363,12 @@ def _predict(
 
 
 def _plan_part(worker: Worker, rules: _CheckpointRules, folder: Path) -> SavePlan:
-    part = worker.memory["part"] = Part(rules.holder(worker).state(), folder)
+    part = worker.memory["part"] = CheckpointPart(rules.holder(worker).state(), folder)
     return part.plan()
 
 
 def _write_part(worker: Worker, plan: SavePlan) -> list[WriteResult] | Refusal:
-    part: Part = worker.memory.pop("part")
+    part: CheckpointPart = worker.memory.pop("part")
     return part.write(plan)
 
 

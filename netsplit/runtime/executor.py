@@ -37,10 +37,10 @@ from netsplit.program.instructions import (
     Step,
 )
 from netsplit.runtime.pieces import Piece, Snapshot
-from netsplit.runtime.recorder import Recorder
+from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport import Handle, Transport, TransportLost, TransportTimeout
-from netsplit.runtime.values import Context, Iteration, Key, copies_of, place_of, readers_of
+from netsplit.runtime.values import Context, IterationValues, Key, copies_of, place_of, readers_of
 from netsplit.runtime.versions import WeightVersions
 from netsplit.simulate.timeline import EventKind
 
@@ -74,7 +74,7 @@ class Executor:
         self.transport = transport
         self.torch_device = torch_device
         self.timeout_s = timeout_s
-        self.recorder = Recorder(device)
+        self.recorder = TimelineRecorder(device)
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
         self.split = {
@@ -94,7 +94,7 @@ class Executor:
         }
         self.acknowledged = acknowledged(program, device)
         self.versions = self._versions()
-        self.state = Iteration([])
+        self.state = IterationValues([])
         self.key = DrawKey()
         self.stepping = True
         self.summing: tuple[Reduce, Handle] | None = None
@@ -131,7 +131,7 @@ class Executor:
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if shares is None:
             shares = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
-        self.state = Iteration(moved, list(shares), dict(self.readers))
+        self.state = IterationValues(moved, list(shares), dict(self.readers))
         self.key = key or DrawKey()
         self.stepping = step
         self.prepared = -1
@@ -164,7 +164,7 @@ class Executor:
         for send, handle in self.state.sending.values():
             self._wait(send, send, handle)
         outputs = self.state.outputs
-        self.state = Iteration([])
+        self.state = IterationValues([])
         if self.program.training and self.stepping:
             self.share.idle = not any(isinstance(ins, Step) for ins in self.instructions)
             self.share.after_iteration()

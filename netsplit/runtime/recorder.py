@@ -12,10 +12,10 @@ import torch
 from netsplit.program.instructions import Send
 from netsplit.simulate.timeline import Event, EventKind
 
-__all__ = ["Recorder", "merged"]
+__all__ = ["TimelineRecorder", "merged"]
 
 
-class Recorder:
+class TimelineRecorder:
     """Times instructions on the machine's monotonic clock, which its processes share.
 
     Where a send ends the sender does not see: `merged` takes it from the receiver's wait for it.

@@ -14,7 +14,7 @@ from netsplit.program.instructions import Program, Recv, Segment, Send
 from netsplit.runtime.pieces import Snapshot
 from netsplit.runtime.transport import Handle
 
-__all__ = ["Context", "Iteration", "Key", "copies_of", "place_of", "readers_of"]
+__all__ = ["Context", "IterationValues", "Key", "copies_of", "place_of", "readers_of"]
 
 Key = tuple[str, int]  # variable, micro-batch
 
@@ -31,7 +31,7 @@ class Context:
 
 
 @dataclass
-class Iteration:
+class IterationValues:
     """State of one iteration. `shares[i]` is the part of micro-batch i's loss in what is minimised."""
 
     feeds: list[dict[str, Tensor]]

@@ -43,7 +43,7 @@ class LinkCase:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _FittedLine:
     label: str
     link: Link
     points: Sequence[tuple[int, float]] = field(default_factory=tuple)
@@ -104,18 +104,20 @@ def link_lines(
     )
 
 
-def _lines(name: str, case: LinkCase, folder: Path) -> list[_Line]:
+def _lines(name: str, case: LinkCase, folder: Path) -> list[_FittedLine]:
     label = case.label or name
     if isinstance(case.cluster, ClusterDescription):
         chosen = _chosen(name, case, case.cluster.links)
         if case.pair is not None or len(chosen) == 1:
-            return [_Line(label, link) for link in chosen.values()]
-        return [_Line(f"{label}: {p} → {q}", link) for (p, q), link in chosen.items()]
+            return [_FittedLine(label, link) for link in chosen.values()]
+        return [_FittedLine(f"{label}: {p} → {q}", link) for (p, q), link in chosen.items()]
     log.info("%s: probing the links of cluster '%s'", name, case.cluster.name)
     with Session(case.cluster, folder) as session:
         chosen = _chosen(name, case, session.cluster.links)
         samples = session.link_samples
-    return [_Line(f"{label}: {p} → {q}", link, samples.get((p, q), ())) for (p, q), link in chosen.items()]
+    return [
+        _FittedLine(f"{label}: {p} → {q}", link, samples.get((p, q), ())) for (p, q), link in chosen.items()
+    ]
 
 
 def _chosen(name: str, case: LinkCase, links: Mapping[tuple[str, str], Link]) -> dict[tuple[str, str], Link]:
@@ -133,7 +135,7 @@ def _chosen(name: str, case: LinkCase, links: Mapping[tuple[str, str], Link]) ->
     return found
 
 
-def _picture(lines: Sequence[_Line], smallest: int, largest: int) -> Picture:
+def _picture(lines: Sequence[_FittedLine], smallest: int, largest: int) -> Picture:
     ratio = (largest / smallest) ** (1 / (POINTS - 1))
     sizes = [round(smallest * ratio**n) for n in range(POINTS)]
 

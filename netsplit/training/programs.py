@@ -22,11 +22,11 @@ from netsplit.program.inference import inference_placement, like_priority
 from netsplit.program.instructions import Program
 from netsplit.training.captures import Captures
 
-__all__ = ["Part", "Programs"]
+__all__ = ["BatchPart", "Programs"]
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """A part of a batch: its program, and how many of its samples count, of those it is filled up to."""
 
     batch: Batch
@@ -79,7 +79,7 @@ class Programs:
                 self._trained[key] = self._resized(batch) if usual else self._other(batch)
         return self._trained[key]
 
-    def parts(self, batch: Batch) -> Iterator[Part]:
+    def parts(self, batch: Batch) -> Iterator[BatchPart]:
         """A batch of any number of samples, in parts that have programs; `joined` undoes that.
 
         Up to a micro-batch it is computed at its own size. A larger one is cut where every output has rows
@@ -88,9 +88,9 @@ class Programs:
         captures, size = self.captures, self.compiler.graph.batch_size
         small = batch.samples <= size
         if small and captures.is_full() and captures.known_dims(batch) is not None:
-            yield Part(batch.filled(size), batch.samples, self._inference(batch.filled(size), 1))
+            yield BatchPart(batch.filled(size), batch.samples, self._inference(batch.filled(size), 1))
         elif small or captures.output_dims(batch, size) is None:
-            yield Part(batch, batch.samples, self._inference(batch, 1))
+            yield BatchPart(batch, batch.samples, self._inference(batch, 1))
         else:
             most = size * self.program.microbatches
             start = 0
@@ -99,10 +99,10 @@ class Programs:
                 full = part.samples // size
                 part = part.rows(0, full * size) if full else part
                 filled = part if full else part.filled(size)
-                yield Part(filled, part.samples, self._inference(filled, max(full, 1)))
+                yield BatchPart(filled, part.samples, self._inference(filled, max(full, 1)))
                 start += part.samples
 
-    def joined(self, found: list[tuple[Part, list[list[Tensor]]]]) -> Any:
+    def joined(self, found: list[tuple[BatchPart, list[list[Tensor]]]]) -> Any:
         """The model's output for a whole batch, of what every micro-batch of its parts gave."""
         part, parts = found[0]
         spec = part.program.graph.output_spec

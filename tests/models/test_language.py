@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from netsplit.models import bert, gpt
-from netsplit.models._transformer import Block, attend
+from netsplit.models._transformer import TransformerBlock, attend
 from netsplit.models.bert import BERT
 from tests.models.subjects import count
 
@@ -119,7 +119,9 @@ def test_a_shorter_text_gets_the_scores_it_has_as_the_beginning_of_a_longer_one(
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_block_computes_what_torchs_own_layer_does(norm_first: bool, causal: bool) -> None:
     torch.manual_seed(0)
-    block = Block(12, 3, causal=causal, norm_first=norm_first, dropout=0.0, gelu="none", eps=1e-5).double()
+    block = TransformerBlock(
+        12, 3, causal=causal, norm_first=norm_first, dropout=0.0, gelu="none", eps=1e-5
+    ).double()
     layer = nn.TransformerEncoderLayer(
         12, 3, 48, dropout=0.0, activation=F.gelu, batch_first=True, norm_first=norm_first
     ).double()

@@ -52,7 +52,8 @@ class Batch:
     """Inputs and targets as flat tensors: those of the inputs first.
 
     `dims[j]` is the dimension of tensor j along which the samples are; None: it is no sample's own, and
-    goes whole to every micro-batch.
+    goes whole to every micro-batch. `same[j]` is the first tensor that tensor j is the same object as:
+    what a forward writes into one of them is seen in the other.
     """
 
     tensors: tuple[Tensor, ...]
@@ -60,6 +61,7 @@ class Batch:
     targets: Tree
     dims: tuple[int | None, ...]
     samples: int
+    same: tuple[int, ...]
 
     @classmethod
     def of(
@@ -108,7 +110,9 @@ class Batch:
         if known is not None:
             known.setdefault(input_tree.key, found[: len(first)])
             known.setdefault((input_tree.key, target_tree.key), found)
-        return cls(tuple(tensors), input_tree, target_tree, found, counts.pop() if counts else 1)
+        first_of: dict[int, int] = {}
+        same = tuple(first_of.setdefault(id(tensor), j) for j, tensor in enumerate(tensors))
+        return cls(tuple(tensors), input_tree, target_tree, found, counts.pop() if counts else 1, same)
 
     @property
     def structure(self) -> Hashable:
@@ -122,7 +126,7 @@ class Batch:
             (tuple(n for d, n in enumerate(t.shape) if d != dim), str(t.dtype), dim)
             for t, dim in zip(self.tensors, self.dims, strict=True)
         )
-        return self.structure, shapes
+        return self.structure, shapes, self.same
 
     def rows(self, start: int, stop: int) -> Batch:
         """The samples from `start` to before `stop`; views."""
@@ -154,11 +158,14 @@ class Batch:
     def without_targets(self) -> Batch:
         """The inputs alone, as prediction has them."""
         n = self.inputs.count
-        return replace(self, tensors=self.tensors[:n], targets=flatten(None)[1], dims=self.dims[:n])
+        return replace(
+            self, tensors=self.tensors[:n], targets=flatten(None)[1], dims=self.dims[:n], same=self.same[:n]
+        )
 
     def given(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         """(inputs, targets) as the user has them, of these tensors."""
         n = self.inputs.count
+        tensors = [tensors[j] for j in self.same]
         return self.inputs.build(tensors[:n]), self.targets.build(tensors[n:])
 
 

@@ -79,7 +79,7 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
             _in_parts(model, loss, batch, room - activations, need)
         else:
             with kept(model, loss):
-                _Check(model, loss, graph, batch, values).run()
+                _CaptureCheck(model, loss, graph, batch, values).run()
     return time.perf_counter() - start
 
 
@@ -100,7 +100,7 @@ def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, ne
 
     def check(model: nn.Module, loss: Any, graph: Graph, batch: Batch) -> None:
         with kept(model):
-            _Check(model, loss, graph, batch, initial_values(model, graph)).run()
+            _CaptureCheck(model, loss, graph, batch, initial_values(model, graph)).run()
 
     blocks, missed = check_parts(model, loss, batch, fits, check)
     log.warning(
@@ -110,7 +110,7 @@ def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, ne
     )  # fmt: skip
 
 
-class _Check:
+class _CaptureCheck:
     def __init__(
         self, model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch, values: Mapping[str, Tensor]
     ) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from netsplit.errors import NetSplitError
 from netsplit.graph.onnx.files import OnnxNode
 
-__all__ = ["DTYPES", "Call", "Value", "as_tensor", "dtype_of"]
+__all__ = ["DTYPES", "OnnxCall", "Value", "as_tensor", "dtype_of"]
 
 Value = Tensor | np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ def as_tensor(array: np.ndarray[Any, Any], device: torch.device | None = None) -
 
 
 @dataclass(frozen=True)
-class Call:
+class OnnxCall:
     """One execution of a node."""
 
     node: OnnxNode

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.onnx.call import Call, Value, as_tensor
+from netsplit.graph.onnx.call import OnnxCall, Value, as_tensor
 from netsplit.graph.onnx.constants import evaluate
 from netsplit.graph.onnx.files import OnnxNode, load_model
 from netsplit.graph.onnx.operators import DRAWING, OPERATORS
-from netsplit.graph.onnx.parts import OnnxFile, Part
+from netsplit.graph.onnx.parts import OnnxFile, OnnxPart
 
 __all__ = ["OnnxModule", "from_onnx", "value_types"]
 
@@ -32,7 +32,7 @@ class OnnxModule(nn.Module):
     `eval()`.
     """
 
-    def __init__(self, part: Part, loss: OnnxModule | NetSplitError | None = None) -> None:
+    def __init__(self, part: OnnxPart, loss: OnnxModule | NetSplitError | None = None) -> None:
         super().__init__()
         self._part = replace(part, parameters={}, buffers={})  # tensors are not kept twice
         self._keys: dict[str, tuple[str, str]] = {}
@@ -101,7 +101,7 @@ class OnnxModule(nn.Module):
     def _run(self, node: OnnxNode, values: list[Value | None], device: torch.device) -> Sequence[Value]:
         if node.op not in DRAWING and all(v is None or isinstance(v, np.ndarray) for v in values):
             return evaluate(node, values, self._part.opset)  # type: ignore[arg-type]
-        call = Call(node, values, self._part.opset, self.training, device)
+        call = OnnxCall(node, values, self._part.opset, self.training, device)
         function = OPERATORS.get(node.op)
         if function is None:
             raise call.refuse("its inputs must not depend on the data: export the model with fixed sizes.")
@@ -166,7 +166,7 @@ def from_onnx(
     return OnnxModule(part, _loss(file, ends, part))
 
 
-def _loss(file: OnnxFile, ends: tuple[str, ...], model: Part) -> OnnxModule | NetSplitError | None:
+def _loss(file: OnnxFile, ends: tuple[str, ...], model: OnnxPart) -> OnnxModule | NetSplitError | None:
     """What is left of the file after the model; an error to raise when it is asked for."""
     rest = [name for name in file.outputs if name not in ends]
     if len(rest) != 1:
@@ -230,7 +230,7 @@ def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | N
     )
 
 
-def _last_readers(part: Part) -> tuple[tuple[str, ...], ...]:
+def _last_readers(part: OnnxPart) -> tuple[tuple[str, ...], ...]:
     """Of every node the values that no later one reads."""
     last: dict[str, int] = {}
     for i, node in enumerate(part.nodes):

@@ -14,14 +14,14 @@ from netsplit.graph.onnx.constants import fold, kinds_of
 from netsplit.graph.onnx.files import OnnxNode, metadata_of, nodes_of, opsets_of, require_onnx
 from netsplit.graph.onnx.operators import HOST_ONLY, OPERATORS
 
-__all__ = ["OLDEST", "OnnxFile", "Part"]
+__all__ = ["OLDEST", "OnnxFile", "OnnxPart"]
 
 OLDEST = 9
 """The oldest operator set whose operators mean here what they meant then."""
 
 
 @dataclass(frozen=True)
-class Part:
+class OnnxPart:
     """Nodes between some values of a file and others, with what they read."""
 
     nodes: tuple[OnnxNode, ...]
@@ -64,7 +64,7 @@ class OnnxFile:
                     f"'{self.path}' computes no value named '{name}': give names that it has."
                 )
 
-    def part(self, ends: tuple[str, ...], stop: tuple[str, ...] = ()) -> Part:
+    def part(self, ends: tuple[str, ...], stop: tuple[str, ...] = ()) -> OnnxPart:
         """The nodes that lead to `ends`, from the file's inputs or from `stop`, with what they read."""
         wanted = set(ends)
         reads: set[str] = set()
@@ -92,7 +92,7 @@ class OnnxFile:
         numbers = {k: v for k, v in self.numbers.items() if k in reads or k in ends}
         sources = (*stop, *self.inputs)
         read = reads.union(ends)
-        return Part(
+        return OnnxPart(
             nodes=tuple(_without_unread(node, read) for node in reversed(chosen)),
             inputs=tuple(k for k in sources if k in reads),
             outputs=ends,

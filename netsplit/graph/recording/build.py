@@ -9,7 +9,8 @@ from typing import Any
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import Facts, analyse, storage_id
 from netsplit.graph.ir import CALL, Graph, Node, Variable
-from netsplit.graph.recording.record import Call, Recorder
+from netsplit.graph.recording.call import RecordedCall
+from netsplit.graph.recording.record import Recorder
 from netsplit.graph.recording.stand_ins import refuse_sharing
 from netsplit.graph.recording.whole import GradientHook
 from netsplit.graph.template import references
@@ -48,11 +49,13 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
     return analyse(graph, facts)
 
 
-def _read(call: Call) -> set[tuple[str, str]]:
+def _read(call: RecordedCall) -> set[tuple[str, str]]:
     return set(references([*call.args, *call.kwargs.values()]))
 
 
-def _used(recorder: Recorder, calls: Sequence[Call], outputs: Sequence[str]) -> Iterator[Call]:
+def _used(
+    recorder: Recorder, calls: Sequence[RecordedCall], outputs: Sequence[str]
+) -> Iterator[RecordedCall]:
     """Without calls that nothing depends on; those that write or draw stay.
 
     What draws stays for the sake of what draws after it; what writes, where its storage is one that
@@ -67,7 +70,7 @@ def _used(recorder: Recorder, calls: Sequence[Call], outputs: Sequence[str]) -> 
     return (call for call in calls if call.name in keep)
 
 
-def _node(recorder: Recorder, call: Call, own: Set[int]) -> Node:
+def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
     found = list(dict.fromkeys(references([*call.args, *call.kwargs.values()])))
     inputs = tuple(name for tag, name in found if tag == "var")
     saved, other = _saved(recorder, call, inputs, own)
@@ -108,7 +111,7 @@ def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
 
 
 def _saved(
-    recorder: Recorder, call: Call, inputs: Sequence[str], own: Set[int]
+    recorder: Recorder, call: RecordedCall, inputs: Sequence[str], own: Set[int]
 ) -> tuple[tuple[str, ...], int]:
     """Variables that the backward keeps alive, and bytes of what else it does.
 
@@ -212,7 +215,7 @@ def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> N
     recorder.calls = [*before[:start], hook, *(_renamed(call, renamed) for call in before[start:])]
 
 
-def _renamed(call: Call, names: Mapping[tuple[str, str], tuple[str, str]]) -> Call:
+def _renamed(call: RecordedCall, names: Mapping[tuple[str, str], tuple[str, str]]) -> RecordedCall:
     def walk(template: Any) -> Any:
         if isinstance(template, list | tuple):
             return type(template)(walk(item) for item in template)

@@ -6,7 +6,7 @@ calls that made it are run again on real tensors, with the writes among them, in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,10 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import resolve
+from netsplit.graph.recording.call import RecordedCall
+from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import decode, references
-
-if TYPE_CHECKING:
-    from netsplit.graph.recording.record import Call, Recorder
 
 __all__ = ["constant_value"]
 
@@ -34,68 +33,78 @@ _OF_SHAPE = frozenset(
 """Operators that read of their tensors the shape and the type only."""
 
 
-def constant_value(recorder: Recorder, tag: str, name: str) -> Tensor | None:
-    """The value that a variable or initializer has by now; None: it is not constant."""
-    calls = _calls_behind(recorder, tag, name)
-    if calls is None:
-        return None
-    replay = _Replay(recorder)
-    with _disable_current_modes(), torch.no_grad():
-        for call in calls:
-            replay.run(call)
-        return replay.value(tag, name)
+def constant_value(
+    calls: Sequence[RecordedCall], tensors: Mapping[str, Tensor], stand_ins: StandIns, tag: str, name: str
+) -> Tensor | None:
+    """The value that a variable or initializer has after some calls; None: it is not constant.
 
-
-def _calls_behind(recorder: Recorder, tag: str, name: str) -> list[Call] | None:
-    """The calls that a value depends on, in order; None: on something that is not known, too.
-
-    By memory: a view depends on what was written into its base, before it was taken or after.
+    Args:
+        calls: of the recording, so far.
+        tensors: the stand-ins of its variables.
+        stand_ins: those of its initializers.
     """
-    memory = {_memory(recorder, tag, name)}
-    initial = {(tag, name)} if tag == "init" else set()
-    found: list[Call] = []
-    for call in reversed(recorder.calls):
-        made = any(k and _memory(recorder, "var", k) in memory for k in call.outputs)
-        written = any(_memory(recorder, *each) in memory for each in call.writes)
-        if not (made or written):
-            continue
-        if call.random or call.op.startswith(CALL) or call.autocast or call.default_dtype:
-            return None
-        found.append(call)
-        if call.op not in _OF_SHAPE:
-            given = list(references([*call.args, *call.kwargs.values()]))
-            memory |= {_memory(recorder, *each) for each in given}
-            initial |= {each for each in given if each[0] == "init"}
-    inputs = recorder.tensors.keys() - {k for call in recorder.calls for k in call.outputs}
-    of_inputs = memory & {_memory(recorder, "var", k) for k in inputs}
-    return None if of_inputs or not _unchanging(recorder, initial, found) else found[::-1]
+    recording = _Recording(calls, tensors, stand_ins)
+    behind = recording.behind(tag, name)
+    if behind is None:
+        return None
+    with _disable_current_modes(), torch.no_grad():
+        for call in behind:
+            recording.run(call)
+        return recording.value(tag, name)
 
 
-def _unchanging(recorder: Recorder, initial: set[tuple[str, str]], calls: list[Call]) -> bool:
-    """Whether all of these initializers are literals that none of the calls writes."""
-    constants = recorder.stand_ins.constants
-    written = {_memory(recorder, *each) for call in calls for each in call.writes}
-    return all(
-        k in constants and not constants[k].is_meta and _memory(recorder, tag, k) not in written
-        for tag, k in initial
-    )
+class _Recording:
+    """What is recorded, and real values of variables as calls are run again."""
 
-
-def _memory(recorder: Recorder, tag: str, name: str) -> int:
-    return recorder.tensor(tag, name).untyped_storage()._cdata
-
-
-class _Replay:
-    """Real values of variables, as calls are run one after another."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(
+        self, calls: Sequence[RecordedCall], tensors: Mapping[str, Tensor], stand_ins: StandIns
+    ) -> None:
+        self.calls = calls
+        self.tensors = tensors
+        self.stand_ins = stand_ins
         self.values: dict[str, Tensor] = {}
 
-    def value(self, tag: str, name: str) -> Tensor:
-        return self.recorder.stand_ins.constants[name] if tag == "init" else self.values[name]
+    def behind(self, tag: str, name: str) -> list[RecordedCall] | None:
+        """The calls that a value depends on, in order; None: on something that is not known, too.
 
-    def run(self, call: Call) -> None:
+        By memory: a view depends on what was written into its base, before it was taken or after.
+        """
+        memory = {self._memory(tag, name)}
+        initial = {(tag, name)} if tag == "init" else set()
+        behind: list[RecordedCall] = []
+        for call in reversed(self.calls):
+            made = any(k and self._memory("var", k) in memory for k in call.outputs)
+            written = any(self._memory(*each) in memory for each in call.writes)
+            if not (made or written):
+                continue
+            if call.random or call.op.startswith(CALL) or call.autocast or call.default_dtype:
+                return None
+            behind.append(call)
+            if call.op not in _OF_SHAPE:
+                given = list(references([*call.args, *call.kwargs.values()]))
+                memory |= {self._memory(*each) for each in given}
+                initial |= {each for each in given if each[0] == "init"}
+        inputs = self.tensors.keys() - {k for call in self.calls for k in call.outputs}
+        of_inputs = memory & {self._memory("var", k) for k in inputs}
+        return None if of_inputs or not self._unchanging(initial, behind) else behind[::-1]
+
+    def _unchanging(self, initial: set[tuple[str, str]], calls: Sequence[RecordedCall]) -> bool:
+        """Whether all of these initializers are literals that none of the calls writes."""
+        constants = self.stand_ins.constants
+        written = {self._memory(*each) for call in calls for each in call.writes}
+        return all(
+            k in constants and not constants[k].is_meta and self._memory(tag, k) not in written
+            for tag, k in initial
+        )
+
+    def _memory(self, tag: str, name: str) -> int:
+        tensor = self.tensors[name] if tag == "var" else self.stand_ins.fake[name]
+        return tensor.untyped_storage()._cdata
+
+    def value(self, tag: str, name: str) -> Tensor:
+        return self.stand_ins.constants[name] if tag == "init" else self.values[name]
+
+    def run(self, call: RecordedCall) -> None:
         args = decode(call.args, self._given, "cpu")
         kwargs = {key: decode(each, self._given, "cpu") for key, each in call.kwargs.items()}
         result = resolve(call.op)(*args, **kwargs)
@@ -104,6 +113,6 @@ class _Replay:
 
     def _given(self, tag: str, name: str) -> Tensor:
         if tag == "var" and name not in self.values:  # of which the shape alone is read
-            shape, dtype = self.recorder.tensors[name].shape, self.recorder.tensors[name].dtype
-            return torch.empty((), dtype=dtype).expand(tuple(shape))
+            like = self.tensors[name]
+            return torch.empty((), dtype=like.dtype).expand(tuple(like.shape))
         return self.value(tag, name)

@@ -1,6 +1,6 @@
 """Record the operators that a training step calls, on tensors without data.
 
-    step(*batch) ─► every operator, before autograd and composition ─► a list of `Call`s
+    step(*batch) ─► every operator, before autograd and composition ─► a list of `RecordedCall`s
                     └─ run on stand-ins under FakeTensorMode, with autograd on
 
 A dispatch mode on the PreDispatch key sees operators as the model's code calls them (``aten.linear``, not
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,12 +24,13 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import written_by_schema
 from netsplit.graph.random_draws.random import operator_draws
+from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.constants import constant_value
 from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import encode
 from netsplit.graph.words import frame_of, line_of, user_frame
 
-__all__ = ["Call", "Recorder", "Unrecordable"]
+__all__ = ["Recorder", "Unrecordable"]
 
 _ATEN = torch.ops.aten
 _CHECKS = frozenset({_ATEN._assert_tensor_metadata.default, _ATEN._assert_async.msg})
@@ -64,27 +64,6 @@ class Unrecordable(BaseException):
         self.fails = fails  # by an error of the code, or of running it without values
 
 
-@dataclass
-class Call:
-    """One operator call. References in templates are to variables and initializers by name."""
-
-    name: str
-    op: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: list[str]
-    module: str
-    source: str
-    no_grad: bool
-    autocast: str | None
-    checkpoint: str
-    saved: list[Tensor] = field(default_factory=list)
-    random: bool = False
-    writes: tuple[tuple[str, str], ...] = ()
-    blocked: tuple[str, ...] = ()
-    default_dtype: str | None = None
-
-
 class Recorder(SchemaCheckMode):
     """The mode; its `calls`, `tensors` (of variables) and `stand_ins` are what was recorded.
 
@@ -107,7 +86,7 @@ class Recorder(SchemaCheckMode):
         self.device = torch.device(device_type)
         self.autocast = autocast
         self.grad = grad
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self.payloads: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
         self.hooks: dict[tuple[str, str], list[Any]] = {}
@@ -310,7 +289,7 @@ class Recorder(SchemaCheckMode):
         self._keep += saved
         default = torch.get_default_dtype()
         self.calls.append(
-            Call(
+            RecordedCall(
                 name, op, args, kwargs, outputs, path, user_frame(), no_grad, autocast, checkpoint,
                 saved, random, writes, (), None if default is self._default else _dtype(default),
             )
@@ -354,7 +333,7 @@ class Recorder(SchemaCheckMode):
         found = self._known(tensor)
         if not found:
             return None
-        return constant_value(self, *next(iter(found.items())))
+        return constant_value(self.calls, self.tensors, self.stand_ins, *next(iter(found.items())))
 
     def comes_up(self, error: BaseException) -> None:
         """Remember the modules around an error, before they are left."""

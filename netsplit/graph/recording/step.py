@@ -78,7 +78,7 @@ class _Inference(nn.Module):
         self.found = _Found()
 
     def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
-        outputs = call_model(self.model, self.batch.inputs.build(batch))
+        outputs = call_model(self.model, self.batch.given(batch)[0])
         found, self.found.tree = output_tensors(self.model, batch, outputs)
         return tuple(found)
 

@@ -248,9 +248,9 @@ class _Methods(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         recorder = self.recorder
-        if func is _DATA[0]:
+        if func == _DATA[0]:
             return args[0].detach()
-        if func is _DATA[1]:
+        if func == _DATA[1]:
             return self._set_data(*args)
         if func in _SWITCHED and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it switches requires_grad of a parameter within the forward")
@@ -260,7 +260,7 @@ class _Methods(TorchFunctionMode):
             raise recorder.failure(
                 "it takes gradients within the step (torch.autograd.grad)", differentiates=True
             )
-        if func is _GRADIENT and isinstance(args[0], nn.Parameter):
+        if func == _GRADIENT and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
         if func in _LENT:
             raise recorder.failure("it hands a tensor's memory to others (dlpack)")

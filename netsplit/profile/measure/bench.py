@@ -15,7 +15,7 @@ from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.module import path_of_tensor
 from netsplit.graph.operators import mode_of, operator_of, written_references
 from netsplit.profile.measure.clock import Clock, Lap
-from netsplit.profile.measure.frontier import Frontier, Reference, arguments, as_tuple, read_by
+from netsplit.profile.measure.frontier import LiveValues, Reference, arguments, as_tuple, read_by
 
 __all__ = ["NodeBench"]
 
@@ -50,7 +50,7 @@ class NodeBench:
         else:
             self.operator = attrgetter(f"ops.{self.node.op}")
 
-    def run_forward(self, frontier: Frontier) -> _Context:
+    def run_forward(self, frontier: LiveValues) -> _Context:
         """The operator, looked up as generated code does, on leaves; on a copy of a leaf that it writes."""
         leaves = {reference: frontier.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}

@@ -32,7 +32,7 @@ from netsplit.graph.module import rebuild
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import NodeBench
 from netsplit.profile.measure.clock import Clock, engine_call_seconds, worker_conditions
-from netsplit.profile.measure.frontier import Frontier
+from netsplit.profile.measure.frontier import LiveValues
 from netsplit.profile.measure.window import Window, windows
 
 __all__ = ["Profiler", "profile_compute", "settle"]
@@ -117,7 +117,7 @@ class Profiler:
         return max(self.rounds) / min(self.rounds) - 1 if self.rounds else 0.0
 
     def _walk(self) -> None:
-        frontier = Frontier(self.graph, self.batch, self.values, self.device)
+        frontier = LiveValues(self.graph, self.batch, self.values, self.device)
         for window in self.windows:
             window.run(frontier)
             if self.progress is not None:

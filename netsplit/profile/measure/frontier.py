@@ -13,12 +13,12 @@ from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of
 from netsplit.graph.template import decode, references
 
-__all__ = ["Frontier", "Reference", "arguments", "as_tuple", "read_by"]
+__all__ = ["LiveValues", "Reference", "arguments", "as_tuple", "read_by"]
 
 Reference = tuple[str, str]  # ("var" | "init", name)
 
 
-class Frontier:
+class LiveValues:
     """The values that nodes still to come read: variables, and initializers on the device."""
 
     def __init__(

@@ -40,7 +40,7 @@ def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None], 
     Kinds of a round follow one another at once, so that a change of the machine's speed reaches both of
     them; the answer is the median of differences within a round.
     """
-    work = _Work()
+    work = _CopyWork()
     small, large = (torch.zeros(n, dtype=torch.uint8) for n in (SMALL, LARGE))
     copying = []
     for _ in range(rounds):
@@ -52,7 +52,7 @@ def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None], 
     return max(median(copying[rounds // 5 :]), 0.0)
 
 
-class _Work:
+class _CopyWork:
     """A computation of many small operators, as long as `COMPUTE_S`."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class _Work:
         return time.perf_counter() - start
 
 
-def _busy(mover: Mover, peer: str, tensor: Tensor, work: _Work) -> float:
+def _busy(mover: Mover, peer: str, tensor: Tensor, work: _CopyWork) -> float:
     """Seconds of a computation that hides messages either way, starting them included."""
     moving: list[_Moving] = []
 

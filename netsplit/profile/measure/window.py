@@ -16,7 +16,7 @@ from netsplit.graph.module import rebuild
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import NodeBench, random_like
 from netsplit.profile.measure.clock import Clock, Lap
-from netsplit.profile.measure.frontier import Frontier
+from netsplit.profile.measure.frontier import LiveValues
 from netsplit.profile.measure.split import SplitBackward
 
 __all__ = ["Window", "fitted", "windows"]
@@ -53,7 +53,7 @@ class Window:
         if self.split is not None:
             self.split.module = self._module(graph, values, deferrable=True)
 
-    def run(self, frontier: Frontier) -> None:
+    def run(self, frontier: LiveValues) -> None:
         """Once together, once with the backward in two parts, and once one by one."""
         inputs, tensors = self._copies(frontier)
         self._run_together(frontier.graph, inputs, tensors)
@@ -68,7 +68,7 @@ class Window:
         for bench in reversed(self.benches):
             bench.run_backward(contexts.pop(), gradients)
 
-    def _copies(self, frontier: Frontier) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    def _copies(self, frontier: LiveValues) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """Copies of all that the window's nodes could write, so that the frontier is left as it was."""
         inputs = tuple(frontier.leaf(("var", k)) for k in self.inputs)
         tensors = {f"module.{name}": frontier.leaf(("init", name)) for name in self.initializers}

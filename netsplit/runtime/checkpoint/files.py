@@ -33,8 +33,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from netsplit.errors import ConfigError, NetSplitError
 
 __all__ = [
+    "CheckpointPart",
     "Kind",
-    "Part",
     "Refusal",
     "Saved",
     "State",
@@ -68,7 +68,7 @@ def refuse(refusals: Sequence[Refusal]) -> None:
         raise NetSplitError(refusals[0].reason)
 
 
-class Part:
+class CheckpointPart:
     """One writer's share of a checkpoint: planned, and written once all plans are one."""
 
     def __init__(self, state: State, folder: Path) -> None:
@@ -118,7 +118,7 @@ def write(
     except OSError as error:
         raise _failed(folder, reason_of(error)) from error
     try:
-        mine = Part(own, temporary)
+        mine = CheckpointPart(own, temporary)
         plans = [*plan(temporary), mine.plan()]
         parts, metadata = _save_planner().create_global_plan(plans)
         # So that torch's conversion to one file nests what belongs together.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from netsplit.program.instructions import Instruction, Program, Recv, Reduce, Send
-from netsplit.runtime.workers.heartbeat import Place
+from netsplit.runtime.workers.heartbeat import Heartbeat
 from netsplit.runtime.workers.messages import Reply
 
 __all__ = ["Findings", "Standing", "explain", "standing"]
@@ -39,7 +39,7 @@ class Standing:
         return f"for the {self.waits}" if self.waits is not None else ""
 
 
-def standing(programs: Mapping[int, Program], rank: int, place: Place | None) -> Standing | None:
+def standing(programs: Mapping[int, Program], rank: int, place: Heartbeat | None) -> Standing | None:
     """Where a rank stands; None outside a program, or when its board cannot be read.
 
     Args:

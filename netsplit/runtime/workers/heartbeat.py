@@ -13,13 +13,13 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Board", "Place", "read_place"]
+__all__ = ["Board", "Heartbeat", "read_place"]
 
 _LAYOUT = struct.Struct("<QiiI")
 
 
 @dataclass(frozen=True)
-class Place:
+class Heartbeat:
     """`begun` grows with every instruction; `index` is -1 between iterations."""
 
     begun: int
@@ -57,11 +57,11 @@ class Board:
         _LAYOUT.pack_into(self._map, 0, self._begun, self._index, tag, self.phase)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Heartbeat:
         return _unpacked(self._map[: _LAYOUT.size])
 
 
-def read_place(folder: str | Path, rank: int) -> Place | None:
+def read_place(folder: str | Path, rank: int) -> Heartbeat | None:
     """Where a rank stands; None when its board is on another machine."""
     try:
         return _unpacked(_path(folder, rank).read_bytes())
@@ -69,9 +69,9 @@ def read_place(folder: str | Path, rank: int) -> Place | None:
         return None
 
 
-def _unpacked(data: bytes) -> Place:
+def _unpacked(data: bytes) -> Heartbeat:
     begun, index, waits, phase = _LAYOUT.unpack(data)
-    return Place(begun, index, phase, waits)
+    return Heartbeat(begun, index, phase, waits)
 
 
 def _path(folder: str | Path, rank: int) -> Path:

@@ -11,9 +11,9 @@ import cloudpickle
 import torch
 
 from netsplit.cluster.cluster import Device
-from netsplit.runtime.workers.heartbeat import Place
+from netsplit.runtime.workers.heartbeat import Heartbeat
 
-__all__ = ["FAILED", "SIGN_OF_LIFE_S", "STOP", "Call", "Reply", "Setup", "Sign", "packed"]
+__all__ = ["FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "Reply", "Setup", "Sign", "packed"]
 
 STOP = b"stop"  # an orderly end
 FAILED = b"failed: "  # followed by the sentence
@@ -29,7 +29,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallWorkers:
     """`function(worker, *args)`, to be run on a worker."""
 
     function: Callable[..., Any]
@@ -40,7 +40,7 @@ class Call:
 class Sign:
     """A sign of life while a call is under way."""
 
-    place: Place | None
+    place: Heartbeat | None
 
 
 @dataclass(frozen=True)

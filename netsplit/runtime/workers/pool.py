@@ -35,9 +35,18 @@ from netsplit.runtime.workers.handshake import (
     keep_alive,
     limit_waits,
 )
-from netsplit.runtime.workers.heartbeat import Place, read_place
+from netsplit.runtime.workers.heartbeat import Heartbeat, read_place
 from netsplit.runtime.workers.launch import Launcher, external_command
-from netsplit.runtime.workers.messages import FAILED, SIGN_OF_LIFE_S, STOP, Call, Reply, Setup, Sign, packed
+from netsplit.runtime.workers.messages import (
+    FAILED,
+    SIGN_OF_LIFE_S,
+    STOP,
+    CallWorkers,
+    Reply,
+    Setup,
+    Sign,
+    packed,
+)
 from netsplit.runtime.workers.watch import Pace, Watch
 
 __all__ = ["WorkerPool"]
@@ -89,14 +98,14 @@ class WorkerPool:
     def call_one(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """`function(worker, *args)` on one worker."""
         self._doing = function.__name__.strip("_")
-        self._send(rank, Call(function, args))
+        self._send(rank, CallWorkers(function, args))
         return self._gather([rank])[0]
 
     def call_each(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`function(worker, *args[rank])` on every worker; their answers in rank order."""
         self._doing = function.__name__.strip("_")
         for rank, own in enumerate(args):
-            self._send(rank, Call(function, own))
+            self._send(rank, CallWorkers(function, own))
         return self._gather(list(range(len(args))))
 
     def close(self, reason: str = "") -> None:
@@ -236,7 +245,7 @@ class WorkerPool:
                 if isinstance(message, Reply):
                     replies[rank] = message
 
-    def _say_if_slow(self, watch: Watch, waiting: list[int], places: dict[int, Place | None]) -> None:
+    def _say_if_slow(self, watch: Watch, waiting: list[int], places: dict[int, Heartbeat | None]) -> None:
         usual_s = self._pace.late(self._doing, watch.began)
         standings = self._standings(places)
         slow = [rank for rank in waiting if (at := standings.get(rank)) is not None and at.waits is None]
@@ -248,13 +257,13 @@ class WorkerPool:
             "; ".join(f"{self._who(rank)}{standings[rank].where}" for rank in slow),
         )  # fmt: skip
 
-    def _place(self, rank: int, watch: Watch) -> Place | None:
+    def _place(self, rank: int, watch: Watch) -> Heartbeat | None:
         """From the board where it is on this machine, else from the last sign of life."""
         if self.hellos[rank].host == socket.gethostname():
             return read_place(self.folder, rank)
         return watch.places.get(rank)
 
-    def _standings(self, places: dict[int, Place | None]) -> dict[int, Standing]:
+    def _standings(self, places: dict[int, Heartbeat | None]) -> dict[int, Standing]:
         found = {rank: standing(self.programs, rank, place) for rank, place in places.items()}
         return {rank: each for rank, each in found.items() if each is not None}
 

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import deque
 
-from netsplit.runtime.workers.heartbeat import Place
+from netsplit.runtime.workers.heartbeat import Heartbeat
 
 __all__ = ["Pace", "Watch"]
 
@@ -25,11 +25,11 @@ class Watch:
         self.limit_s = limit_s
         self.began = time.monotonic()
         self.alive: dict[int, float] = {}
-        self.places: dict[int, Place] = {}  # as the last signs of life told them
-        self.seen: dict[int, Place | None] = {}
+        self.places: dict[int, Heartbeat] = {}  # as the last signs of life told them
+        self.seen: dict[int, Heartbeat | None] = {}
         self.since = self.began
 
-    def lives(self, rank: int, place: Place | None) -> None:
+    def lives(self, rank: int, place: Heartbeat | None) -> None:
         self.alive[rank] = time.monotonic()
         if place is not None:
             self.places[rank] = place
@@ -42,7 +42,7 @@ class Watch:
         """Those who are probably so, once it is known that something is wrong."""
         return self._silent_for(ranks, min(_QUIET_S, self.limit_s))
 
-    def stands_still(self, places: dict[int, Place | None]) -> bool:
+    def stands_still(self, places: dict[int, Heartbeat | None]) -> bool:
         """Whether inside a program no worker has begun an instruction for longer than a peer would wait."""
         if places != self.seen:
             self.seen = places

@@ -72,7 +72,7 @@ def main() -> None:
     traits = versions() | {"cluster": arguments.cluster} if arguments.cluster else {}
     start_guard(connection.fileno(), agent)
     connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
-    _serve(_Line(connection, rank, agent))
+    _serve(_LogLine(connection, rank, agent))
 
 
 def _connect(controller: str) -> Connection:
@@ -96,7 +96,7 @@ def _end(sentence: str) -> NoReturn:
     leave(1)
 
 
-def _serve(line: _Line) -> None:
+def _serve(line: _LogLine) -> None:
     """The first message is the set-up, every other a call; each is answered."""
     worker: Worker | None = None
 
@@ -116,7 +116,7 @@ def _serve(line: _Line) -> None:
         line.answer(answer)
 
 
-class _Line:
+class _LogLine:
     """The connection to the controller.
 
     One thread receives, and ends the process with the connection even when the main thread is stuck;

@@ -45,7 +45,7 @@ from netsplit.program import GPipe, Program, compile_program
 from netsplit.runtime.checkpoint.files import (
     EXTRA,
     METADATA,
-    Part,
+    CheckpointPart,
     Refusal,
     Saved,
     State,
@@ -112,10 +112,10 @@ def holders(runtime: LocalRuntime) -> list[Holder]:
 
 
 def save(runtime: LocalRuntime, case: Case, folder: Path, **extra: Any) -> None:
-    parts: list[Part] = []
+    parts: list[CheckpointPart] = []
 
     def plan(place: Path) -> list[Any]:
-        parts.extend(Part(holder.state(), place) for holder in holders(runtime))
+        parts.extend(CheckpointPart(holder.state(), place) for holder in holders(runtime))
         return [part.plan() for part in parts]
 
     def write_parts(plans: list[Any]) -> list[Any]:
@@ -401,11 +401,11 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Pa
     runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
     train(runtime, CHAIN, 1)
     save(runtime, CHAIN, tmp_path / "one", step=1)
-    full: list[Part] = []
+    full: list[CheckpointPart] = []
 
     def plan(place: Path) -> list[Any]:
         (place / "__1_0.distcp").symlink_to("/dev/full")
-        full.extend(Part(holder.state(), place) for holder in holders(runtime))
+        full.extend(CheckpointPart(holder.state(), place) for holder in holders(runtime))
         return [part.plan() for part in full]
 
     with pytest.raises(NetSplitError, match="could not be written whole: No space left on device") as e:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.runtime.transport import _as_sent
-from netsplit.runtime.workers.messages import Call, packed
+from netsplit.runtime.workers.messages import CallWorkers, packed
 
 DTYPES = (
     torch.bool, torch.uint8, torch.int16, torch.uint16, torch.int64, torch.float16, torch.bfloat16,
@@ -28,7 +28,7 @@ def sample(dtype: torch.dtype, *shape: int) -> Tensor:
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 1)])
 def test_a_tensor_of_any_dtype_arrives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     sent = sample(dtype, *shape)
-    call: Any = pickle.loads(packed(Call(len, ([{"x": sent}],))))
+    call: Any = pickle.loads(packed(CallWorkers(len, ([{"x": sent}],))))
     found = call.args[0][0]["x"]
     assert (found.dtype, found.shape) == (sent.dtype, sent.shape)
     assert torch.equal(_as_sent(found), _as_sent(sent))

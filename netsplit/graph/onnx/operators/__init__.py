@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from netsplit.graph.onnx.call import Call
+from netsplit.graph.onnx.call import OnnxCall
 from netsplit.graph.onnx.operators.elementwise import ELEMENTWISE
 from netsplit.graph.onnx.operators.layers import LAYERS
 from netsplit.graph.onnx.operators.pooling import POOLING
@@ -15,7 +15,7 @@ from netsplit.graph.onnx.operators.shapes import SHAPES
 
 __all__ = ["DRAWING", "HOST_ONLY", "OPERATORS", "STATISTICS"]
 
-OPERATORS: dict[str, Callable[[Call], Any]] = {
+OPERATORS: dict[str, Callable[[OnnxCall], Any]] = {
     **ELEMENTWISE,
     **LAYERS,
     **POOLING,
@@ -23,7 +23,7 @@ OPERATORS: dict[str, Callable[[Call], Any]] = {
     **RESIZING,
     **SHAPES,
 }
-"""Operator -> its function: of a `Call` to one output or a tuple of them (tensors; sizes as numpy arrays)."""
+"""Operator -> its function: of an `OnnxCall` to one output or several (tensors; sizes as numpy arrays)."""
 
 HOST_ONLY = frozenset({"Constant", "ConstantOfShape", "EyeLike", "NonZero", "Range"})
 """Operators that are computed where all their inputs are known without data, and refused where not."""

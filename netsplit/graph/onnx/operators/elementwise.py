@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from netsplit.graph.onnx.call import Call, dtype_of
+from netsplit.graph.onnx.call import OnnxCall, dtype_of
 
 __all__ = ["ELEMENTWISE"]
 
-Function = Callable[[Call], Tensor]
+Function = Callable[[OnnxCall], Tensor]
 
 
-def _operand(call: Call, i: int) -> Tensor | float:
+def _operand(call: OnnxCall, i: int) -> Tensor | float:
     """An input of arithmetic; a single known number as such, so that no constant tensor is made of it."""
     value = call.values[i]
     other = call.values[1 - i]
@@ -45,7 +45,7 @@ def _unary(function: Callable[[Tensor], Tensor]) -> Function:
     return lambda call: function(call.tensor(0))
 
 
-def _div(call: Call) -> Tensor:
+def _div(call: OnnxCall) -> Tensor:
     """Of whole numbers towards zero."""
     a, b = _operand(call, 0), _operand(call, 1)
     first = a if isinstance(a, Tensor) else call.tensor(1)
@@ -54,35 +54,35 @@ def _div(call: Call) -> Tensor:
     return torch.div(call.tensor(0), call.tensor(1), rounding_mode="trunc")
 
 
-def _mod(call: Call) -> Tensor:
+def _mod(call: OnnxCall) -> Tensor:
     """With the sign of the divisor, or of the dividend where `fmod` is set."""
     return (torch.fmod if call.attr("fmod", 0) else torch.remainder)(call.tensor(0), call.tensor(1))
 
 
-def _pow(call: Call) -> Tensor:
+def _pow(call: OnnxCall) -> Tensor:
     base, exponent = call.tensor(0), _operand(call, 1)
     return torch.pow(base, exponent).to(base.dtype)
 
 
-def _mean(call: Call) -> Tensor:
+def _mean(call: OnnxCall) -> Tensor:
     return reduce(torch.add, call.tensors()) / len(call)
 
 
-def _prelu(call: Call) -> Tensor:
+def _prelu(call: OnnxCall) -> Tensor:
     x, slope = call.tensor(0), call.tensor(1)
     if slope.numel() == 1 or (x.ndim > 1 and slope.shape == (x.shape[1],) + (1,) * (x.ndim - 2)):
         return F.prelu(x, slope.reshape(-1))
     return torch.where(x < 0, x * slope, x)
 
 
-def _hard_sigmoid(call: Call) -> Tensor:
+def _hard_sigmoid(call: OnnxCall) -> Tensor:
     alpha, beta = call.attr("alpha", 0.2), call.attr("beta", 0.5)
     if abs(alpha - 1 / 6) < 1e-7 and beta == 0.5:  # a sixth has no exact form in the file
         return F.hardsigmoid(call.tensor(0))
     return (call.tensor(0) * alpha + beta).clamp(0, 1)
 
 
-def _clip(call: Call) -> Tensor:
+def _clip(call: OnnxCall) -> Tensor:
     if "min" in call.node.attributes or "max" in call.node.attributes:
         return call.tensor(0).clamp(call.attr("min"), call.attr("max"))
     bounds = [call.values[i] if call.has(i) else None for i in (1, 2)]
@@ -90,29 +90,29 @@ def _clip(call: Call) -> Tensor:
     return torch.clamp(call.tensor(0), *numbers) if any(b is not None for b in bounds) else call.tensor(0)
 
 
-def _is_inf(call: Call) -> Tensor:
+def _is_inf(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     found = torch.zeros_like(x, dtype=torch.bool)
     found = found | (x == math.inf) if call.attr("detect_positive", 1) else found
     return found | (x == -math.inf) if call.attr("detect_negative", 1) else found
 
 
-def _cast(call: Call) -> Tensor:
+def _cast(call: OnnxCall) -> Tensor:
     return call.tensor(0).to(dtype_of(call.attr("to"), f"node '{call.node.name}' (Cast)"))
 
 
-def _selu(call: Call) -> Tensor:
+def _selu(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     alpha = call.attr("alpha", 1.67326319217681884765625)
     return call.attr("gamma", 1.05070102214813232421875) * torch.where(x > 0, x, alpha * torch.expm1(x))
 
 
-def _swish(call: Call) -> Tensor:
+def _swish(call: OnnxCall) -> Tensor:
     x, alpha = call.tensor(0), call.attr("alpha", 1.0)
     return x * torch.sigmoid(x if alpha == 1 else alpha * x)
 
 
-def _random(call: Call, normal: bool) -> Tensor:
+def _random(call: OnnxCall, normal: bool) -> Tensor:
     """Drawn by torch's own generator; the file's `seed` is not looked at."""
     like, number = call.tensor(0), call.attr("dtype")
     dtype = like.dtype if number is None else dtype_of(number, f"node '{call.node.name}' ({call.node.op})")
@@ -123,7 +123,7 @@ def _random(call: Call, normal: bool) -> Tensor:
     return drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
 
 
-def _bernoulli(call: Call) -> Tensor:
+def _bernoulli(call: OnnxCall) -> Tensor:
     like = call.tensor(0)
     number = call.attr("dtype")
     dtype = like.dtype if number is None else dtype_of(number, f"node '{call.node.name}' (Bernoulli)")

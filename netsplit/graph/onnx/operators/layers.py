@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from netsplit.graph.onnx.call import Call
+from netsplit.graph.onnx.call import OnnxCall
 
 __all__ = ["LAYERS", "same_pads"]
 
-Function = Callable[[Call], Any]
+Function = Callable[[OnnxCall], Any]
 
 
 def same_pads(
-    call: Call, sizes: list[int], kernel: list[int], strides: list[int], dilations: list[int]
+    call: OnnxCall, sizes: list[int], kernel: list[int], strides: list[int], dilations: list[int]
 ) -> list[int]:
     """Elements to add before every dimension, then after every one, as `auto_pad` or `pads` has them."""
     mode = call.attr("auto_pad", "NOTSET")
@@ -36,13 +36,13 @@ def same_pads(
     return before + after
 
 
-def _spatial(call: Call, x: Tensor) -> int:
+def _spatial(call: OnnxCall, x: Tensor) -> int:
     if not 3 <= x.ndim <= 5:
         raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are known.")
     return x.ndim - 2
 
 
-def _conv(call: Call) -> Tensor:
+def _conv(call: OnnxCall) -> Tensor:
     x, weight = call.tensor(0), call.tensor(1)
     n = _spatial(call, x)
     strides, dilations = call.attr("strides", [1] * n), call.attr("dilations", [1] * n)
@@ -55,7 +55,7 @@ def _conv(call: Call) -> Tensor:
     return function(x, weight, call.optional(2), strides, before, dilations, call.attr("group", 1))
 
 
-def _conv_transpose(call: Call) -> Tensor:
+def _conv_transpose(call: OnnxCall) -> Tensor:
     x, weight = call.tensor(0), call.tensor(1)
     n = _spatial(call, x)
     strides, dilations = call.attr("strides", [1] * n), call.attr("dilations", [1] * n)
@@ -71,7 +71,7 @@ def _conv_transpose(call: Call) -> Tensor:
 
 
 def _transposed_pads(
-    call: Call, x: Tensor, weight: Tensor, strides: list[int], dilations: list[int], extra: list[int]
+    call: OnnxCall, x: Tensor, weight: Tensor, strides: list[int], dilations: list[int], extra: list[int]
 ) -> tuple[list[int], list[int]]:
     n, mode = x.ndim - 2, call.attr("auto_pad", "NOTSET")
     wanted = call.attr("output_shape")
@@ -91,7 +91,7 @@ def _transposed_pads(
     return before, after
 
 
-def _gemm(call: Call) -> Tensor:
+def _gemm(call: OnnxCall) -> Tensor:
     a, b, c = call.tensor(0), call.tensor(1), call.optional(2)
     alpha, beta = call.attr("alpha", 1.0), call.attr("beta", 1.0)
     a = a.T if call.attr("transA", 0) else a
@@ -104,7 +104,7 @@ def _gemm(call: Call) -> Tensor:
     return product + (c if beta == 1 else beta * c)
 
 
-def _batch_norm(call: Call) -> Any:
+def _batch_norm(call: OnnxCall) -> Any:
     """Running statistics, where they are buffers, follow as torch's do: with the unbiased variance."""
     x, scale, bias, mean, var = (call.tensor(i) for i in range(5))
     momentum, eps = call.attr("momentum", 0.9), call.attr("epsilon", 1e-5)
@@ -118,7 +118,7 @@ def _batch_norm(call: Call) -> Any:
     return (F.batch_norm(x, mean, var, scale, bias, True, 1 - momentum, eps), *after)
 
 
-def _layer_norm(call: Call) -> Tensor:
+def _layer_norm(call: OnnxCall) -> Tensor:
     x, scale, bias = call.tensor(0), call.tensor(1), call.optional(2)
     if call.wants(1) or call.wants(2):
         raise call.refuse("its mean or deviation is read by other nodes: only its first output is known.")
@@ -129,20 +129,20 @@ def _layer_norm(call: Call) -> Tensor:
     return found if bias is None else found + bias
 
 
-def _group_norm(call: Call) -> Tensor:
+def _group_norm(call: OnnxCall) -> Tensor:
     x, scale, bias, groups = call.tensor(0), call.tensor(1), call.tensor(2), call.attr("num_groups")
     if scale.shape[0] != x.shape[1]:  # one of every group, as operator set 18 has it
         scale, bias = (each.repeat_interleave(x.shape[1] // groups) for each in (scale, bias))
     return F.group_norm(x, groups, scale, bias, call.attr("epsilon", 1e-5))
 
 
-def _rms_norm(call: Call) -> Tensor:
+def _rms_norm(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     shape = list(x.shape[call.attr("axis", -1) :])
     return F.rms_norm(x, shape, None, call.attr("epsilon", 1e-5)) * call.tensor(1)
 
 
-def _local_response(call: Call) -> Tensor:
+def _local_response(call: OnnxCall) -> Tensor:
     size = call.attr("size")
     if size % 2 == 0:
         raise call.refuse(f"its size is {size}: only windows of an odd size are known.")
@@ -150,7 +150,7 @@ def _local_response(call: Call) -> Tensor:
     return F.local_response_norm(call.tensor(0), size, alpha, beta, bias)
 
 
-def _dropout(call: Call) -> Any:
+def _dropout(call: OnnxCall) -> Any:
     """Draws in training alone, and only where the file says that the node is one of training."""
     x = call.tensor(0)
     ratio = call.number(1, 0.5) if call.opset >= 12 else call.attr("ratio", 0.5)
@@ -163,7 +163,7 @@ def _dropout(call: Call) -> Any:
     return x * kept / (1 - ratio), kept
 
 
-def _softmax(call: Call, function: Callable[..., Tensor]) -> Tensor:
+def _softmax(call: OnnxCall, function: Callable[..., Tensor]) -> Tensor:
     """Before operator set 13 over all dimensions from `axis` on together."""
     x = call.tensor(0)
     if call.opset >= 13:
@@ -172,25 +172,25 @@ def _softmax(call: Call, function: Callable[..., Tensor]) -> Tensor:
     return function(x.flatten(axis), dim=-1).reshape(x.shape)
 
 
-def _cross_entropy(call: Call) -> Any:
+def _cross_entropy(call: OnnxCall) -> Any:
     scores, labels, weight = call.tensor(0), call.tensor(1), call.optional(2)
     ignored, reduction = call.attr("ignore_index", -100), call.attr("reduction", "mean")
     loss = F.cross_entropy(scores, labels, weight, ignore_index=ignored, reduction=reduction)
     return (loss, F.log_softmax(scores, dim=1)) if call.wants(1) else loss
 
 
-def _nll(call: Call) -> Tensor:
+def _nll(call: OnnxCall) -> Tensor:
     ignored, reduction = call.attr("ignore_index", -100), call.attr("reduction", "mean")
     scores, labels, weight = call.tensor(0), call.tensor(1), call.optional(2)
     return F.nll_loss(scores, labels, weight, ignore_index=ignored, reduction=reduction)
 
 
-def _instance_norm(call: Call) -> Tensor:
+def _instance_norm(call: OnnxCall) -> Tensor:
     x, scale, bias = call.tensor(0), call.tensor(1), call.tensor(2)
     return F.instance_norm(x, weight=scale, bias=bias, eps=call.attr("epsilon", 1e-5))
 
 
-def _l2_normalised(call: Call) -> Tensor:
+def _l2_normalised(call: OnnxCall) -> Tensor:
     x, p, axis = call.tensor(0), call.attr("p", 2), call.attr("axis", -1)
     return x / torch.linalg.vector_norm(x, ord=p, dim=axis, keepdim=True)
 

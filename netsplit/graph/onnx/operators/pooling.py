@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from netsplit.graph.onnx.call import Call
+from netsplit.graph.onnx.call import OnnxCall
 from netsplit.graph.onnx.operators.layers import same_pads
 
 __all__ = ["POOLING"]
@@ -48,7 +48,7 @@ class _Window:
         return found
 
 
-def _window(call: Call, x: Tensor) -> _Window:
+def _window(call: OnnxCall, x: Tensor) -> _Window:
     n = x.ndim - 2
     if not 1 <= n <= 3:
         raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are known.")
@@ -63,7 +63,7 @@ def _margins(before: list[int], after: list[int]) -> list[int]:
     return [p for i in reversed(range(len(before))) for p in (before[i], after[i])]
 
 
-def _max_pool(call: Call) -> Tensor:
+def _max_pool(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     if call.wants(1):
         raise call.refuse("its indices are read by other nodes: only its first output is known.")
@@ -78,7 +78,7 @@ def _max_pool(call: Call) -> Tensor:
     return pool(padded, window.kernel, window.strides, 0, window.dilations)
 
 
-def _average_pool(call: Call) -> Tensor:
+def _average_pool(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     window = _window(call, x)
     if any(d != 1 for d in window.dilations):
@@ -96,15 +96,15 @@ def _average_pool(call: Call) -> Tensor:
     return sums / counts
 
 
-def _global(function: Callable[..., Tensor]) -> Callable[[Call], Any]:
-    def pooled(call: Call) -> Tensor:
+def _global(function: Callable[..., Tensor]) -> Callable[[OnnxCall], Any]:
+    def pooled(call: OnnxCall) -> Tensor:
         x = call.tensor(0)
         return function(x, list(range(2, x.ndim)), keepdim=True)
 
     return pooled
 
 
-POOLING: dict[str, Callable[[Call], Any]] = {
+POOLING: dict[str, Callable[[OnnxCall], Any]] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "GlobalAveragePool": _global(torch.mean),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from netsplit.graph.onnx.call import Call
+from netsplit.graph.onnx.call import OnnxCall
 
 __all__ = ["REDUCTIONS"]
 
@@ -36,8 +36,8 @@ _FUNCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
 }
 
 
-def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[Call], Tensor]:
-    def reduced(call: Call) -> Tensor:
+def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[OnnxCall], Tensor]:
+    def reduced(call: OnnxCall) -> Tensor:
         x, axes = call.tensor(0), call.axes(1)
         if not axes and call.attr("noop_with_empty_axes", 0):
             return x
@@ -46,8 +46,8 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callabl
     return reduced
 
 
-def _arg(function: Callable[..., Tensor]) -> Callable[[Call], Tensor]:
-    def found(call: Call) -> Tensor:
+def _arg(function: Callable[..., Tensor]) -> Callable[[OnnxCall], Tensor]:
+    def found(call: OnnxCall) -> Tensor:
         x, axis, keep = call.tensor(0), call.attr("axis", 0), bool(call.attr("keepdims", 1))
         if not call.attr("select_last_index", 0):
             return function(x, axis, keepdim=keep)
@@ -56,7 +56,7 @@ def _arg(function: Callable[..., Tensor]) -> Callable[[Call], Tensor]:
     return found
 
 
-REDUCTIONS: dict[str, Callable[[Call], Tensor]] = {
+REDUCTIONS: dict[str, Callable[[OnnxCall], Tensor]] = {
     **{op: _reduction(function) for op, function in _FUNCTIONS.items()},
     "ArgMax": _arg(torch.argmax),
     "ArgMin": _arg(torch.argmin),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from netsplit.graph.onnx.call import Call, as_tensor
+from netsplit.graph.onnx.call import OnnxCall, as_tensor
 
 __all__ = ["RESIZING"]
 
@@ -19,7 +19,7 @@ _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 _KNOWN = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 
-def _resize(call: Call) -> Tensor:
+def _resize(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     if call.attr("antialias", 0) or call.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise call.refuse("it smoothes or keeps an aspect ratio, which is not known: export it without.")
@@ -40,7 +40,7 @@ def _resize(call: Call) -> Tensor:
     return _resized(call, x, axes, sizes, scales, coordinates)
 
 
-def _upsample(call: Call) -> Tensor:
+def _upsample(call: OnnxCall) -> Tensor:
     """Of operator sets up to 9; later ones have Resize."""
     x = call.tensor(0)
     scales = list(call.attr("scales") or call.host(1).reshape(-1))
@@ -49,7 +49,7 @@ def _upsample(call: Call) -> Tensor:
 
 
 def _resized(
-    call: Call, x: Tensor, axes: list[int], sizes: list[int], scales: list[float], coordinates: str
+    call: OnnxCall, x: Tensor, axes: list[int], sizes: list[int], scales: list[float], coordinates: str
 ) -> Tensor:
     mode = call.attr("mode", "nearest")
     if coordinates not in _KNOWN:
@@ -76,7 +76,7 @@ def _resized(
 
 
 def _by_torch(
-    call: Call, x: Tensor, changed: dict[int, tuple[int, float]], mode: str, coordinates: str
+    call: OnnxCall, x: Tensor, changed: dict[int, tuple[int, float]], mode: str, coordinates: str
 ) -> Tensor | None:
     """By ``interpolate``; None where it would say something else."""
     n = x.ndim - 2
@@ -119,7 +119,7 @@ _NEAREST: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
 }
 
 
-def _weights(call: Call, where: np.ndarray[Any, Any], old: int, mode: str) -> np.ndarray[Any, Any]:
+def _weights(call: OnnxCall, where: np.ndarray[Any, Any], old: int, mode: str) -> np.ndarray[Any, Any]:
     """What share every old element has in every new one, (new, old)."""
     first = np.floor(where).astype(np.int64)
     part = where - first
@@ -144,4 +144,4 @@ def _cubic(x: np.ndarray[Any, Any], a: float) -> np.ndarray[Any, Any]:
     return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
-RESIZING: dict[str, Callable[[Call], Tensor]] = {"Resize": _resize, "Upsample": _upsample}
+RESIZING: dict[str, Callable[[OnnxCall], Tensor]] = {"Resize": _resize, "Upsample": _upsample}

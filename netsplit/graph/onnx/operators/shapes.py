@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from netsplit.graph.onnx.call import Call, as_tensor
+from netsplit.graph.onnx.call import OnnxCall, as_tensor
 
 __all__ = ["SHAPES"]
 
-Function = Callable[[Call], Any]
+Function = Callable[[OnnxCall], Any]
 
 
-def _shape(call: Call) -> np.ndarray[Any, Any]:
+def _shape(call: OnnxCall) -> np.ndarray[Any, Any]:
     sizes = tuple(call.tensor(0).shape)
     return np.array(sizes[call.attr("start", 0) : call.attr("end")], dtype=np.int64)
 
 
-def _reshape(call: Call) -> Tensor:
+def _reshape(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     wanted = call.ints(1) if call.has(1) else list(call.attr("shape"))
     if not call.attr("allowzero", 0):
@@ -31,7 +31,7 @@ def _reshape(call: Call) -> Tensor:
     return x.reshape(wanted)
 
 
-def _flatten(call: Call) -> Tensor:
+def _flatten(call: OnnxCall) -> Tensor:
     x, axis = call.tensor(0), call.attr("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
     if axis == 1 and x.ndim > 1:
@@ -39,12 +39,12 @@ def _flatten(call: Call) -> Tensor:
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
-def _transpose(call: Call) -> Tensor:
+def _transpose(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     return x.permute(call.attr("perm") or list(reversed(range(x.ndim))))
 
 
-def _squeeze(call: Call) -> Tensor:
+def _squeeze(call: OnnxCall) -> Tensor:
     x, axes = call.tensor(0), call.axes(1)
     axes = [d for d, size in enumerate(x.shape) if size == 1] if axes is None else axes
     for axis in axes:
@@ -53,7 +53,7 @@ def _squeeze(call: Call) -> Tensor:
     return torch.squeeze(x, tuple(axes)) if axes else x
 
 
-def _unsqueeze(call: Call) -> Tensor:
+def _unsqueeze(call: OnnxCall) -> Tensor:
     x, axes = call.tensor(0), call.axes(1) or []
     rank = x.ndim + len(axes)
     for axis in sorted(a % rank for a in axes):
@@ -61,11 +61,11 @@ def _unsqueeze(call: Call) -> Tensor:
     return x
 
 
-def _concat(call: Call) -> Tensor:
+def _concat(call: OnnxCall) -> Tensor:
     return torch.cat(call.tensors(), dim=call.attr("axis"))
 
 
-def _split(call: Call) -> tuple[Tensor, ...]:
+def _split(call: OnnxCall) -> tuple[Tensor, ...]:
     x, axis = call.tensor(0), call.attr("axis", 0)
     sizes = call.attr("split") or (call.ints(1) if call.has(1) else None)
     if sizes is None:
@@ -75,7 +75,7 @@ def _split(call: Call) -> tuple[Tensor, ...]:
     return torch.split(x, list(sizes), dim=axis)
 
 
-def _slice(call: Call) -> Tensor:
+def _slice(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     if "starts" in call.node.attributes:
         starts, ends = call.attr("starts"), call.attr("ends")
@@ -97,7 +97,7 @@ def _slice(call: Call) -> Tensor:
     return x
 
 
-def _indices(call: Call, i: int, size: int) -> Tensor:
+def _indices(call: OnnxCall, i: int, size: int) -> Tensor:
     """Indices of an axis with negative ones counted from its end."""
     value = call.values[i]
     if isinstance(value, np.ndarray):
@@ -106,7 +106,7 @@ def _indices(call: Call, i: int, size: int) -> Tensor:
     return torch.where(found < 0, found + size, found)
 
 
-def _gather(call: Call) -> Tensor:
+def _gather(call: OnnxCall) -> Tensor:
     """Whole rows of a matrix by an embedding's own operator, which takes no negative indices."""
     x, axis, where = call.tensor(0), call.attr("axis", 0), call.values[1]
     axis = axis % x.ndim
@@ -119,12 +119,12 @@ def _gather(call: Call) -> Tensor:
     return found.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
-def _gather_elements(call: Call) -> Tensor:
+def _gather_elements(call: OnnxCall) -> Tensor:
     x, axis = call.tensor(0), call.attr("axis", 0)
     return torch.gather(x, axis, _indices(call, 1, x.shape[axis]))
 
 
-def _gather_nd(call: Call) -> Tensor:
+def _gather_nd(call: OnnxCall) -> Tensor:
     x, indices, batch = call.tensor(0), call.tensor(1), call.attr("batch_dims", 0)
     places = list(indices.unbind(-1))
     for dim in reversed(range(batch)):
@@ -136,7 +136,7 @@ def _gather_nd(call: Call) -> Tensor:
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
-def _scatter_elements(call: Call) -> Tensor:
+def _scatter_elements(call: OnnxCall) -> Tensor:
     x, axis, how = call.tensor(0), call.attr("axis", 0), call.attr("reduction", "none")
     indices, updates = _indices(call, 1, x.shape[axis]), call.tensor(2)
     if how == "none":
@@ -144,7 +144,7 @@ def _scatter_elements(call: Call) -> Tensor:
     return torch.scatter_reduce(x, axis, indices, updates, _REDUCTIONS[how])
 
 
-def _scatter_nd(call: Call) -> Tensor:
+def _scatter_nd(call: OnnxCall) -> Tensor:
     """Where an index comes twice without a reduction, ONNX leaves open which of the two stays."""
     x, indices, updates, how = call.tensor(0), call.tensor(1), call.tensor(2), call.attr("reduction", "none")
     if how not in ("none", "add"):
@@ -152,12 +152,12 @@ def _scatter_nd(call: Call) -> Tensor:
     return torch.index_put(x, tuple(indices.unbind(-1)), updates, accumulate=how == "add")
 
 
-def _expand(call: Call) -> Tensor:
+def _expand(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     return x.expand(torch.broadcast_shapes(tuple(x.shape), tuple(call.ints(1))))
 
 
-def _pad(call: Call) -> Tensor:
+def _pad(call: OnnxCall) -> Tensor:
     x, mode = call.tensor(0), call.attr("mode", "constant")
     pads = call.ints(1) if call.has(1) else list(call.attr("pads"))
     axes = call.ints(3) if call.has(3) else list(range(x.ndim))
@@ -178,12 +178,12 @@ def _pad(call: Call) -> Tensor:
     return x
 
 
-def _trilu(call: Call) -> Tensor:
+def _trilu(call: OnnxCall) -> Tensor:
     k = int(call.number(1, 0))
     return (torch.triu if call.attr("upper", 1) else torch.tril)(call.tensor(0), k)
 
 
-def _cum_sum(call: Call) -> Tensor:
+def _cum_sum(call: OnnxCall) -> Tensor:
     x, axis = call.tensor(0), int(call.number(1, 0))
     x = x.flip(axis) if call.attr("reverse", 0) else x
     found = torch.cumsum(x, axis, dtype=x.dtype)
@@ -191,7 +191,7 @@ def _cum_sum(call: Call) -> Tensor:
     return found.flip(axis) if call.attr("reverse", 0) else found
 
 
-def _one_hot(call: Call) -> Tensor:
+def _one_hot(call: OnnxCall) -> Tensor:
     depth, axis = int(call.number(1, 0)), call.attr("axis", -1)
     off, on = call.tensor(2)[0], call.tensor(2)[1]
     indices = _indices(call, 0, depth).long()
@@ -200,13 +200,13 @@ def _one_hot(call: Call) -> Tensor:
     return torch.where(indices.unsqueeze(axis) == places, on, off)
 
 
-def _top_k(call: Call) -> tuple[Tensor, Tensor]:
+def _top_k(call: OnnxCall) -> tuple[Tensor, Tensor]:
     x, k, axis = call.tensor(0), int(call.number(1, 0)), call.attr("axis", -1)
     found = torch.topk(x, k, axis, bool(call.attr("largest", 1)), bool(call.attr("sorted", 1)))
     return found.values, found.indices
 
 
-def _depth_to_space(call: Call) -> Tensor:
+def _depth_to_space(call: OnnxCall) -> Tensor:
     x, block = call.tensor(0), call.attr("blocksize")
     n, c, h, w = x.shape
     if call.attr("mode", "DCR") == "CRD":
@@ -215,7 +215,7 @@ def _depth_to_space(call: Call) -> Tensor:
     return parts.reshape(n, c // block**2, h * block, w * block)
 
 
-def _space_to_depth(call: Call) -> Tensor:
+def _space_to_depth(call: OnnxCall) -> Tensor:
     x, block = call.tensor(0), call.attr("blocksize")
     n, c, h, w = x.shape
     parts = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
