@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.planning.decide import SAME, check, score_s
+from netsplit.planning.decide import SAME, check
 from netsplit.planning.plan import Plan, objective_name
 from netsplit.profile.memory import memory_of
 
@@ -134,20 +134,12 @@ def explain_plan(
 ) -> dict[str, Any]:
     """Print why the plan is as it is and what would help; answers both for the file."""
     from netsplit.planning.what_if import what_if, what_if_lines
-    from netsplit.planning.workload import Simulated
 
     found = plan.explain()
     _lines(console, found.lines())
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
     with Waiting(console, f"{partitioner.name} for what would help", limit):
-        changes = what_if(
-            plan.problem,
-            partitioner,
-            time_limit_s=limit,
-            placement=plan.placement,
-            score=score_s,
-            with_=Simulated.moved_to,
-        )
+        changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
     known = [_without_noise(change) for change in changes if change.resolved or _tells(change)]
     late = [change.change.label for change in changes if not (change.resolved or _tells(change))]
     _lines(console, what_if_lines(known) if known or not late else [])
