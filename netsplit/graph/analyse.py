@@ -43,13 +43,34 @@ class Facts:
 def analyse(graph: Graph, facts: Facts) -> Graph:
     """`graph` with gradients, aliases, in-place units and colocated sets."""
     owner = {storage_id(tensor): INITIALIZER + name for name, tensor in facts.initializers.items()}
+    reached = _reached(graph, facts)
     variables = {}
     for k, variable in graph.variables.items():
         first = owner.setdefault(storage_id(facts.tensors[k]), k)
         alias = None if first == k else first
-        variables[k] = replace(variable, requires_grad=_carries(facts.tensors[k]), alias_of=alias)
+        variables[k] = replace(variable, requires_grad=k in reached, alias_of=alias)
     units = _in_place_units(graph, facts)
     return replace(graph, variables=variables, units=units, colocated=_colocated(graph, facts, units))
+
+
+def _reached(graph: Graph, facts: Facts) -> set[str]:
+    """Variables through which a gradient goes on to an initializer.
+
+    Not those that carry one since the model's code said ``requires_grad_()`` on a tensor of the batch, or of
+    a frozen part: workers have no use for it.
+    """
+    carrying: dict[int, list[str]] = {}
+    for k in graph.variables:
+        if _carries(facts.tensors[k]):
+            carrying.setdefault(storage_id(facts.tensors[k]), []).append(k)
+    reached: set[str] = set()
+    for node in graph:
+        trained = any(graph.initializers[k].requires_grad for k in node.initializers)
+        if trained or not reached.isdisjoint(node.inputs):
+            written = [k for tag, k in facts.writes.get(node.name, ()) if tag == "var"]
+            for k in (*filter(None, node.outputs), *written):
+                reached.update(carrying.pop(storage_id(facts.tensors[k]), ()))
+    return reached
 
 
 def _carries(tensor: torch.Tensor) -> bool:

@@ -82,7 +82,7 @@ class Batch:
 
         Raises:
             ConfigError: no tensor, tensors that disagree about the number of samples, or one of a layout
-                that cannot be cut.
+                that cannot be cut, or that requires a gradient.
         """
         first, input_tree, marks = flatten(inputs)
         second, target_tree, more = flatten(targets)
@@ -95,6 +95,11 @@ class Batch:
             if tensor.layout is not torch.strided or tensor.is_nested:
                 raise ConfigError(
                     f"batch has a tensor of layout {tensor.layout}: give it as a dense, padded tensor."
+                )
+            if tensor.requires_grad:
+                raise ConfigError(
+                    f"batch has a tensor of shape {tuple(tensor.shape)} that requires a gradient: none comes "
+                    "back to the batch: detach it, or call requires_grad_() on it within the forward."
                 )
         if known is not None and dims is None:
             dims = _remembered(known, input_tree, target_tree)
