@@ -26,7 +26,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Partitioner, Placement, Problem, SolverReport
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.simulate import simulate
@@ -185,10 +185,11 @@ def free_ideal(program: Program, cluster: Cluster, timelines: Sequence[Timeline]
         ]
         forward, backward = median.get((name, "forward"), 0.0), median.get((name, "backward"), 0.0)
         nodes[(carrying or list(segment.nodes))[0]] = NodeSeconds(forward, backward)
-    kinds = {device.kind for device in cluster.devices}
+    free = {
+        device.kind: DeviceCosts(nodes, costs.of(device.kind).step_s_per_byte) for device in cluster.devices
+    }
     links = dict.fromkeys(cluster.links, Link(0.0, 0.0))
-    free = Costs(dict.fromkeys(kinds, nodes), costs.alpha, costs.step_seconds_per_byte)
-    return simulate(program, cluster.with_links(links), free).iteration_s
+    return simulate(program, cluster.with_links(links), Costs(free, costs.alpha)).iteration_s
 
 
 _KEPT: dict[str, dict[str, Any]] = {}  # on a worker: name of a deployment -> what the worker held of it

@@ -15,7 +15,7 @@ from benchmarks._subjects import Subject
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
-from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import calibrate_rates, operator_class, predicted_seconds
@@ -71,15 +71,15 @@ def profile(subject: Subject, cache: ProfileCache, repeats: int, rounds: int) ->
     }
     digest = profile_digest(graph, device, purpose="predictor", repeats=repeats, rounds=rounds)
     kept = cache.get(digest)
-    if kept is not None and kept[0].seconds.keys() == graph.nodes.keys():
-        return Profile(subject.name, graph, kept[0].seconds, kept[0].drift, kept=True)
+    if kept is not None and kept[0].costs.nodes.keys() == graph.nodes.keys():
+        return Profile(subject.name, graph, kept[0].costs.nodes, kept[0].drift, kept=True)
     profiler = Profiler(graph, (inputs, targets), initial_values(model, graph, loss), "cpu", repeats=repeats)
     for _ in range(rounds):
         profiler.round()
     settle(profiler)
-    measured = Measured(profiler.seconds(), 0.0, 0.0, drift=profiler.drift)
+    measured = Measured(DeviceCosts(profiler.seconds()), drift=profiler.drift)
     cache.put(digest, measured)
-    return Profile(subject.name, graph, measured.seconds, profiler.drift, kept=False)
+    return Profile(subject.name, graph, measured.costs.nodes, profiler.drift, kept=False)
 
 
 def left_out(profiles: Sequence[Profile], drawn: Sequence[Profile] = ()) -> list[Error]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from typing import Any
+from dataclasses import replace
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
@@ -67,10 +67,8 @@ def cluster_of(devices: int) -> Cluster:
 def costs_of(graph: Graph, disturbed: bool) -> Costs:
     rng = random.Random(0)
     seconds = {name: NodeSeconds(1e-3 * rng.random(), 2e-3 * rng.random()) for name in graph.nodes}
-    more: dict[str, Any] = (
-        {"contention": {"cpu": 1.1}, "copy_s_per_byte": {"cpu": 1e-10}} if disturbed else {}
-    )
-    return Costs({"cpu": seconds}, 3, {"cpu": 1e-9}, {"cpu": 5e-5}, **more)
+    costs = DeviceCosts(seconds, 1e-9, 5e-5)
+    return Costs({"cpu": replace(costs, contention=1.1, copy_s_per_byte=1e-10) if disturbed else costs}, 3)
 
 
 def compiled(graph: Graph, cluster: Cluster, schedule: Schedule) -> Program:

@@ -8,7 +8,7 @@ needs. All become numbers when graph and costs are known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, permutations
 from operator import mul
@@ -25,7 +25,6 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_DEVICES = 1024
-ALL_OF_IT = 1.0  # seconds a byte: more than any transfer takes, its latency included
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,6 @@ class ClusterDescription:
     overlap: bool = True
     """Whether transfers leave the devices' computing alone. Else neither end computes meanwhile, as where
     copies are put on the stream that computes (`Tensor.to` in one process of PyTorch)."""
-
-    def copying(self, kinds: Iterable[str]) -> dict[str, float]:
-        """Device kind -> seconds of computing that both ends of a transfer lose for a byte."""
-        return {} if self.overlap else dict.fromkeys(kinds, ALL_OF_IT)
 
     def cluster(self, base_kind: str, need_bytes: int) -> Cluster:
         """The cluster for one graph.

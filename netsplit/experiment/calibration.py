@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Device
-from netsplit.experiment.trial_run import Fit, Rehearsal, fitted
+from netsplit.experiment.trial_run import Rehearsal, fitted
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import Costs
+from netsplit.profile.costs import Costs, DeviceCosts
 from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measure.messages import copy_seconds_per_byte
 from netsplit.profile.measure.optimizer import (
@@ -73,7 +73,7 @@ def calibrate(task: Calibration, pool: WorkerPool, cluster: Cluster, cache: Prof
         kind = cluster.devices[rank].kind
         if kind not in found:
             found[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank)
-    return _costs(found, optimizer_alpha(task.optimizer))
+    return Costs({kind: each.costs for kind, each in found.items()}, optimizer_alpha(task.optimizer))
 
 
 def _of_kind(
@@ -101,26 +101,10 @@ def _of_kind(
     if len(mates) < 2:
         cache.put(digest, measured)
         return measured
-    copy_s_per_byte, fit = _together(measured, task, pool, cluster, mates)
-    complete = replace(
-        measured, copy_s_per_byte=copy_s_per_byte, contention=fit.contention, message_s=fit.message_s,
-        steady=fit.steady,
-    )  # fmt: skip
-    cache.put(digest, complete if fit.steady else replace(measured, steady=False), age_s)
+    costs, steady = _together(measured.costs, task, pool, cluster, mates)
+    complete = replace(measured, costs=costs, steady=steady)
+    cache.put(digest, complete if steady else replace(measured, steady=False), age_s)
     return complete
-
-
-def _costs(found: dict[str, Measured], alpha: int) -> Costs:
-    return Costs(
-        {kind: each.seconds for kind, each in found.items()},
-        alpha,
-        step_seconds_per_byte={kind: each.step_seconds_per_byte for kind, each in found.items()},
-        instruction_s={kind: each.instruction_s for kind, each in found.items()},
-        message_s={kind: each.message_s for kind, each in found.items() if each.message_s},
-        contention={kind: each.contention for kind, each in found.items() if each.contention > 1},
-        copy_s_per_byte={kind: each.copy_s_per_byte for kind, each in found.items() if each.copy_s_per_byte},
-        accumulate_s_per_byte={kind: each.accumulate_s_per_byte for kind, each in found.items()},
-    )
 
 
 def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
@@ -146,18 +130,19 @@ def _mates(devices: Sequence[Device], rank: int) -> list[int]:
 
 
 def _together(
-    measured: Measured, task: Calibration, pool: WorkerPool, cluster: Cluster, mates: list[int]
-) -> tuple[float, Fit]:
-    """What shows only while several devices of a host compute: copying, and the rehearsal's fit."""
+    alone: DeviceCosts, task: Calibration, pool: WorkerPool, cluster: Cluster, mates: list[int]
+) -> tuple[DeviceCosts, bool]:
+    """With what shows only while several devices of a host compute: copying, and the rehearsal's fit; and
+    whether that was steady."""
     copying = pool.call(_measure_copying, mates[:2])
-    copy_s_per_byte = sum(copying[rank] for rank in mates[:2]) / 2
-    measured = replace(measured, copy_s_per_byte=copy_s_per_byte)
+    costs = replace(alone, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
     names = tuple(cluster.devices[rank].name for rank in mates)
     kind = cluster.devices[mates[0]].kind
     log.info("rehearsing on %s", ", ".join(names))
     rehearsal = Rehearsal(task.graph, task.batch, task.values, task.optimizer, kind, names)
-    costs = _costs({kind: measured}, optimizer_alpha(task.optimizer))
-    return copy_s_per_byte, fitted(rehearsal, costs, cluster, pool)
+    fit = fitted(rehearsal, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool)
+    # 0 s: nothing was found for a message, and an instruction's overhead stands for it.
+    return replace(costs, contention=fit.contention, message_s=fit.message_s or None), fit.steady
 
 
 def _still_good(device: Device, kept: Measured, age_s: float, now_s: float) -> bool:
@@ -235,14 +220,8 @@ def _measure(worker: Worker, task: Calibration) -> Measured:
     profiler.round()
     settle(profiler)
     reference.append(reference_seconds(device))
-    return Measured(
-        profiler.seconds(),
-        step,
-        instruction,
-        accumulate_s_per_byte=adding,
-        drift=profiler.drift,
-        reference_s=sum(reference) / 2,
-    )
+    costs = DeviceCosts(profiler.seconds(), step, instruction, accumulate_s_per_byte=adding)
+    return Measured(costs, drift=profiler.drift, reference_s=sum(reference) / 2)
 
 
 def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:

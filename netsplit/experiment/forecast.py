@@ -88,11 +88,9 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     kinds = {rates.name: rates for rates in description.accelerators.values()}
     optimizer = for_model(experiment.optimizer, model, experiment.loss)
     alpha = optimizer_alpha(optimizer) + (experiment.ema_decay is not None)
-    costs = replace(
-        predicted_costs(graph, kinds, alpha),
-        variable_copies=experiment.variable_copies,
-        copy_s_per_byte=description.copying(kinds),
-    )
+    costs = replace(predicted_costs(graph, kinds, alpha), variable_copies=experiment.variable_copies)
+    if not description.overlap:
+        costs = costs.without_overlap()
     workload = Workload(type(model).__name__, graph, costs)
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
     cluster = description.cluster(workload.base_kind, need_bytes)

@@ -20,7 +20,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -135,7 +135,7 @@ def fitted(rehearsal: Rehearsal, costs: Costs, cluster: Cluster, pool: WorkerPoo
 
     Where rounds differ their fastest count. A cost that would have to be beyond reason is left at rest.
     """
-    seconds, count = costs.seconds[rehearsal.kind], len(rehearsal.names)
+    seconds, count = costs.devices[rehearsal.kind].nodes, len(rehearsal.names)
     programs = [rehearsal.program(cluster, seconds, count, GPipe(MICROBATCHES))]
     programs += [
         rehearsal.program(cluster, seconds, PIECES * count, schedule)
@@ -206,7 +206,7 @@ class _Explanation:
         return None, message_s if message_s < MOST_MESSAGE_S else None
 
     def _predicted(self, program: Program, contention: float, message_s: float) -> float:
-        found = replace(self.costs, contention={self.kind: contention}, message_s={self.kind: message_s})
+        found = self.costs.with_device(self.kind, contention=contention, message_s=message_s)
         return simulate(program, self.cluster, found).iteration_s
 
     def _contention(self, message_s: float) -> float:

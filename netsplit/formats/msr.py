@@ -20,7 +20,7 @@ from netsplit.errors import NetSplitError
 from netsplit.formats.text import JsonPlaces, checked_number, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.planning.workload import ACCELERATOR, CPU, Workload
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
 __all__ = ["MOST_BYTES", "PSEUDO_BYTES", "read_msr"]
 
@@ -89,11 +89,10 @@ def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload
         graph=_graph(order, tasks, list(edges), nbytes),
         costs=Costs(
             {
-                ACCELERATOR: {
-                    v: NodeSeconds((forbidden if v in unsupported else tasks[v].accelerator) * UNIT_S, 0.0)
-                    for v in order
-                },
-                CPU: {v: NodeSeconds(tasks[v].cpu * UNIT_S, 0.0) for v in order},
+                ACCELERATOR: _forward(
+                    {v: forbidden if v in unsupported else tasks[v].accelerator for v in order}
+                ),
+                CPU: _forward({v: tasks[v].cpu for v in order}),
             },
             alpha=1,
             variable_copies=0,
@@ -105,6 +104,10 @@ def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload
         unsupported=unsupported,
         remarks=tuple(remarks),
     )
+
+
+def _forward(milliseconds: dict[str, float]) -> DeviceCosts:
+    return DeviceCosts({v: NodeSeconds(each * UNIT_S, 0.0) for v, each in milliseconds.items()})
 
 
 def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _Task]:

@@ -14,7 +14,7 @@ unit to show them.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +25,22 @@ from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topolog
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
 __all__ = ["dumps_workload", "read_own", "save_workload"]
 
 
-_RATES = (
-    "step_seconds_per_byte",
-    "instruction_s",
-    "message_s",
-    "contention",
-    "copy_s_per_byte",
-    "accumulate_s_per_byte",
-)
-"""Fields of `Costs` that hold a number for each device kind."""
+_RATES = {field.name: field.default for field in fields(DeviceCosts) if field.name != "nodes"}
+"""Fields of `DeviceCosts`, each with what it is for a device kind that the file gives no number."""
+
+_KEYS = {"step_s_per_byte": "step_seconds_per_byte"}
+"""Of the fields whose key in the file is not their name."""
 
 
 def dumps_workload(work: Workload) -> str:
     """A workload as JSON text."""
     data = json.loads(files.dumps(work.graph))
-    costs = asdict(work.costs)
-    costs["seconds"] = {
-        kind: {node: _seconds_out(each) for node, each in found.items()}
-        for kind, found in work.costs.seconds.items()
-    }
-    data["costs"] = costs
+    data["costs"] = _costs_out(work.costs)
     if work.cluster is not None:
         data["cluster"] = _cluster_out(work.cluster)
     data["workload"] = {
@@ -191,16 +182,13 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             seconds[kind][node] = each
     if not seconds:
         raise NetSplitError(f"{where}: costs.seconds names no device kind.")
-    rates = {
-        key: {
-            kind: checked_number(each, f"costs.{key}.{kind}", where)
-            for kind, each in item.get(key, {}).items()
-        }
-        for key in _RATES
-    }
-    for kind, factor in rates["contention"].items():
-        if factor < 1:
-            raise NetSplitError(f"{where}: costs.contention.{kind} is {factor}: give at least 1.")
+    rates: dict[str, dict[str, float]] = {kind: {} for kind in seconds}
+    for name in _RATES:
+        key = _KEYS.get(name, name)
+        for kind, each in item.get(key, {}).items():
+            rates.setdefault(kind, {})[name] = checked_number(each, f"costs.{key}.{kind}", where)
+            if name == "contention" and each < 1:
+                raise NetSplitError(f"{where}: costs.{key}.{kind} is {each}: give at least 1.")
     alpha, copies = item["alpha"], item.get("variable_copies")
     if (
         not isinstance(alpha, int)
@@ -210,7 +198,18 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
         raise NetSplitError(
             f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."
         )
-    return Costs(seconds, alpha, **rates, variable_copies=copies)
+    devices = {kind: DeviceCosts(nodes, **rates[kind]) for kind, nodes in seconds.items()}
+    return Costs(devices, alpha, copies)
+
+
+def _costs_out(costs: Costs) -> dict[str, Any]:
+    kinds = costs.devices.items()
+    seconds = {kind: {node: _seconds_out(s) for node, s in each.nodes.items()} for kind, each in kinds}
+    rates = {
+        _KEYS.get(name, name): {kind: r for kind, each in kinds if (r := getattr(each, name)) != default}
+        for name, default in _RATES.items()
+    }
+    return {"seconds": seconds, "alpha": costs.alpha, **rates, "variable_copies": costs.variable_copies}
 
 
 def _seconds_out(each: NodeSeconds) -> list[float]:

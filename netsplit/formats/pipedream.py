@@ -20,7 +20,7 @@ from netsplit.errors import NetSplitError
 from netsplit.formats.text import checked_number, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.planning.workload import ACCELERATOR, Workload
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
 __all__ = ["INPUT", "Inputs", "read_pipedream"]
 
@@ -94,7 +94,7 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
     return Workload(
         name=name,
         graph=graph,
-        costs=Costs({ACCELERATOR: seconds}, ALPHA),
+        costs=Costs({ACCELERATOR: DeviceCosts(seconds)}, ALPHA),
         unit="ms",
         unit_s=UNIT_S,
         stage_time=True,

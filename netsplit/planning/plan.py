@@ -126,9 +126,9 @@ class Plan:
         Metadata of a node: its device (of a replicated stage the first), seconds there, and bytes. Errors as
         of `netsplit.graph.onnx.write_onnx`.
         """
-        cluster, seconds = self.problem.cluster, self.problem.costs.seconds
+        cluster, costs = self.problem.cluster, self.problem.costs.devices
         device = self.placement.device_of
-        known = {name: seconds[cluster.device(place).kind][name] for name, place in device.items()}
+        known = {name: costs[cluster.device(place).kind].nodes[name] for name, place in device.items()}
         notes = NodeNotes(
             device,
             {name: each.forward_s for name, each in known.items()},

@@ -19,6 +19,7 @@ from math import isfinite
 
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.verify import Verdict
+from netsplit.profile.costs import DeviceCosts
 from netsplit.program.instructions import Program, Segment
 from netsplit.simulate.timeline import Event, Timeline
 
@@ -325,7 +326,7 @@ class _Check:
         costs, links = self.problem.costs, self.problem.cluster.links
         for (kind, s, i), events in self.spans.items():
             segment = self.program.segments[s]
-            table = costs.seconds[self.kind_of[self.on(segment.device, i)]]
+            table = costs.devices[self.kind_of[self.on(segment.device, i)]].nodes
             trained = [
                 table[name] for name in segment.nodes if name in self.trained
             ]  # others have no backward
@@ -357,9 +358,9 @@ class _Check:
     def _slowed(self, e: Event, seconds: float) -> float:
         """The most that a computation of so many seconds may last: contended all the time, and standing
         still while anything is copied."""
-        costs, kind = self.problem.costs, self.kind_of.get(e.device, "")
-        most = seconds * costs.contention.get(kind, 1.0)
-        if costs.copy_s_per_byte.get(kind, 0.0) > 0:
+        costs = self._costs(e.device)
+        most = seconds * costs.contention
+        if costs.copy_s_per_byte > 0:
             most += self._copied_s(e.device, e.end_s) - self._copied_s(e.device, e.start_s)
         return most
 
@@ -387,10 +388,13 @@ class _Check:
         nodes = self.problem.graph.nodes
         used = {k for name in segment.nodes for k in nodes[name].initializers}
         nbytes = sum(initializers[k].nbytes for k in used if initializers[k].requires_grad)
-        return nbytes * self.problem.costs.accumulate_s_per_byte.get(self.kind_of.get(device, ""), 0.0)
+        return nbytes * self._costs(device).accumulate_s_per_byte
+
+    def _costs(self, device: str) -> DeviceCosts:
+        return self.problem.costs.of(self.kind_of.get(device, ""))
 
     def _step_seconds(self) -> Iterator[str]:
-        graph, costs = self.problem.graph, self.problem.costs
+        graph = self.problem.graph
         trainable: dict[str, int] = {}
         seen: set[str] = set()
         for name, node in graph.nodes.items():
@@ -402,8 +406,7 @@ class _Check:
                 seen.add(k)
         for e in self.timeline.events:
             if e.kind == "step" and e.device in self.kind_of:
-                pace = costs.step_seconds_per_byte.get(self.kind_of[e.device], 0.0)
-                expected = trainable.get(e.device, 0) * pace
+                expected = trainable.get(e.device, 0) * self._costs(e.device).step_s_per_byte
                 most = self._slowed(e, expected)
                 if not expected - self.slack_s <= e.end_s - e.start_s <= most + self.slack_s:
                     yield (
@@ -414,10 +417,9 @@ class _Check:
     def end(self) -> Iterator[str]:
         """The iteration ends with its last event, or with instructions that are no events themselves."""
         last = max((e.end_s for e in self.timeline.events), default=0.0)
-        costs = self.problem.costs
+        each_of = {device: self._costs(device) for device in self.kind_of}
         own = {
-            device: max(costs.instruction_s.get(kind, 0.0), costs.message_s.get(kind, 0.0))
-            for device, kind in self.kind_of.items()
+            device: max(costs.instruction_s, costs.message_overhead_s) for device, costs in each_of.items()
         }
         overhead = max(
             (len(each) * own[device] for device, each in self.program.instructions.items()), default=0.0

@@ -18,7 +18,7 @@ from netsplit.planning.decide import decide, score_s
 from netsplit.planning.explanation.inputs import score_of
 from netsplit.planning.explanation.words import percent, seconds, wrapped
 from netsplit.planning.workload import Simulated
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs
 
 __all__ = ["Change", "WhatIf", "apply_change", "possible_changes", "what_if", "what_if_lines"]
 
@@ -178,7 +178,10 @@ def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
 
 
 def apply_change(problem: Problem, change: Change) -> tuple[Cluster, Costs]:
-    """The cluster and the costs of a problem with a change made. Bytes are rounded down."""
+    """The cluster and the costs of a problem with a change made. Bytes are rounded down.
+
+    A faster device is of a further kind: its own at that speed (`DeviceCosts.scaled`).
+    """
     cluster, costs, factor = problem.cluster, problem.costs, change.factor
 
     def changed(device: Device) -> Device:
@@ -193,7 +196,8 @@ def apply_change(problem: Problem, change: Change) -> tuple[Cluster, Costs]:
     wider = {ends: _wider(cluster.links[ends], factor) for ends in change.links}
     if change.resource == "speed":
         kinds = {device.kind for device in cluster.devices if device.name in change.devices}
-        costs = _with_faster_kinds(costs, kinds, factor)
+        faster = {_faster(kind, factor): costs.devices[kind].scaled(factor) for kind in kinds}
+        costs = replace(costs, devices=costs.devices | faster)
     return replace(cluster, devices=tuple(map(changed, cluster.devices)), links=cluster.links | wider), costs
 
 
@@ -260,33 +264,6 @@ def _wider(link: Link, factor: float) -> Link:
 
 def _faster(kind: str, factor: float) -> str:
     return f"{kind} x{factor:g}"
-
-
-def _with_faster_kinds(costs: Costs, kinds: set[str], factor: float) -> Costs:
-    """Further kinds whose operators and optimiser steps are faster; the overhead of instructions stays."""
-    seconds_of, step = dict(costs.seconds), dict(costs.step_seconds_per_byte)
-    overhead, messages = dict(costs.instruction_s), dict(costs.message_s)
-    adding = dict(costs.accumulate_s_per_byte)
-    for kind in kinds:
-        new = _faster(kind, factor)
-        seconds_of[new] = {
-            name: NodeSeconds(each.forward_s / factor, each.backward_s / factor, each.weight_s / factor)
-            for name, each in costs.seconds[kind].items()
-        }
-        for rates in (step, adding):
-            if kind in rates:
-                rates[new] = rates[kind] / factor
-        for table in (overhead, messages):
-            if kind in table:
-                table[new] = table[kind]
-    return replace(
-        costs,
-        seconds=seconds_of,
-        step_seconds_per_byte=step,
-        instruction_s=overhead,
-        message_s=messages,
-        accumulate_s_per_byte=adding,
-    )
 
 
 def _link_changes(cluster: Cluster, factor: float) -> list[Change]:

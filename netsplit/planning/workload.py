@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription, kind_name
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Objective, Placement, Problem
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs
 from netsplit.profile.memory import memory_of
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.compile import compile_program
@@ -102,7 +102,7 @@ class Workload:
     @property
     def base_kind(self) -> str:
         """The device kind that has speed 1."""
-        return ACCELERATOR if ACCELERATOR in self.costs.seconds else next(iter(self.costs.seconds))
+        return ACCELERATOR if ACCELERATOR in self.costs.devices else next(iter(self.costs.devices))
 
     def need_bytes(self, in_flight: int = 1) -> int:
         """Bytes of everything on one device, as (5-18) counts them."""
@@ -122,13 +122,9 @@ class Workload:
         graph = self.graph
         still = {k: replace(v, requires_grad=False) for k, v in graph.variables.items()}
         fixed = {k: replace(v, requires_grad=False) for k, v in graph.initializers.items()}
-        seconds = {
-            kind: {node: NodeSeconds(each.forward_s, 0.0) for node, each in found.items()}
-            for kind, found in self.costs.seconds.items()
-        }
         copies = self.costs.variable_copies
         costs = replace(
-            self.costs, seconds=seconds, alpha=1, variable_copies=1 if copies is None else min(copies, 1)
+            self.costs.without_backward(), alpha=1, variable_copies=1 if copies is None else min(copies, 1)
         )
         return replace(self, graph=replace(graph, variables=still, initializers=fixed), costs=costs)
 
@@ -236,13 +232,14 @@ class Workload:
                 base, costs = "", self._predicted(costs, cluster)
             else:
                 base, costs = self.base_kind, _at_speeds(costs, self.base_kind, cluster.speeds)
-            costs = replace(costs, copy_s_per_byte=costs.copy_s_per_byte | cluster.copying(costs.seconds))
+            if not cluster.overlap:
+                costs = costs.without_overlap()
             cluster = cluster.cluster(base, self.need_bytes(in_flight))
         cluster.check_links()
         for device in cluster.devices:
-            missing = self.graph.nodes.keys() - costs.seconds.get(device.kind, {}).keys()
+            missing = self.graph.nodes.keys() - costs.of(device.kind).nodes.keys()
             if missing:
-                known = ", ".join(costs.seconds)
+                known = ", ".join(costs.devices)
                 raise ConfigError(
                     f"device '{device.name}' is of kind '{device.kind}', for which '{self.name}' has no "
                     f"seconds of node '{min(missing)}': its kinds are {known}."
@@ -256,28 +253,10 @@ class Workload:
 
 
 def _at_speeds(costs: Costs, base: str, speeds: Mapping[str, float]) -> Costs:
-    """Costs with one device kind for every speed: the base's seconds divided by it."""
-    seconds = {}
-    rates: dict[str, Any] = {key: {} for key in _DEVICE_SECONDS}
-    for speed in dict.fromkeys(speeds.values()):
-        kind = kind_name(base, speed)
-        seconds[kind] = {
-            node: NodeSeconds(each.forward_s / speed, each.backward_s / speed, each.weight_s / speed)
-            for node, each in costs.seconds[base].items()
-        }
-        for key, found in rates.items():
-            if base in getattr(costs, key):
-                found[kind] = getattr(costs, key)[base] / speed
-    return replace(costs, seconds=seconds, **rates)
-
-
-_DEVICE_SECONDS = (
-    "step_seconds_per_byte",
-    "instruction_s",
-    "message_s",
-    "copy_s_per_byte",
-    "accumulate_s_per_byte",
-)
+    """Costs with one device kind for every speed, as the base's are at it."""
+    each = costs.devices[base]
+    devices = {kind_name(base, speed): each.scaled(speed) for speed in dict.fromkeys(speeds.values())}
+    return replace(costs, devices=devices)
 
 
 def _size(cluster: Cluster | ClusterDescription | None) -> int:

@@ -7,7 +7,7 @@ stay light.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.memory import memory_of, node_weight_bytes, static_bytes
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Costs",
+    "DeviceCosts",
     "NodeSeconds",
     "Profiler",
     "memory_of",
@@ -29,11 +30,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "Profiler": "compute",
-    "optimizer_alpha": "optimizer",
-    "profile_compute": "compute",
+    "Profiler": "measure.compute",
+    "optimizer_alpha": "measure.optimizer",
+    "profile_compute": "measure.compute",
     "reference_seconds": "speed",
-    "step_seconds_per_byte": "optimizer",
+    "step_seconds_per_byte": "measure.optimizer",
 }
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Any
 
 from netsplit.profile.memory import copies_alive
 
-__all__ = ["Costs", "NodeSeconds"]
+__all__ = ["ALL_OF_IT", "Costs", "DeviceCosts", "NodeSeconds"]
+
+ALL_OF_IT = 1.0
+"""`DeviceCosts.copy_s_per_byte` of a device that computes nothing while a transfer lasts: a second a byte is
+more than any transfer takes, its latency included."""
 
 
 @dataclass(frozen=True)
@@ -27,41 +32,102 @@ class NodeSeconds:
 
 
 @dataclass(frozen=True)
+class DeviceCosts:
+    """Seconds of everything that a device of one kind does. The defaults disturb nothing and take no time."""
+
+    nodes: dict[str, NodeSeconds]
+    step_s_per_byte: float = 0.0
+    """Of the optimiser's step, per byte of parameter."""
+    instruction_s: float = 0.0
+    """Overhead of each instruction."""
+    message_s: float | None = None
+    """What a Send or a Recv takes on the device; None: `instruction_s`."""
+    contention: float = 1.0
+    """How many times slower a computation is while another device of its host computes too, at least 1."""
+    copy_s_per_byte: float = 0.0
+    """Seconds of computation that a byte on its way takes from either end that computes meanwhile, as the
+    threads that copy it share the processors."""
+    accumulate_s_per_byte: float = 0.0
+    """Per byte of parameter, of adding a gradient to one that is there, as every backward of a segment
+    between two steps does but the first."""
+
+    @property
+    def message_overhead_s(self) -> float:
+        return self.instruction_s if self.message_s is None else self.message_s
+
+    def scaled(self, speed: float) -> DeviceCosts:
+        """Those of a device that does everything `speed` times as fast.
+
+        Every second is one of the device's own work, overheads and copying too, and is divided by it: a
+        device that is twice as fast is so in all it does, else overheads that were measured on another
+        would weigh more on it than they can. `contention` says how many times longer a computation takes in
+        company than alone, a ratio of two such times, and stays.
+
+        Args:
+            speed: more than 0.
+        """
+        return replace(
+            self,
+            nodes={
+                name: NodeSeconds(each.forward_s / speed, each.backward_s / speed, each.weight_s / speed)
+                for name, each in self.nodes.items()
+            },
+            step_s_per_byte=self.step_s_per_byte / speed,
+            instruction_s=self.instruction_s / speed,
+            message_s=None if self.message_s is None else self.message_s / speed,
+            copy_s_per_byte=self.copy_s_per_byte / speed,
+            accumulate_s_per_byte=self.accumulate_s_per_byte / speed,
+        )
+
+
+@dataclass(frozen=True)
 class Costs:
-    """Seconds of every node on every device kind.
+    """What every node costs on every device kind.
 
     `alpha` is the bytes of training state per byte of parameter: the parameter, its gradient and
     the optimiser's moments (SGD 2, momentum 3, Adam 4; thesis, section 5.2.2).
     """
 
-    seconds: dict[str, dict[str, NodeSeconds]]  # device kind -> node name -> seconds
+    devices: dict[str, DeviceCosts]  # by device kind
     alpha: int
-    step_seconds_per_byte: dict[str, float] = field(default_factory=dict)  # device kind -> optimiser step
-    instruction_s: dict[str, float] = field(default_factory=dict)  # device kind -> overhead of each
-    message_s: dict[str, float] = field(default_factory=dict)
-    """Device kind -> seconds that a Send or a Recv takes on the device; missing: `instruction_s`."""
-    contention: dict[str, float] = field(default_factory=dict)
-    """Device kind -> how many times slower a computation is while another device of its host computes too,
-    at least 1; missing: 1."""
-    copy_s_per_byte: dict[str, float] = field(default_factory=dict)
-    """Device kind -> seconds of computation that a byte on its way takes from either end that computes
-    meanwhile, as the threads that copy it share the processors; missing: 0."""
-    accumulate_s_per_byte: dict[str, float] = field(default_factory=dict)
-    """Device kind -> seconds per byte of parameter of adding a gradient to one that is there, as every
-    backward of a segment between two steps does but the first; missing: 0."""
     variable_copies: int | None = None
     """How often a variable's bytes count on a device that touches it, in (5-18). None: the micro-batches
     in flight, and one gradient. A graph file may state otherwise (0: a node's bytes include its output)."""
 
+    def of(self, kind: str) -> DeviceCosts:
+        """Of a device kind; of one without costs, which can compute no node, nothing."""
+        return self.devices.get(kind, DeviceCosts({}))
+
     def forward_s(self, node: str, kind: str) -> float:
-        return self.seconds[kind][node].forward_s
+        return self.devices[kind].nodes[node].forward_s
 
     def backward_s(self, node: str, kind: str) -> float:
-        return self.seconds[kind][node].backward_s
+        return self.devices[kind].nodes[node].backward_s
 
     def total_s(self, node: str, kind: str) -> float:
-        return self.seconds[kind][node].total_s
+        return self.devices[kind].nodes[node].total_s
 
     def copies(self, in_flight: int) -> int:
         """How often a variable counts in (5-18) with that many micro-batches in flight."""
         return copies_alive(in_flight) if self.variable_copies is None else self.variable_copies
+
+    def with_device(self, kind: str, **changes: Any) -> Costs:
+        """With fields of one kind's record changed, as by `dataclasses.replace`."""
+        return replace(self, devices=self.devices | {kind: replace(self.devices[kind], **changes)})
+
+    def without_backward(self) -> Costs:
+        """No backward takes time, as where forward seconds alone are measured."""
+        return replace(
+            self,
+            devices={
+                kind: replace(
+                    each, nodes={name: NodeSeconds(s.forward_s, 0.0) for name, s in each.nodes.items()}
+                )
+                for kind, each in self.devices.items()
+            },
+        )
+
+    def without_overlap(self) -> Costs:
+        """Neither end of a transfer computes meanwhile."""
+        devices = {kind: replace(each, copy_s_per_byte=ALL_OF_IT) for kind, each in self.devices.items()}
+        return replace(self, devices=devices)

@@ -20,13 +20,13 @@ from netsplit.errors import NetSplitError
 from netsplit.files import write_text
 from netsplit.graph.files import dumps
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.costs import DeviceCosts, NodeSeconds
 
 __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "profile_digest"]
 
 log = logging.getLogger(__name__)
 
-VERSION = 7  # of how is measured: raise it where seconds come to mean something else
+VERSION = 8  # raise it where seconds come to mean something else, or are written otherwise
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 
@@ -35,13 +35,7 @@ _FORM = "netsplit profile"
 class Measured:
     """Of one device kind; `reference_s` says how fast the machine was then (see `speed`)."""
 
-    seconds: dict[str, NodeSeconds]
-    step_seconds_per_byte: float
-    instruction_s: float
-    message_s: float = 0.0  # 0: there was nobody to exchange messages with
-    contention: float = 1.0
-    copy_s_per_byte: float = 0.0
-    accumulate_s_per_byte: float = 0.0
+    costs: DeviceCosts
     drift: float = 0.0
     reference_s: float = 0.0
     steady: bool = True
@@ -106,9 +100,8 @@ class ProfileCache:
         if self.folder is None:
             return
         data = {"form": _FORM, "digest": digest, "measured_at": time.time() - age_s, **asdict(measured)}
-        data["seconds"] = {
-            name: [each.forward_s, each.backward_s, each.weight_s] for name, each in measured.seconds.items()
-        }
+        nodes = measured.costs.nodes.items()
+        data["costs"]["nodes"] = {name: [s.forward_s, s.backward_s, s.weight_s] for name, s in nodes}
         try:
             write_text(self._path(digest), json.dumps(data))
         except (OSError, NetSplitError) as error:
@@ -122,17 +115,21 @@ class ProfileCache:
 def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> Measured:
     if data["form"] != _FORM or data["digest"] != digest:
         raise ValueError("it is something else's file")
-    plain = {"seconds", "steady"}
-    rates = {each.name: float(data[each.name]) for each in fields(Measured) if each.name not in plain}
-    seconds = {name: NodeSeconds(*map(float, each)) for name, each in data["seconds"].items()}
+    costs, about = data["costs"], {key: float(data[key]) for key in ("drift", "reference_s")}
+    seconds = {name: NodeSeconds(*map(float, each)) for name, each in costs["nodes"].items()}
     if nodes is not None and (strange := seconds.keys() ^ set(nodes)):
         raise ValueError(f"it has no seconds of the same operators, as of '{min(strange)}'")
+    keys = [each.name for each in fields(DeviceCosts) if each.name != "nodes"]
+    rates = {key: float(costs[key]) for key in keys if (key, costs[key]) != ("message_s", None)}
     numbers = [s for each in seconds.values() for s in (each.forward_s, each.backward_s, each.weight_s)]
-    if not all(math.isfinite(number) and number >= 0 for number in (*numbers, *rates.values())):
+    numbers += [*rates.values(), *about.values()]
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise ValueError("a time is no finite number of 0 or more")
+    if rates["contention"] < 1:
+        raise ValueError("contention is less than 1")
     if not isinstance(data["steady"], bool):
         raise ValueError("steady is neither true nor false")
-    return Measured(seconds, **rates, steady=data["steady"])
+    return Measured(DeviceCosts(seconds, **rates), **about, steady=data["steady"])
 
 
 def _in_words(error: Exception) -> str:

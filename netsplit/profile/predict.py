@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from netsplit.cluster.rates import Rates, crowding
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.roofline.classes import unknown_operators
 from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes
 
@@ -63,25 +63,26 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
     kinds = {kind: rates.under(graph.autocast) for kind, rates in kinds.items()}
     works = {node.name: (operator_class(graph, node), node_work(graph, node)) for node in graph}
     later, moved = deferrable_nodes(graph), step_bytes(graph)
-    moving = {kind: 1.0 / (r.bandwidth * r.shares("elementwise").memory) for kind, r in kinds.items()}
-    return Costs(
-        {
-            kind: {
-                name: _node_seconds(rates, cls, work, name in later, crowding(moved, rates.crowded_bytes))
+
+    def on(rates: Rates) -> DeviceCosts:
+        crowded = crowding(moved, rates.crowded_bytes)
+        moving = 1.0 / (rates.bandwidth * rates.shares("elementwise").memory)
+        return DeviceCosts(
+            {
+                name: _node_seconds(rates, cls, work, name in later, crowded)
                 for name, (cls, work) in works.items()
-            }
-            for kind, rates in kinds.items()
-        },
-        alpha,
-        step_seconds_per_byte={kind: (2 * alpha - 1) * each for kind, each in moving.items()},
-        instruction_s={kind: rates.launch_s for kind, rates in kinds.items()},
-        accumulate_s_per_byte={kind: 3 * each for kind, each in moving.items()},
-    )
+            },
+            step_s_per_byte=(2 * alpha - 1) * moving,
+            instruction_s=rates.launch_s,
+            accumulate_s_per_byte=3 * moving,
+        )
+
+    return Costs({kind: on(rates) for kind, rates in kinds.items()}, alpha)
 
 
 def predicted_seconds(graph: Graph, rates: Rates) -> dict[str, NodeSeconds]:
     """Of every node on one device."""
-    return predicted_costs(graph, {rates.name: rates}, alpha=2).seconds[rates.name]
+    return predicted_costs(graph, {rates.name: rates}, alpha=2).devices[rates.name].nodes
 
 
 def _node_seconds(rates: Rates, kind: str, work: Work, deferrable: bool, crowded: float) -> NodeSeconds:

@@ -32,9 +32,9 @@ def contends(cluster: Cluster, costs: Costs) -> bool:
     members = Counter(_memory(device) for device in cluster.devices)
     for device in cluster.devices:
         host = _memory(device)
-        if host is not None and members[host] > 1 and costs.contention.get(device.kind, 1.0) != 1.0:
+        if host is not None and members[host] > 1 and costs.of(device.kind).contention != 1.0:
             return True
-    return any(costs.copy_s_per_byte.get(device.kind, 0.0) > 0 for device in cluster.devices)
+    return any(costs.of(device.kind).copy_s_per_byte > 0 for device in cluster.devices)
 
 
 def _memory(device: Device) -> str | None:
@@ -65,9 +65,7 @@ class Contended(Run):
         super().__init__(program, cluster, costs)
         self.paces = {
             device.name: _Pace(
-                costs.contention.get(device.kind, 1.0),
-                _memory(device),
-                costs.copy_s_per_byte.get(device.kind, 0.0),
+                (its := costs.of(device.kind)).contention, _memory(device), its.copy_s_per_byte
             )
             for device in cluster.devices
         }

@@ -42,9 +42,9 @@ __all__ = ["DeviceClock", "Run", "simulate"]
 def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
     """Predicted timeline of one iteration in seconds, with the peak bytes of every device.
 
-    An instruction first costs its device `costs.instruction_s` (a Send or Recv `costs.message_s`); a
+    An instruction first costs its device `instruction_s` of its kind (a Send or Recv `message_s`); a
     computation then waits for what it reads and lasts the sum of its operators' seconds, longer where
-    `costs.contention` or `costs.copy_s_per_byte` say so. The iteration ends when all devices have
+    `contention` or `copy_s_per_byte` of their kinds say so. The iteration ends when all devices have
     finished and all their sends are over.
 
     Raises:

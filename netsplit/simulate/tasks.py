@@ -72,12 +72,10 @@ class Tasks:
         self.of = {name: list(self._of(name)) for name in program.devices}
 
     def _of(self, device: str) -> Iterator[Task]:
-        costs, kind = self.costs, self.kinds[device]
-        overhead_s = costs.instruction_s.get(kind, 0.0)
-        message_s = costs.message_s.get(kind, overhead_s)
-        step_s = self._step_bytes(device) * costs.step_seconds_per_byte.get(kind, 0.0)
-        seconds = self.seconds[kind]
-        adding_s = costs.accumulate_s_per_byte.get(kind, 0.0)
+        costs, seconds = self.costs.of(self.kinds[device]), self.seconds[self.kinds[device]]
+        overhead_s, message_s = costs.instruction_s, costs.message_overhead_s
+        step_s = self._step_bytes(device) * costs.step_s_per_byte
+        adding_s = costs.accumulate_s_per_byte
         added: set[tuple[int, int]] = set()  # (segment, step) that have a gradient
         sums: list[Key] = []  # the one that was started and not yet waited for
         for ins in self.program.instructions[device]:
@@ -180,7 +178,7 @@ def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> d
     found = {kind: _Seconds() for kind in kinds.values()}
     for segment in program.segments:
         for kind in {kinds[device] for device in segment.replicas or (segment.device,)}:
-            measured = costs.seconds.get(kind, {})
+            measured = costs.of(kind).nodes
             for name in segment.nodes:
                 if name not in measured:
                     raise NetSplitError(

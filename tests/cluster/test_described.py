@@ -125,9 +125,9 @@ def test_a_pair_without_a_link_is_named() -> None:
         Cluster("x", devices, {("a", "b"): Link(float("nan"), 0.0)}).check_links()
 
 
-def test_a_byte_costs_both_ends_more_than_any_link_takes_for_it() -> None:
+def test_transfers_leave_computing_alone_unless_said_otherwise() -> None:
     devices = [DescribedDevice(name) for name in "abc"]
     links = [DescribedLink(["a", "b"], 4e9)]
-    assert described_cluster("x", devices, LinkCost(1e9), links).copying(["gpu"]) == {}
-    assert described_cluster("x", devices, LinkCost(1e9), links, overlap=False).copying(["gpu"])["gpu"] > 1e-3
-    assert uniform_cluster(1, 1e9, 1, overlap=False).copying(["gpu"])["gpu"] > 1e-3
+    assert described_cluster("x", devices, LinkCost(1e9), links).overlap
+    assert not described_cluster("x", devices, LinkCost(1e9), links, overlap=False).overlap
+    assert not uniform_cluster(1, 1e9, 1, overlap=False).overlap

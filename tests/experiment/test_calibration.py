@@ -20,7 +20,7 @@ from netsplit.experiment import calibration
 from netsplit.experiment.calibration import Calibration, calibrate, located
 from netsplit.experiment.session import Session
 from netsplit.experiment.trial_run import Fit, Rehearsal
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.overhead import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
@@ -54,13 +54,13 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
         with caplog.at_level(logging.INFO, logger="netsplit"):
             first = studied(session)
         assert "measuring" in caplog.text
-        assert 1e-6 < first.instruction_s["cpu"] < 0.1
+        assert 1e-6 < first.devices["cpu"].instruction_s < 0.1
         assert "rehearsed with" in caplog.text
         steady = "uncertain" not in caplog.text  # other work on this machine may forbid it
         # Operators of microseconds: what a rehearsal takes beyond them can only be its messages'.
-        assert not steady or first.message_s["cpu"] > 1e-5
-        assert first.copy_s_per_byte["cpu"] < 1e-6
-        assert any(each.weight_s > 0 for each in first.seconds["cpu"].values())
+        assert not steady or (first.devices["cpu"].message_s or 0.0) > 1e-5
+        assert first.devices["cpu"].copy_s_per_byte < 1e-6
+        assert any(each.weight_s > 0 for each in first.devices["cpu"].nodes.values())
 
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="netsplit"):
@@ -69,7 +69,7 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
         assert ("rehearsed with" in caplog.text) == (not steady)
         assert len(list((tmp_path / "kept").iterdir())) == 1
         if "measuring" not in caplog.text:  # an unsure profile is, on a machine whose speed moves
-            assert again.seconds == first.seconds
+            assert again.devices["cpu"].nodes == first.devices["cpu"].nodes
         if steady:
             assert again == first
 
@@ -80,7 +80,7 @@ def test_a_change_of_optimizer_or_a_wish_measures_anew(tmp_path: Path) -> None:
     with Session(spec, tmp_path / "run", profile_cache=tmp_path / "kept") as session:
         first = studied(session)
         session.refresh = True
-        assert studied(session).seconds != first.seconds
+        assert studied(session).devices["cpu"].nodes != first.devices["cpu"].nodes
         assert len(list((tmp_path / "kept").iterdir())) == 1
         session.refresh = False
         studied(session, lr=0.2)
@@ -91,13 +91,13 @@ def test_a_change_of_optimizer_or_a_wish_measures_anew(tmp_path: Path) -> None:
 def test_a_single_worker_has_no_messages(tmp_path: Path) -> None:
     spec = local_cluster("one", [LocalDevice("cpu:0")])
     with Session(spec, tmp_path / "run") as session:
-        costs = studied(session)
-    assert costs.message_s == costs.contention == costs.copy_s_per_byte == {}
-    assert costs.instruction_s["cpu"] > 0
+        costs = studied(session).devices["cpu"]
+    assert (costs.message_s, costs.contention, costs.copy_s_per_byte) == (None, 1.0, 0.0)
+    assert costs.instruction_s > 0
 
 
 TASK = Calibration(trivial_step(), (), {}, SGD)
-ALONE = Measured({"mul": NodeSeconds(1e-6, 2e-6)}, 1e-9, 3e-5, reference_s=5e-3)
+ALONE = Measured(DeviceCosts({"mul": NodeSeconds(1e-6, 2e-6)}, 1e-9, 3e-5), reference_s=5e-3)
 STEADY, UNSURE = Fit(1.2, 1e-4, 0.01), Fit(1.4, 3e-4, 0.5, steady=False)
 
 
@@ -171,7 +171,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def test_a_steady_fit_is_kept_and_not_rehearsed_again(stage: Stage) -> None:
     first = stage.costs()
-    assert (first.contention, first.message_s) == ({"cpu": 1.2}, {"cpu": 1e-4})
+    assert (first.devices["cpu"].contention, first.devices["cpu"].message_s) == (1.2, 1e-4)
     assert stage.costs() == first
     assert stage.rehearsed == [("cpu:0", "cpu:1")]
     assert stage.pool.took() == [("_measure", 0)]
@@ -179,16 +179,16 @@ def test_a_steady_fit_is_kept_and_not_rehearsed_again(stage: Stage) -> None:
 
 def test_an_unsure_fit_serves_once_and_the_next_study_rehearses_with_the_seconds_kept(stage: Stage) -> None:
     stage.fit = UNSURE
-    assert stage.costs().contention == {"cpu": 1.4}
+    assert stage.costs().devices["cpu"].contention == 1.4
     (kept,) = stage.files()
-    assert (kept["steady"], kept["contention"], kept["message_s"]) == (False, 1.0, 0.0)
+    assert (kept["steady"], kept["costs"]["contention"], kept["costs"]["message_s"]) == (False, 1.0, None)
     stage.hour_ago()
 
     stage.fit = STEADY
-    assert stage.costs().contention == {"cpu": 1.2}
+    assert stage.costs().devices["cpu"].contention == 1.2
     assert stage.pool.took() == [("_measure", 0)]
     (again,) = stage.files()
-    assert (again["steady"], again["contention"]) == (True, 1.2)
+    assert (again["steady"], again["costs"]["contention"]) == (True, 1.2)
     assert again["measured_at"] == pytest.approx(kept["measured_at"] - 3600, abs=60)
     stage.costs()
     assert len(stage.rehearsed) == 2
@@ -229,7 +229,7 @@ def test_devices_rehearse_with_those_of_their_host_only_whatever_they_are_called
     assert stage.pool.took() == [("_measure", 1)]
 
     apart = tuple(replace(d, host=h) for d, h in zip(devices, "abc", strict=True))
-    assert stage.costs(replace(cluster, devices=apart)).contention == {}
+    assert stage.costs(replace(cluster, devices=apart)).devices["cpu"].contention == 1.0
     assert len(stage.rehearsed) == 1
     assert len(stage.files()) == 2
 
@@ -243,8 +243,8 @@ def test_each_processor_model_is_a_kind_that_is_measured(stage: Stage) -> None:
     ]  # fmt: skip
     stage.pool = pool
     costs = stage.costs(replace(cluster_of(1), devices=found))
-    assert costs.seconds.keys() == {"cpu new", "cpu old", "H100"}
-    assert costs.contention == {"cpu old": 1.2}
+    contention = {kind: each.contention for kind, each in costs.devices.items()}
+    assert contention == {"cpu new": 1.0, "cpu old": 1.2, "H100": 1.0}
 
     alike = Told(stage.spec, pool.hosts, ("new", "new", "new", "other beside the GPU"))
     assert {d.kind for d in located(devices, cast(WorkerPool, alike))} == {"cpu", "H100"}

@@ -83,12 +83,12 @@ def test_one_device_takes_the_sum_of_its_operators_and_the_step(
 ) -> None:
     study = study_of(experiment, two())
     assert {each.device.type for each in experiment.model.parameters()} == {"meta"}
-    kind = "TITAN RTX"
-    operators_s = sum(each.total_s for each in study.costs.seconds[kind].values())
+    costs = study.costs.devices["TITAN RTX"]
+    operators_s = sum(each.total_s for each in costs.nodes.values())
     nbytes = sum(each.nbytes for each in study.graph.initializers.values() if each.requires_grad)
-    step_s = nbytes * study.costs.step_seconds_per_byte[kind]
+    step_s = nbytes * costs.step_s_per_byte
     instructions = study.plan(Single()).program.instructions["a"]
-    overhead_s = len(instructions) * study.costs.instruction_s.get(kind, 0.0)
+    overhead_s = len(instructions) * costs.instruction_s
     predicted_s = study.plan(Single()).objective_s
     assert predicted_s == pytest.approx(operators_s + step_s + overhead_s)
 
@@ -150,7 +150,7 @@ def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experim
     class Spy(Single):
         def partition(self, problem):  # type: ignore[no-untyped-def]
             costs, cluster = problem.costs, problem.cluster
-            seen.append(sum(each.backward_s for kind in costs.seconds.values() for each in kind.values()))
+            seen.append(sum(s.backward_s for each in costs.devices.values() for s in each.nodes.values()))
             seen.append(problem.evaluate(placement := super().partition(problem)).iteration_s)
             assert problem.evaluate.costs is costs
             assert problem.evaluate.cluster is cluster
@@ -188,7 +188,8 @@ def test_half_precision_is_planned_with_its_dtypes(experiment: Experiment) -> No
     kinds = {node.kind: half.graph.variables[node.outputs[0]].dtype for node in half.graph}
     assert kinds["conv2d"] == kinds["linear"] == "float16"
     assert half.graph.autocast == "float16"
-    assert half.costs.seconds != whole.costs.seconds
+    for kind, each in half.costs.devices.items():
+        assert each.nodes != whole.costs.devices[kind].nodes
     assert half.workload.need_bytes() < whole.workload.need_bytes()
     assert half.rule.loss_scaling
 

@@ -66,11 +66,11 @@ def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(
     study = study_of(experiment, two())
     plan = study.plan(MTopo())
     plan.write_onnx(tmp_path / "placed.onnx", tmp_path / "devices.json")
-    (seconds,) = study.costs.seconds.values()
+    (costs,) = study.costs.devices.values()
     for node in onnx.load(str(tmp_path / "placed.onnx")).graph.node:
         said = {each.key: each.value for each in node.metadata_props}
         assert said["device"] == plan.placement.device_of[node.name]
-        assert float(said["backward_s"]) == pytest.approx(seconds[node.name].backward_s)
+        assert float(said["backward_s"]) == pytest.approx(costs.nodes[node.name].backward_s)
     data = json.loads((tmp_path / "devices.json").read_text())["netsplit"]["results"]
     assert {each["value"] for each in data.values()} == set(plan.placement.device_of.values())
 

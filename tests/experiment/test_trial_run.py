@@ -10,7 +10,7 @@ import torch
 
 from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, Rehearsal, fitted, in_turns
 from netsplit.graph import capture, initial_values
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate import simulate
@@ -19,8 +19,8 @@ from tests.nets import CASES, cluster_of
 CASE = CASES["cells"]
 GRAPH = capture(CASE.fresh(), CASE.loss, CASE.batch(2))
 SECONDS = {node.name: NodeSeconds(1e-3 * (1 + n % 3), 2e-3) for n, node in enumerate(GRAPH)}
-BARE = Costs({"cpu": SECONDS}, 2)
-TRUE = Costs({"cpu": SECONDS}, 2, contention={"cpu": 1.25}, message_s={"cpu": 3e-4})
+BARE = Costs({"cpu": DeviceCosts(SECONDS)}, 2)
+TRUE = BARE.with_device("cpu", contention=1.25, message_s=3e-4)
 
 
 class Played(Rehearsal):
@@ -52,7 +52,7 @@ def rehearsal(costs: Costs) -> Played:
 
 @pytest.mark.parametrize(("contention", "message_s"), [(1.0, 0.0), (1.25, 3e-4), (1.1, 1e-3), (1.0, 2e-4)])
 def test_the_costs_that_were_played_by_are_found(contention: float, message_s: float) -> None:
-    played = Costs({"cpu": SECONDS}, 2, contention={"cpu": contention}, message_s={"cpu": message_s})
+    played = BARE.with_device("cpu", contention=contention, message_s=message_s)
     found = fitted(rehearsal(played), BARE, cluster_of(2), cast(WorkerPool, None))
     assert found.contention == pytest.approx(contention, abs=0.02)
     assert found.message_s == pytest.approx(message_s, abs=5e-5)
@@ -61,7 +61,7 @@ def test_the_costs_that_were_played_by_are_found(contention: float, message_s: f
 
 def test_what_is_faster_than_predicted_costs_nothing_more() -> None:
     faster = {name: NodeSeconds(each.forward_s / 2, each.backward_s / 2) for name, each in SECONDS.items()}
-    played = rehearsal(Costs({"cpu": faster}, 2))
+    played = rehearsal(BARE.with_device("cpu", nodes=faster))
     assert fitted(played, BARE, cluster_of(2), cast(WorkerPool, None)) == Fit(1.0, 0.0)
 
 
@@ -115,7 +115,7 @@ def test_a_cost_beyond_reason_is_left_at_rest_and_not_to_be_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """Two devices that share everything take twice as long together; a busy machine has them take more."""
-    played = Costs({"cpu": SECONDS}, 2, contention={"cpu": contention}, message_s={"cpu": message_s})
+    played = BARE.with_device("cpu", contention=contention, message_s=message_s)
     fit = fitted(rehearsal(played), BARE, cluster_of(2), cast(WorkerPool, None))
     assert not fit.steady
     assert fit.spread == 0.0

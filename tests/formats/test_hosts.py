@@ -12,12 +12,12 @@ from netsplit.cluster.cluster import Device
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.overhead import trivial_step
 from netsplit.simulate.contention import contends
 from tests.nets import cluster_of
 
-COSTS = Costs({"cpu": {"mul": NodeSeconds(1e-3, 1e-3)}}, 2, contention={"cpu": 1.5})
+COSTS = Costs({"cpu": DeviceCosts({"mul": NodeSeconds(1e-3, 1e-3)}, contention=1.5)}, 2)
 
 
 def written(path: Path, hosts: tuple[str | None, str | None]) -> dict[str, object]:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import NetSplitError
-from netsplit.formats.own import save_workload
+from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph.files import save
 from netsplit.planning.workload import Workload
+from netsplit.profile.costs import DeviceCosts
 from tests.partition.builders import chain, cluster_of, costs_of, problems
 
 
@@ -25,10 +26,21 @@ def workloads(draw: st.DrawFn) -> Workload:
     problem = draw(problems())
     names = st.frozensets(st.sampled_from(list(problem.graph.nodes)))
     tree = uniform_cluster([2, 2], [4e9, 1e9], 100).cluster("cpu", 0)
+    costs, rate = problem.costs, st.just(0.0) | st.floats(0.0, 1.0)
+    for kind in draw(st.sets(st.sampled_from(list(costs.devices)))):
+        costs = costs.with_device(
+            kind,
+            step_s_per_byte=draw(rate),
+            instruction_s=draw(rate),
+            message_s=draw(st.none() | rate),
+            contention=draw(st.just(1.0) | st.floats(1.0, 9.0)),
+            copy_s_per_byte=draw(rate),
+            accumulate_s_per_byte=draw(rate),
+        )
     return Workload(
         name=draw(st.text(st.characters(codec="utf-8"), max_size=8)),
         graph=problem.graph,
-        costs=problem.costs,
+        costs=costs,
         cluster=draw(st.sampled_from([None, problem.cluster, tree])),
         unit=draw(st.sampled_from(["s", "ms"])),
         unit_s=draw(st.floats(1e-9, 10.0)),
@@ -61,6 +73,33 @@ def saved(tmp_path: Path) -> Callable[..., Path]:
         return file
 
     return write
+
+
+def test_rates_stand_by_kind_as_they_always_did(saved: Callable[..., Path]) -> None:
+    """What a file says of a kind it has no seconds of goes nowhere, as ever: no device is of that kind."""
+    rates = {
+        "step_seconds_per_byte": {"cpu": 1e-9},
+        "instruction_s": {"cpu": 2e-5, "gpu": 1e-5},
+        "message_s": {"cpu": 0.0},
+        "contention": {"cpu": 1.25},
+        "copy_s_per_byte": {"cpu": 3e-10},
+        "accumulate_s_per_byte": {"cpu": 4e-10},
+    }
+    work = read_workload(saved(lambda data: data["costs"].update(rates)))
+    nodes = work.costs.devices["cpu"].nodes
+    assert work.costs.devices == {"cpu": DeviceCosts(nodes, 1e-9, 2e-5, 0.0, 1.25, 3e-10, 4e-10)}
+    del rates["instruction_s"]["gpu"]
+    written = json.loads(dumps_workload(work))["costs"]
+    assert {key: written[key] for key in rates} == rates
+
+
+def test_a_file_of_nothing_but_seconds_and_alpha_is_read(saved: Callable[..., Path]) -> None:
+    def bare(data: dict[str, Any]) -> None:
+        data["costs"] = {key: data["costs"][key] for key in ("seconds", "alpha")}
+
+    costs = read_workload(saved(bare)).costs
+    assert costs.devices == {"cpu": DeviceCosts(costs.devices["cpu"].nodes)}
+    assert costs.variable_copies is None
 
 
 def test_a_graph_without_costs_says_what_is_missing(tmp_path: Path) -> None:

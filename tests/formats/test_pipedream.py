@@ -54,14 +54,14 @@ def test_nodes_come_in_topological_order_and_unread_items_are_left_out() -> None
 
 
 def test_milliseconds_become_seconds_and_loading_data_costs_none() -> None:
-    seconds = read().costs.seconds["accelerator"]
+    seconds = read().costs.devices["accelerator"].nodes
     assert seconds["node1"] == NodeSeconds(0.0, 0.0)
     assert seconds["node3"] == NodeSeconds(0.0025, 0.004)
     assert (read().unit, read().unit_s, read().stage_time) == ("ms", 1e-3, True)
 
 
 def test_loading_data_keeps_its_seconds_when_asked() -> None:
-    assert read(inputs="profiled").costs.seconds["accelerator"]["node1"] == NodeSeconds(0.636, 0.0)
+    assert read(inputs="profiled").costs.devices["accelerator"].nodes["node1"] == NodeSeconds(0.636, 0.0)
 
 
 def test_a_bracketed_activation_is_summed_and_parameters_are_one_initializer() -> None:

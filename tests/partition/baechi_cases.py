@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from netsplit.partition.base import Problem
 from netsplit.partition.methods.baechi.baechi import Tasks
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import Tensors, cluster_of, graph_of
 
 
@@ -20,7 +20,7 @@ def problem_of(
     """A byte takes a second to move, a weight's byte and a variable's byte count once (or `copies`)."""
     graph = graph_of(list(seconds), tensors, weights, colocated)
     each = {name: NodeSeconds(value, 2 * value) for name, value in seconds.items()}
-    costs = Costs({"cpu": each}, 1, variable_copies=copies)
+    costs = Costs({"cpu": DeviceCosts(each)}, 1, variable_copies=copies)
     return Problem(graph, costs, cluster_of(capacities or [10**6] * devices, 0.0, 1.0))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition import Problem
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.memory import memory_of
 
 Tensors = Sequence[tuple[str, int, Sequence[str]]]  # (producer, bytes, consumers)
@@ -75,7 +75,7 @@ def costs_of(
     alpha: int = 2,
     kinds: Sequence[str] = ("cpu",),
 ) -> Costs:
-    each = dict.fromkeys(graph.nodes, NodeSeconds(forward_s, backward_s))
+    each = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(forward_s, backward_s)))
     return Costs(dict.fromkeys(kinds, each), alpha)
 
 
@@ -118,7 +118,10 @@ def problems(
     seconds = st.floats(0.0, 2.0)
     kinds = ("cpu", "gpu")
     costs = Costs(
-        {kind: {name: NodeSeconds(draw(seconds), draw(seconds)) for name in names} for kind in kinds},
+        {
+            kind: DeviceCosts({name: NodeSeconds(draw(seconds), draw(seconds)) for name in names})
+            for kind in kinds
+        },
         alpha=draw(st.integers(2, 4)),
     )
     m = draw(st.integers(1, max_devices))
@@ -146,7 +149,7 @@ def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0
     weights = {name: draw.randint(1 << 10, 1 << 22) for name in names[::3]}
     graph = graph_of(names, tensors, weights)
     each = {name: NodeSeconds(draw.uniform(1e-4, 1e-3), draw.uniform(2e-4, 2e-3)) for name in names}
-    problem = Problem(graph, Costs({"cpu": each}, 4), cluster_of([0] * devices, 1e-4, 1e-10))
+    problem = Problem(graph, Costs({"cpu": DeviceCosts(each)}, 4), cluster_of([0] * devices, 1e-4, 1e-10))
     return with_capacities(problem, [int(required_bytes(problem) * room / devices)] * devices)
 
 
@@ -160,8 +163,8 @@ def trained(problem: Problem, share: float = 0.8, seed: int = 0) -> Problem:
     }
     graph = replace(graph, variables=variables)
     reached = {v for v, node in graph.nodes.items() if graph.carrying.intersection(node.outputs)}
-    seconds = {
-        kind: {v: s if v in reached else NodeSeconds(s.forward_s, 0.0) for v, s in each.items()}
-        for kind, each in problem.costs.seconds.items()
-    }
-    return replace(problem, graph=graph, costs=replace(problem.costs, seconds=seconds))
+    costs = problem.costs
+    for kind, each in costs.devices.items():
+        seconds = {v: s if v in reached else NodeSeconds(s.forward_s, 0.0) for v, s in each.nodes.items()}
+        costs = costs.with_device(kind, nodes=seconds)
+    return replace(problem, graph=graph, costs=costs)

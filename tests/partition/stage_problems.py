@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.partition import Problem
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import chain, cluster_of
 
 Plan = tuple[tuple[int, int], ...]  # (nodes, replicas) of each stage
@@ -24,7 +24,9 @@ def chain_problem(
 ) -> Problem:
     """Nodes n0 -> n1 -> ...; each one's seconds are all backward."""
     graph = chain(tensors, {f"n{i}": w for i, w in enumerate(weights)})
-    costs = Costs({"cpu": {f"n{i}": NodeSeconds(0.0, s) for i, s in enumerate(seconds)}}, alpha=2)
+    costs = Costs(
+        {"cpu": DeviceCosts({f"n{i}": NodeSeconds(0.0, s) for i, s in enumerate(seconds)})}, alpha=2
+    )
     return Problem(graph, costs, cluster, objective="max_load", stage_time=True)
 
 

@@ -94,9 +94,11 @@ def test_a_transfer_that_waits_for_its_link_leads_to_the_one_before_it() -> None
 @st.composite
 def runs(draw: st.DrawFn, overhead: bool = True) -> tuple[Problem, Placement, Program, Timeline]:
     problem = trained(draw(problems(max_nodes=12)))
-    step = {kind: draw(st.sampled_from([0.0, 0.125])) for kind in ("cpu", "gpu")}
-    costs = replace(problem.costs, step_seconds_per_byte={"cpu": 0.01})
-    problem = replace(problem, costs=replace(costs, instruction_s=step) if overhead else costs)
+    costs = problem.costs.with_device("cpu", step_s_per_byte=0.01)
+    for kind in ("cpu", "gpu"):
+        instruction_s = draw(st.sampled_from([0.0, 0.125]))
+        costs = costs.with_device(kind, instruction_s=instruction_s if overhead else 0.0)
+    problem = replace(problem, costs=costs)
     placement = Random().partition(problem)
     schedule = draw(st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]))
     return problem, placement, *run(problem, placement, schedule)
@@ -109,7 +111,7 @@ def test_the_spans_of_the_critical_path_add_up_to_the_iteration(
 ) -> None:
     problem, _, program, timeline = drawn
     kinds = {d.name: d.kind for d in problem.cluster.devices}
-    overhead = {name: problem.costs.instruction_s.get(kind, 0.0) for name, kind in kinds.items()}
+    overhead = {name: problem.costs.devices[kind].instruction_s for name, kind in kinds.items()}
     path = critical_path(timeline, program if named else None, overhead)
     assert sum(span.seconds for span in path) == pytest.approx(timeline.iteration_s, abs=EXACT)
     assert all(a.end_s == b.start_s for a, b in pairwise(path))
@@ -127,7 +129,7 @@ def test_every_span_is_an_event_or_whole_instructions(
     """Nothing on the path is idle: each span begins when what it waited for ended."""
     problem, _, program, timeline = drawn
     kinds = {d.name: d.kind for d in problem.cluster.devices}
-    overhead = {name: problem.costs.instruction_s.get(kind, 0.0) for name, kind in kinds.items()}
+    overhead = {name: problem.costs.devices[kind].instruction_s for name, kind in kinds.items()}
     events = {
         (
             f"{e.device} -> {e.peer}" if e.kind == "send" else e.device,
@@ -270,8 +272,8 @@ def test_a_device_binds_where_independent_nodes_share_it_and_memory_where_they_c
 def test_moves_that_break_contiguity_are_not_proposed() -> None:
     """a -> b -> c with a and c on d0, b on d1 cannot be had; without transfers it would balance best."""
     graph = graph_of(["a", "b", "c"], [("a", 0, ["b"]), ("b", 0, ["c"]), ("c", 0, [])])
-    costs = costs_of(graph)
-    costs.seconds["cpu"] = {"a": NodeSeconds(1, 0), "b": NodeSeconds(2, 0), "c": NodeSeconds(1, 0)}
+    seconds = {"a": NodeSeconds(1, 0), "b": NodeSeconds(2, 0), "c": NodeSeconds(1, 0)}
+    costs = costs_of(graph).with_device("cpu", nodes=seconds)
     free = replace(Problem(graph, costs, cluster_of([1000, 1000])), objective="max_load")
     placement = placed(free, dict.fromkeys(graph.nodes, "d0"))
     assert {move.nodes for move in explain(free, placement).binding.open} == {("a",), ("b",), ("c",)}

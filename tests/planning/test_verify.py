@@ -46,7 +46,7 @@ def four() -> Problem:
     tensors = [("", 5, ["n0"]), ("n0", 10, ["n1"]), ("n1", 10, ["n2"]), ("n2", 10, ["n3"]), ("n3", 1, [])]
     names = ["n0", "n1", "n2", "n3"]
     graph = graph_of(names, tensors, dict.fromkeys(names, 10), colocated=[["n0", "n1"]])
-    costs = replace(costs_of(graph), step_seconds_per_byte={"cpu": 0.01})
+    costs = costs_of(graph).with_device("cpu", step_s_per_byte=0.01)
     return trained(Problem(graph, costs, cluster_of([1000] * 3, latency_s=0.1)))
 
 
@@ -177,10 +177,8 @@ def test_max_load_by_hand():
 @given(problem=problems(), schedule=st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]), train=st.booleans())
 def test_answers_and_simulated_timelines_of_all_methods_hold(method, problem, schedule, train):
     problem = trained(problem) if train else problem
-    costs = replace(
-        problem.costs, step_seconds_per_byte={"cpu": 0.01, "gpu": 0.02}, instruction_s={"cpu": 0.001}
-    )
-    problem = replace(problem, costs=costs)
+    costs = problem.costs.with_device("cpu", step_s_per_byte=0.01, instruction_s=0.001)
+    problem = replace(problem, costs=costs.with_device("gpu", step_s_per_byte=0.02))
     try:
         placement = method.partition(problem)
     except InfeasibleError:
@@ -334,7 +332,7 @@ def test_backward_seconds_of_a_node_without_a_gradient_do_not_count():
         problem.graph, placement.device_of, placement.priority, problem.cluster, SingleBatch()
     )
     timeline = simulate(program, problem.cluster, problem.costs)
-    seconds = problem.costs.seconds[problem.cluster.devices[0].kind]
+    seconds = problem.costs.devices[problem.cluster.devices[0].kind].nodes
     expected = (
         sum(c.forward_s for c in seconds.values()) + seconds["n0"].backward_s + seconds["n2"].backward_s
     )

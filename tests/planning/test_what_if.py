@@ -16,6 +16,7 @@ from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.what_if import Change, _Scorer, apply_change, possible_changes, what_if, what_if_lines
 from netsplit.planning.workload import Simulated
+from netsplit.profile.costs import NodeSeconds
 from netsplit.program import SingleBatch
 from tests.partition.builders import cluster_of, costs_of, graph_of, problems
 from tests.planning.test_explain import trained
@@ -50,12 +51,10 @@ def crowded() -> Problem:
     d1 has 115 bytes: one node fits, and two go to d0. With 120 bytes the two of 60 go to d1.
     """
     graph = graph_of(["a", "b", "c"], [], {"a": 50, "b": 30, "c": 30})
-    fast = costs_of(graph, kinds=("slow", "fast"))
-    fast.seconds["fast"] = {
-        name: replace(s, forward_s=0.5, backward_s=0.5) for name, s in fast.seconds["slow"].items()
-    }
+    costs = costs_of(graph, kinds=("slow", "fast"))
+    costs = costs.with_device("fast", nodes=dict.fromkeys(graph.nodes, NodeSeconds(0.5, 0.5)))
     cluster = cluster_of([200, 115], kinds=["slow", "fast"])
-    return replace(Problem(graph, fast, cluster), objective="max_load")
+    return replace(Problem(graph, costs, cluster), objective="max_load")
 
 
 def test_memory_that_binds_gives_the_gain_and_other_memory_none() -> None:
@@ -202,7 +201,7 @@ def test_ports_count_for_loads_and_links_for_latencies() -> None:
 
 def test_a_change_changes_what_it_says_and_nothing_else() -> None:
     graph = graph_of(["a", "b"], [("a", 1, ["b"])])
-    costs = replace(costs_of(graph), step_seconds_per_byte={"cpu": 1.1}, instruction_s={"cpu": 0.5})
+    costs = costs_of(graph).with_device("cpu", step_s_per_byte=1.1, instruction_s=0.55)
     problem = Problem(graph, costs, cluster_of([100, 200], 1.0, 1.1))
     memory, same = apply_change(problem, Change("memory", "", ("d0",)))
     assert [device.capacity_bytes for device in memory.devices] == [110, 200]
@@ -210,10 +209,10 @@ def test_a_change_changes_what_it_says_and_nothing_else() -> None:
     faster, speeds = apply_change(problem, Change("speed", "", ("d1",)))
     kinds = [device.kind for device in faster.devices]
     assert kinds[0] == "cpu"
-    assert speeds.seconds[kinds[1]]["a"].backward_s == pytest.approx(2 / 1.1)
-    assert speeds.step_seconds_per_byte[kinds[1]] == pytest.approx(1.0)
-    assert speeds.instruction_s[kinds[1]] == 0.5
-    assert speeds.seconds["cpu"] == costs.seconds["cpu"]
+    assert speeds.devices[kinds[1]].nodes["a"].backward_s == pytest.approx(2 / 1.1)
+    assert speeds.devices[kinds[1]].step_s_per_byte == pytest.approx(1.0)
+    assert speeds.devices[kinds[1]].instruction_s == pytest.approx(0.5)
+    assert speeds.devices["cpu"] == costs.devices["cpu"]
     wider, same = apply_change(problem, Change("bandwidth", "", (), (("d0", "d1"),)))
     assert wider.links["d0", "d1"] == Link(1.0, pytest.approx(1.0))
     assert wider.links["d1", "d0"] == Link(1.0, 1.1)
@@ -223,6 +222,42 @@ def test_a_change_changes_what_it_says_and_nothing_else() -> None:
     wider, _ = apply_change(replace(problem, cluster=ported), Change("bandwidth", "", ("d0", "d1")))
     assert wider.devices[0].port == Link(0.0, pytest.approx(2.0))
     assert wider.devices[1].port is None
+
+
+def test_a_faster_kind_keeps_what_disturbs_its_own() -> None:
+    """More speed is no less contention and no free copying: those were once credited to the device."""
+    graph = graph_of(["a", "b"], [("a", 1, ["b"])])
+    disturbed = {"message_s": 0.33, "contention": 1.5, "copy_s_per_byte": 0.22, "accumulate_s_per_byte": 0.11}
+    costs = costs_of(graph).with_device("cpu", **disturbed)
+    problem = Problem(graph, costs, cluster_of([100, 200]))
+    cluster, faster = apply_change(problem, Change("speed", "", ("d1",)))
+    its = faster.devices[cluster.devices[1].kind]
+    assert its.contention == 1.5
+    assert its.message_s == pytest.approx(0.3)
+    assert its.copy_s_per_byte == pytest.approx(0.2)
+    assert its.accumulate_s_per_byte == pytest.approx(0.1)
+    assert faster.devices["cpu"] == costs.devices["cpu"]
+
+
+def test_more_speed_of_everything_gains_just_that_where_devices_contend() -> None:
+    """Two nodes side by side on one host, each 1.5 times as long for it; 10 % more speed saves a tenth of
+    all, and does not end the contention too."""
+    graph = graph_of(["a", "b"], [])
+    costs = costs_of(graph, 1.0, 0.0).with_device("cpu", contention=1.5)
+    cluster = cluster_of([1000, 1000])
+    cluster = replace(cluster, devices=tuple(replace(d, host="here") for d in cluster.devices))
+    problem = Problem(graph, costs, cluster, evaluate=Simulated(graph, cluster, costs, SingleBatch()))
+    report = SolverReport("heuristic", 0.0)
+    apart = Placement("apart", {"a": "d0", "b": "d1"}, dict(graph.position), report)
+
+    @dataclass(frozen=True)
+    class Apart(Partitioner):
+        def partition(self, problem: Problem) -> Placement:
+            return apart
+
+    (found,) = what_if(problem, Apart(), [Change("speed", "", ("d0", "d1"))], placement=apart)
+    assert found.base_s == pytest.approx(1.5)
+    assert found.value_s == pytest.approx(1.5 / 1.1)
 
 
 def test_an_answer_that_breaks_a_rule_counts_under_no_change() -> None:

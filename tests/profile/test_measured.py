@@ -6,25 +6,33 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.measure.overhead import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache, default_folder, profile_digest
 
 NODES = ("mul",)
-MEASURED = Measured({"mul": NodeSeconds(1e-6, 2e-6, 5e-7)}, 1e-9, 3e-5, 1e-4, 1.1, 2e-10, 1e-4, 0.02, 5e-3)
+COSTS = DeviceCosts({"mul": NodeSeconds(1e-6, 2e-6, 5e-7)}, 1e-9, 3e-5, 1e-4, 1.1, 2e-10, 1e-4)
+MEASURED = Measured(COSTS, 0.02, 5e-3)
 WORKER = {"kind": "cpu", "host": "here", "threads": 1, "torch": "2"}
 
 
-def test_what_is_put_is_what_is_got(tmp_path: Path) -> None:
+def changed(data: dict[str, Any], **costs: object) -> str:
+    return json.dumps(data | {"costs": data["costs"] | costs})
+
+
+@pytest.mark.parametrize("message_s", [1e-4, 0.0, None])
+def test_what_is_put_is_what_is_got(tmp_path: Path, message_s: float | None) -> None:
     cache = ProfileCache(tmp_path / "new" / "folder")
     assert cache.get("a", NODES) is None
-    cache.put("a", MEASURED)
+    measured = replace(MEASURED, costs=replace(COSTS, message_s=message_s))
+    cache.put("a", measured)
     kept = cache.get("a", NODES)
     assert kept is not None
-    assert kept[0] == MEASURED
+    assert kept[0] == measured
     assert 0 <= kept[1] < 60
     assert cache.get("b", NODES) is None
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["a.json"]
@@ -34,10 +42,10 @@ def test_refresh_measures_anew_and_keeps_that(tmp_path: Path) -> None:
     ProfileCache(tmp_path).put("a", MEASURED)
     fresh = ProfileCache(tmp_path, refresh=True)
     assert fresh.get("a", NODES) is None
-    fresh.put("a", replace(MEASURED, contention=1.5))
+    fresh.put("a", replace(MEASURED, costs=replace(COSTS, contention=1.5)))
     kept = ProfileCache(tmp_path).get("a", NODES)
     assert kept is not None
-    assert kept[0].contention == 1.5
+    assert kept[0].costs.contention == 1.5
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
@@ -53,12 +61,17 @@ def test_without_a_folder_nothing_is_kept() -> None:
         lambda data: "[1]",
         lambda data: json.dumps(data | {"digest": "b"}),
         lambda data: json.dumps(data | {"form": "recipes"}),
-        lambda data: json.dumps({k: v for k, v in data.items() if k != "contention"}),
-        lambda data: json.dumps(data | {"seconds": {"mul": [1.0, -1.0, 0.0]}}),
-        lambda data: json.dumps(data | {"message_s": float("nan")}),
-        lambda data: json.dumps(data | {"seconds": {"mul": "fast"}}),
-        lambda data: json.dumps(data | {"seconds": {}}),
-        lambda data: json.dumps(data | {"seconds": data["seconds"] | {"add": [1.0, 1.0, 0.0]}}),
+        lambda data: json.dumps({k: v for k, v in data.items() if k != "drift"}),
+        lambda data: changed(data, contention=None),
+        lambda data: changed(data, contention=0.5),
+        lambda data: json.dumps(
+            data | {"costs": {k: v for k, v in data["costs"].items() if k != "contention"}}
+        ),
+        lambda data: changed(data, nodes={"mul": [1.0, -1.0, 0.0]}),
+        lambda data: changed(data, message_s=float("nan")),
+        lambda data: changed(data, nodes={"mul": "fast"}),
+        lambda data: changed(data, nodes={}),
+        lambda data: changed(data, nodes=data["costs"]["nodes"] | {"add": [1.0, 1.0, 0.0]}),
         lambda data: json.dumps(data | {"steady": "no"}),
     ],
 )

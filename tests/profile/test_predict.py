@@ -66,7 +66,7 @@ def test_every_node_has_seconds_that_make_sense(name: str) -> None:
     costs = predicted_costs(graph, {"a": TITAN, "b": RATES["V100-SXM2-16GB"]}, alpha=3)
     later = deferrable_nodes(graph)
     for kind in ("a", "b"):
-        found = costs.seconds[kind]
+        found = costs.devices[kind].nodes
         assert found.keys() == graph.nodes.keys()
         for node in graph:
             each = found[node.name]
@@ -76,14 +76,14 @@ def test_every_node_has_seconds_that_make_sense(name: str) -> None:
             if not any(k in graph.carrying for k in node.outputs):
                 assert each.backward_s == 0
     assert costs.alpha == 3
-    for rates in (costs.step_seconds_per_byte, costs.instruction_s, costs.accumulate_s_per_byte):
-        assert rates.keys() == {"a", "b"}
-        assert all(seconds > 0 for seconds in rates.values())
+    assert costs.devices.keys() == {"a", "b"}
+    for each in costs.devices.values():
+        assert min(each.step_s_per_byte, each.instruction_s, each.accumulate_s_per_byte) > 0
 
 
 def test_a_step_with_more_moments_takes_longer() -> None:
     graph = graph_of("resnet")
-    sgd, adam = (predicted_costs(graph, {"a": TITAN}, alpha).step_seconds_per_byte["a"] for alpha in (2, 4))
+    sgd, adam = (predicted_costs(graph, {"a": TITAN}, alpha).devices["a"].step_s_per_byte for alpha in (2, 4))
     assert adam == pytest.approx(sgd * 7 / 3)
 
 
@@ -145,7 +145,7 @@ def test_under_autocast_a_device_computes_in_half_precision() -> None:
         capture(subject.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)), autocast=dtype)
         for dtype in ("float16", "bfloat16")
     )
-    found = predicted_costs(half, {"a": TITAN}, alpha=2).seconds["a"]
+    found = predicted_costs(half, {"a": TITAN}, alpha=2).devices["a"].nodes
     assert found == predicted_seconds(half, TITAN.under("float16"))
     assert found != predicted_seconds(replace(half, autocast=None), TITAN)
     with pytest.raises(ConfigError, match="autocast is bfloat16"):
@@ -224,10 +224,10 @@ def test_a_workload_is_planned_on_models_of_accelerators() -> None:
         described_cluster("x", devices, LinkCost(6e9, 3e-5)), "simulated", schedule=GPipe(4)
     )
     assert problem.costs.alpha == 3
-    assert set(problem.costs.seconds) == {"GTX 1080 Ti", "RTX 4090"}
+    assert set(problem.costs.devices) == {"GTX 1080 Ti", "RTX 4090"}
     totals = {
-        kind: sum(each.total_s for each in seconds.values())
-        for kind, seconds in problem.costs.seconds.items()
+        kind: sum(each.total_s for each in costs.nodes.values())
+        for kind, costs in problem.costs.devices.items()
     }
     assert totals["RTX 4090"] < totals["GTX 1080 Ti"]
     assert problem.evaluate is not None
@@ -238,7 +238,7 @@ def test_a_workload_is_planned_on_models_of_accelerators() -> None:
 def test_forward_alone_has_no_predicted_backward() -> None:
     cluster = uniform_cluster(2, 1e10, model="TITAN RTX")
     problem = planned("transformer").problem(cluster, passes="forward")
-    assert all(each.backward_s == 0 for each in problem.costs.seconds["TITAN RTX"].values())
+    assert all(each.backward_s == 0 for each in problem.costs.devices["TITAN RTX"].nodes.values())
 
 
 def test_a_file_without_torch_s_operators_is_refused() -> None:
@@ -297,7 +297,7 @@ def published_graph(name: str, samples: int) -> Graph:
 
 
 def predicted_throughput(graph: Graph, kind: str, samples: int, twice: bool) -> float:
-    seconds = predicted_costs(graph, {kind: RATES[kind]}, alpha=2).seconds[kind].values()
+    seconds = predicted_costs(graph, {kind: RATES[kind]}, alpha=2).devices[kind].nodes.values()
     forward_s, backward_s = sum(s.forward_s for s in seconds), sum(s.backward_s for s in seconds)
     return samples / ((1 + twice) * forward_s + backward_s)
 

@@ -16,7 +16,7 @@ from benchmarks._subjects import Subject, UNet, resnet
 from netsplit.experiment.session import Session
 from netsplit.graph import Graph, capture
 from netsplit.partition.base import Problem
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.nets import cluster_of
 
 CHAIN = Subject("chain", partial(resnet, (1, 1), 8), (3, 16, 16), 2, chain=True)
@@ -24,7 +24,7 @@ SKIPS = Subject("skips", partial(UNet, 2, 4), (3, 16, 16), 2, maps=True)
 
 
 def costs_of(graph: Graph) -> Costs:
-    return Costs({"cpu": dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 1e-3))}, alpha=2)
+    return Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 1e-3)))}, alpha=2)
 
 
 @pytest.fixture

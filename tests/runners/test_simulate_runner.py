@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,11 +56,8 @@ def workload() -> Workload:
     names = ("cpu:0", "cpu:1")
     links = {(p, q): Link(0.01, 0.001) for p in names for q in names if p != q}
     cluster = Cluster("pair", tuple(Device(name, "slow", 2**30, host="here") for name in names), links)
-    costs = replace(
-        costs_of(graph, random.Random(1)),
-        message_s={"slow": 0.03},
-        contention={"slow": 1.25},
-        copy_s_per_byte={"slow": 1e-4},
+    costs = costs_of(graph, random.Random(1)).with_device(
+        "slow", message_s=0.03, contention=1.25, copy_s_per_byte=1e-4
     )
     return Workload("six", graph, costs, cluster)
 

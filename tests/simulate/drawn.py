@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition.base import Placement, Problem, SolverReport
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import (
@@ -121,9 +121,8 @@ def programs(
     links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
     costs = costs_of(graph, rng)
     if draw(st.booleans()) if disturbed is None else disturbed:
-        costs = replace(
-            costs, contention={"slow": 1 + rng.random()}, copy_s_per_byte={"fast": rng.random() / 20}
-        )
+        costs = costs.with_device("slow", contention=1 + rng.random())
+        costs = costs.with_device("fast", copy_s_per_byte=rng.random() / 20)
     cluster = Cluster("drawn", devices, links)
     problem = Problem(graph, costs, cluster, objective="simulated")
     placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
@@ -141,7 +140,5 @@ def costs_of(graph: Graph, rng: random.Random) -> Costs:
         for name in graph.nodes:
             back = rng.random()
             seconds[kind][name] = NodeSeconds(rng.random(), back, back * rng.choice([0.0, 0.5]))
-    return Costs(
-        seconds, 3, {"slow": 0.1, "fast": 0.01}, {"slow": 0.01},
-        message_s={"slow": 0.02} if rng.random() < 0.5 else {},
-    )  # fmt: skip
+    slow = DeviceCosts(seconds["slow"], 0.1, 0.01, message_s=0.02 if rng.random() < 0.5 else None)
+    return Costs({"slow": slow, "fast": DeviceCosts(seconds["fast"], 0.01)}, 3)

@@ -9,7 +9,7 @@ import pytest
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError
 from netsplit.graph import capture
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program, Reduce
 from netsplit.program.schedules import GPipe, OneFOneB, PipeDream, Schedule, SingleBatch
@@ -32,7 +32,7 @@ def made(
     graph = chain(len(where), {f"n{i}": weight for i in range(len(where))} if weight else None)
     device_of = dict(zip(graph.nodes, where, strict=True))
     program = compile_program(graph, device_of, graph.position, cluster, schedule, **more)  # type: ignore[arg-type]
-    return program, Costs({"cpu": dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0, 0.5))}, 2)
+    return program, Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0, 0.5)))}, 2)
 
 
 def spans(timeline: Timeline, kind: str, device: str = "") -> list[tuple[float, float]]:
@@ -65,7 +65,7 @@ def test_replicas_sum_their_gradients_over_a_ring_before_they_step() -> None:
     """Three replicas, 12 bytes: 4 rounds of 4 bytes at 0.5 s + 0.25 s a byte."""
     cluster = cluster_of("p", "q", "r")
     program, costs = made(GPipe(3), "p", cluster=cluster, weight=3, replicas={"p": ("p", "q", "r")})
-    costs = replace(costs, step_seconds_per_byte={"cpu": 0.25})
+    costs = costs.with_device("cpu", step_s_per_byte=0.25)
     timeline = simulate(program, cluster, costs)
     assert spans(timeline, "forward") == [(0.0, 1.0)] * 3
     assert spans(timeline, "reduce") == [(3.0, 9.0)] * 3
@@ -109,7 +109,7 @@ def test_a_sum_without_a_link_is_refused() -> None:
 def test_a_device_may_step_several_times() -> None:
     cluster = cluster_of("p")
     program, costs = made(PipeDream(2), "p", cluster=cluster, weight=1)
-    timeline = simulate(program, cluster, replace(costs, step_seconds_per_byte={"cpu": 0.25}))
+    timeline = simulate(program, cluster, costs.with_device("cpu", step_s_per_byte=0.25))
     assert spans(timeline, "step") == [(3.0, 4.0), (7.0, 8.0)]
     assert [e.name for e in timeline.events if e.kind == "step"] == ["optimiser step", "optimiser step 1"]
 
@@ -118,7 +118,7 @@ def test_messages_have_an_overhead_of_their_own() -> None:
     """p: 0.125 and 1 s of forward, 0.5 of its send. q: 0.125 before its backward, 0.5 of its send."""
     cluster = cluster_of("p", "q", link=Link(0.0, 0.0))
     program, costs = made(SingleBatch(), "p", "q", cluster=cluster)
-    costs = replace(costs, instruction_s={"cpu": 0.125}, message_s={"cpu": 0.5})
+    costs = costs.with_device("cpu", instruction_s=0.125, message_s=0.5)
     timeline = simulate(program, cluster, costs)
     assert spans(timeline, "send") == [(1.625, 1.625), (5.25, 5.25)]
 
@@ -129,7 +129,7 @@ def side_by_side(
     names: tuple[str, str] = ("cpu:0", "cpu:1"),
     hosts: tuple[str | None, str | None] = ("here", "here"),
     torch_device: str = "cpu",
-    **costs: dict[str, float],
+    contention: tuple[float, float] = (1.25, 2.0),
 ) -> tuple[Timeline, Cluster]:
     """Two replicas of different kinds that compute one forward each, alone on their devices."""
     cluster = cluster_of(*names, link=Link(0.0, 0.0))
@@ -142,19 +142,20 @@ def side_by_side(
     program = compile_program(
         graph, {"n0": names[0]}, graph.position, cluster, GPipe(2), False, {names[0]: names}
     )
-    found = {kind: {"n0": NodeSeconds(s, 0.0)} for kind, s in (("a", first_s), ("b", second_s))}
-    return simulate(program, cluster, Costs(found, 2, **costs)), cluster  # type: ignore[arg-type]
+    slower = zip("ab", (first_s, second_s), contention, strict=True)
+    found = {kind: DeviceCosts({"n0": NodeSeconds(s, 0.0)}, contention=c) for kind, s, c in slower}
+    return simulate(program, cluster, Costs(found, 2)), cluster
 
 
 def test_computations_of_one_host_slow_one_another_while_both_last() -> None:
     """b works off 2 s at half the speed: 4 s. By then a has done 4 / 1.25 = 3.2 s of 6, and goes on alone."""
-    timeline, _ = side_by_side(6.0, 2.0, contention={"a": 1.25, "b": 2.0})
+    timeline, _ = side_by_side(6.0, 2.0)
     assert spans(timeline, "forward", "cpu:1") == [(0.0, 4.0)]
     assert spans(timeline, "forward", "cpu:0")[0][1] == pytest.approx(6.8)
 
 
 def test_it_is_the_host_and_not_the_name_that_is_shared() -> None:
-    timeline, _ = side_by_side(6.0, 2.0, ("left", "right"), contention={"a": 1.25, "b": 2.0})
+    timeline, _ = side_by_side(6.0, 2.0, ("left", "right"))
     assert spans(timeline, "forward", "right") == [(0.0, 4.0)]
 
 
@@ -162,7 +163,7 @@ def test_it_is_the_host_and_not_the_name_that_is_shared() -> None:
 def test_devices_without_a_host_in_common_do_not_slow_one_another(
     hosts: tuple[str | None, str | None],
 ) -> None:
-    timeline, _ = side_by_side(6.0, 2.0, hosts=hosts, contention={"a": 1.25, "b": 2.0})
+    timeline, _ = side_by_side(6.0, 2.0, hosts=hosts)
     assert sorted(spans(timeline, "forward")) == [(0.0, 2.0), (0.0, 6.0)]
 
 
@@ -173,12 +174,12 @@ def test_two_hosts_are_busy_each_for_itself() -> None:
     devices = tuple(replace(d, host=h) for d, h in zip(cluster.devices, hosts, strict=True))
     cluster = replace(cluster, devices=devices)
     program, costs = made(GPipe(3), "p", cluster=cluster, replicas={"p": ("p", "q", "r")})
-    timeline = simulate(program, cluster, replace(costs, contention={"cpu": 2.0}))
+    timeline = simulate(program, cluster, costs.with_device("cpu", contention=2.0))
     assert [spans(timeline, "forward", name) for name in "pqr"] == [[(0.0, 2.0)], [(0.0, 2.0)], [(0.0, 1.0)]]
 
 
 def test_gpus_of_one_host_do_not_slow_one_another() -> None:
-    timeline, _ = side_by_side(6.0, 2.0, torch_device="cuda:0", contention={"a": 1.25, "b": 2.0})
+    timeline, _ = side_by_side(6.0, 2.0, torch_device="cuda:0")
     assert sorted(spans(timeline, "forward")) == [(0.0, 2.0), (0.0, 6.0)]
 
 
@@ -186,7 +187,7 @@ def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:
     """16 bytes in 4.5 s take 0.125 s each: 2 s. The sender's next forward of 1 s goes at 5/9 of its speed."""
     cluster = cluster_of("cpu:0", "cpu:1")
     program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
-    timeline = simulate(program, cluster, replace(costs, copy_s_per_byte={"cpu": 0.125}))
+    timeline = simulate(program, cluster, costs.with_device("cpu", copy_s_per_byte=0.125))
     assert spans(timeline, "send", "cpu:0")[0] == (1.0, 5.5)
     assert [end for _, end in spans(timeline, "forward", "cpu:0")] == pytest.approx([1.0, 1.0 + 9 / 5])
     assert spans(timeline, "forward", "cpu:1")[0][1] == pytest.approx(5.5 + 9 / 5)
@@ -195,7 +196,7 @@ def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:
 def test_a_transfer_that_copies_all_the_time_stops_its_ends_and_no_more() -> None:
     cluster = cluster_of("cpu:0", "cpu:1")
     program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
-    timeline = simulate(program, cluster, replace(costs, copy_s_per_byte={"cpu": 100.0}))
+    timeline = simulate(program, cluster, costs.with_device("cpu", copy_s_per_byte=100.0))
     assert spans(timeline, "forward", "cpu:0")[1] == (1.0, 6.5)
 
 
@@ -215,8 +216,8 @@ def test_every_backward_but_the_first_adds_its_gradients_to_those_before() -> No
     program = compile_program(
         graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cluster_of("cpu:0"), OneFOneB(3)
     )
-    seconds = {"cpu": {name: NodeSeconds(1.0, 2.0, 0.5) for name in graph.nodes}}
+    costs = Costs({"cpu": DeviceCosts({name: NodeSeconds(1.0, 2.0, 0.5) for name in graph.nodes})}, 2)
     nbytes = sum(init.nbytes for init in graph.initializers.values() if init.requires_grad)
-    plain = simulate(program, cluster_of("cpu:0"), Costs(seconds, 2))
-    adding = simulate(program, cluster_of("cpu:0"), Costs(seconds, 2, accumulate_s_per_byte={"cpu": 1e-3}))
+    plain = simulate(program, cluster_of("cpu:0"), costs)
+    adding = simulate(program, cluster_of("cpu:0"), costs.with_device("cpu", accumulate_s_per_byte=1e-3))
     assert adding.iteration_s == pytest.approx(plain.iteration_s + 2 * 1e-3 * nbytes)

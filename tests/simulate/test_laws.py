@@ -90,15 +90,14 @@ def test_a_disturbed_computation_does_all_its_work(drawn: Drawn) -> None:
     """Undisturbed seconds, worked off at the rates that the other devices' spans and transfers imply."""
     costs, kinds = drawn.costs, {d.name: d.kind for d in drawn.cluster.devices}
     hosts = {d.name: d.host for d in drawn.cluster.devices}
-    free = simulate(drawn.program, drawn.cluster, replace(costs, contention={}, copy_s_per_byte={}))
+    alone = {kind: replace(c, contention=1.0, copy_s_per_byte=0.0) for kind, c in costs.devices.items()}
+    free = simulate(drawn.program, drawn.cluster, replace(costs, devices=alone))
     own = {(e.device, e.kind, e.name, e.microbatch): e.seconds for e in free.events}
     work = [e for e in drawn.timeline.events if e.kind not in ("send", "wait", "reduce")]
     moving = [e for e in drawn.timeline.events if e.kind in ("send", "reduce")]
     for e in work:
-        slower, copying = (
-            costs.contention.get(kinds[e.device], 1.0),
-            costs.copy_s_per_byte.get(kinds[e.device], 0.0),
-        )
+        its = costs.devices[kinds[e.device]]
+        slower, copying = its.contention, its.copy_s_per_byte
         cuts = sorted(
             {t for other in (*work, *moving) for t in (other.start_s, other.end_s)} | {e.start_s, e.end_s}
         )

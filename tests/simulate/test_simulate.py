@@ -15,7 +15,7 @@ from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, DeadlockError, NetSplitError
 from netsplit.graph import capture
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import Backward, Forward, GPipe, Recv, Schedule, Send, SingleBatch, compile_program
 from netsplit.program.check import needs
 from netsplit.program.instructions import Program
@@ -35,7 +35,7 @@ def cluster_of(names: Sequence[str], link: Link = FREE) -> Cluster:
 
 def costs_of(cluster: Cluster, seconds: Mapping[str, tuple[float, float]], alpha: int = 2) -> Costs:
     """The same seconds on every device."""
-    each = {name: NodeSeconds(*pair) for name, pair in seconds.items()}
+    each = DeviceCosts({name: NodeSeconds(*pair) for name, pair in seconds.items()})
     return Costs({device.kind: each for device in cluster.devices}, alpha)
 
 
@@ -155,10 +155,8 @@ def test_the_step_costs_the_bytes_of_the_devices_parameters() -> None:
     cluster = cluster_of("pq")
     graph = graph_of({"a": [], "b": ["a"]}, weights={"a": 5, "b": 25})
     program = compiled(graph, {"a": "p", "b": "q"}, cluster, SingleBatch())
-    costs = replace(
-        costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))),
-        step_seconds_per_byte={"kind of p": 0.5, "kind of q": 0.25},
-    )
+    costs = costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", step_s_per_byte=0.5)
+    costs = costs.with_device("kind of q", step_s_per_byte=0.25)
     assert spans(simulate(program, cluster, costs), "step") == [(3.0, 28.0), (4.0, 14.0)]
 
 
@@ -168,9 +166,7 @@ def test_the_step_leaves_frozen_parameters_alone() -> None:
     frozen = replace(graph.initializers["w_b"], requires_grad=False)
     graph = replace(graph, initializers=graph.initializers | {"w_b": frozen})
     program = compiled(graph, {"a": "p", "b": "p"}, cluster, SingleBatch())
-    costs = replace(
-        costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))), step_seconds_per_byte={"kind of p": 0.5}
-    )
+    costs = costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", step_s_per_byte=0.5)
     assert spans(simulate(program, cluster, costs), "step") == [(4.0, 14.0)]
 
 
@@ -199,7 +195,7 @@ def test_every_instruction_has_its_overhead() -> None:
     """On p: forward, send, receive, backward, step."""
     cluster = cluster_of("pq")
     program = compiled(graph_of({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
-    costs = replace(costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))), instruction_s={"kind of p": 0.125})
+    costs = costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", instruction_s=0.125)
     timeline = simulate(program, cluster, costs)
     assert spans(timeline, "forward", "p") == [(0.125, 1.125)]
     assert spans(timeline, "forward", "q") == [(1.25, 2.25)]
@@ -210,8 +206,8 @@ def test_every_instruction_has_its_overhead() -> None:
 def test_devices_run_at_the_speed_of_their_kind() -> None:
     cluster = cluster_of("pq")
     program = compiled(graph_of({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
-    slow = {name: NodeSeconds(2.0, 3.0) for name in "ab"}
-    fast = {name: NodeSeconds(0.5, 0.25) for name in "ab"}
+    slow = DeviceCosts({name: NodeSeconds(2.0, 3.0) for name in "ab"})
+    fast = DeviceCosts({name: NodeSeconds(0.5, 0.25) for name in "ab"})
     timeline = simulate(program, cluster, Costs({"kind of p": slow, "kind of q": fast}, 2))
     assert timeline.iteration_s == 5.75
 
@@ -225,7 +221,7 @@ def test_a_program_of_nothing_takes_no_time() -> None:
 def test_an_operator_without_costs_is_named() -> None:
     program, cluster, costs = two_devices()
     with pytest.raises(NetSplitError, match="'b' has no measured seconds on device kind 'kind of q'"):
-        simulate(program, cluster, replace(costs, seconds={**costs.seconds, "kind of q": {}}))
+        simulate(program, cluster, costs.with_device("kind of q", nodes={}))
 
 
 def test_a_missing_link_is_named() -> None:
@@ -266,11 +262,10 @@ class Drawn:
         found = tuple(Device(name, rng.choice(["slow", "fast"]), 2**40) for name in names)
         links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
         self.cluster = Cluster("drawn", found, links)
-        seconds = {
-            kind: {name: NodeSeconds(rng.random(), rng.random()) for name in self.graph.nodes}
-            for kind in ("slow", "fast")
-        }
-        self.costs = Costs(seconds, 3, {"slow": 0.1, "fast": 0.01}, {"slow": 0.01})
+        slow, fast = (
+            {name: NodeSeconds(rng.random(), rng.random()) for name in self.graph.nodes} for _ in range(2)
+        )
+        self.costs = Costs({"slow": DeviceCosts(slow, 0.1, 0.01), "fast": DeviceCosts(fast, 0.01)}, 3)
         schedule: Schedule = data.draw(st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]))
         self.program = compile_program(self.graph, self.device_of, self.priority, self.cluster, schedule)
         self.timeline = simulate(self.program, self.cluster, self.costs)
@@ -279,7 +274,7 @@ class Drawn:
         """Forward and backward along one path, each operator on its faster kind."""
         ends: dict[str, float] = {}
         for name in self.graph.nodes:
-            own = min(each[name].total_s for each in self.costs.seconds.values())
+            own = min(each.nodes[name].total_s for each in self.costs.devices.values())
             ends[name] = own + max((ends[u] for u in self.graph.predecessors[name]), default=0.0)
         return max(ends.values())
 
@@ -350,7 +345,8 @@ def one_pass_s(drawn: Drawn) -> float:
     for d in program.order:
         ins = program.instructions[d][at[d]]
         at[d] += 1
-        clock[d] += costs.instruction_s.get(kind[d], 0.0)
+        its = costs.devices[kind[d]]
+        clock[d] += its.instruction_s
         if isinstance(ins, Send):
             issued[ins.tag] = clock[d]
         elif isinstance(ins, Recv):
@@ -360,10 +356,10 @@ def one_pass_s(drawn: Drawn) -> float:
             arrival[ins.variable, ins.microbatch, ins.gradient] = free[link]
         elif isinstance(ins, Forward | Backward):
             clock[d] = max(clock[d], *(arrival[key] for key in needs(program, ins)), 0.0)
-            seconds = [costs.seconds[kind[d]][name] for name in program.segments[ins.segment].nodes]
+            seconds = [its.nodes[name] for name in program.segments[ins.segment].nodes]
             clock[d] += sum(s.forward_s if isinstance(ins, Forward) else s.backward_s for s in seconds)
         else:
-            clock[d] += weights[d] * costs.step_seconds_per_byte[kind[d]]
+            clock[d] += weights[d] * its.step_s_per_byte
     return max(*clock.values(), *free.values(), 0.0)
 
 
@@ -396,7 +392,7 @@ def placed(name: str, schedule: str, data: st.DataObject) -> tuple[Program, Clus
     pairs = [(p.name, q.name) for p in devices for q in devices if p != q]
     cluster = Cluster("drawn", devices, {pair: Link(rng.random(), rng.random() / 1000) for pair in pairs})
     seconds = {node: NodeSeconds(rng.random(), rng.random()) for node in graph.nodes}
-    costs = Costs({"cpu": seconds}, 3, {"cpu": rng.random() / 1000}, {"cpu": rng.random() / 10})
+    costs = Costs({"cpu": DeviceCosts(seconds, rng.random() / 1000, rng.random() / 10)}, 3)
     return compile_program(graph, device_of, priority, cluster, SCHEDULES[schedule]), cluster, costs
 
 

@@ -126,12 +126,17 @@ def hasty(draw: st.DrawFn) -> Drawn:
     drawn = draw(programs(disturbed=False))
     rng, share = random.Random(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.7, 1.0]))
     nothing, free = NodeSeconds(0.0, 0.0), Link(0.0, 0.0)
-    seconds = {
-        kind: {name: nothing if rng.random() < share else found for name, found in each.items()}
-        for kind, each in drawn.costs.seconds.items()
+    devices = {
+        kind: replace(
+            each,
+            nodes={name: nothing if rng.random() < share else found for name, found in each.nodes.items()},
+            message_s=None,
+        )
+        for kind, each in drawn.costs.devices.items()
     }
-    overheads = {} if rng.random() < share else drawn.costs.instruction_s
-    costs = replace(drawn.costs, seconds=seconds, instruction_s=overheads, message_s={})
+    if rng.random() < share:
+        devices = {kind: replace(each, instruction_s=0.0) for kind, each in devices.items()}
+    costs = replace(drawn.costs, devices=devices)
     links = {ends: free if rng.random() < share else link for ends, link in drawn.cluster.links.items()}
     cluster = drawn.cluster.with_links(links)
     return replace(drawn, timeline=simulate(drawn.program, cluster, costs))

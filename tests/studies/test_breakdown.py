@@ -33,7 +33,7 @@ def test_the_parts_of_planned_data_parallelism_are_those_of_the_formulas(tmp_pat
     graph = case(BATCH // DEVICES).training_graph()
     rates = next(iter(planned().cluster.accelerators.values()))  # type: ignore[union-attr]
     costs = predicted_costs(graph, {"d": rates}, alpha=3)
-    forward_s = sum(each.forward_s for each in costs.seconds["d"].values())
+    forward_s = sum(each.forward_s for each in costs.devices["d"].nodes.values())
     assert found.metrics["forward_share.mine"] * whole == pytest.approx(forward_s)
     parts = [value for key, value in found.metrics.items() if key.endswith("_share.mine")]
     assert sum(parts) == pytest.approx(1.0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition.base import Placement, SolverReport
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.tracking.table import ComparisonRow
 
@@ -84,7 +84,7 @@ def halves(graph: Graph) -> Placement:
 
 def costs_of(graph: Graph) -> Costs:
     seconds = {name: NodeSeconds(1e-4 * (1 + i % 5), 2e-4) for name, i in graph.position.items()}
-    return Costs({"cpu": seconds}, 2)
+    return Costs({"cpu": DeviceCosts(seconds)}, 2)
 
 
 def rows() -> list[ComparisonRow]:

@@ -78,15 +78,15 @@ class Instance:
         graph, costs, cluster = problem.graph, problem.costs, problem.cluster
         index = graph.position
         names = tuple(graph.nodes)
-        kinds = [device.kind for device in cluster.devices]
+        on = [costs.devices[device.kind] for device in cluster.devices]
         used = [k for k, v in graph.variables.items() if v.producer is not None and v.consumers]
         u_of = {k: u for u, k in enumerate(used)}
         carrying = graph.carrying
         trained = np.array([any(k in carrying for k in node.outputs if k) for node in graph], bool)
         seconds = np.array(
-            [[[(c := costs.seconds[kind][v]).forward_s, c.backward_s] for kind in kinds] for v in names],
+            [[[(s := each.nodes[v]).forward_s, s.backward_s] for each in on] for v in names],
             float,
-        ).reshape(len(names), len(kinds), 2)
+        ).reshape(len(names), len(on), 2)
         held = list(graph.variables.values())
         atom_of = np.zeros(len(names), np.int64)
         for a, atom in enumerate(atoms_of(graph)):
@@ -96,7 +96,7 @@ class Instance:
             for p in cluster.devices
         ]
         weights = node_weight_bytes(graph)
-        step = [costs.step_seconds_per_byte.get(kind, 0.0) for kind in kinds]
+        step = [each.step_s_per_byte for each in on]
         trainable = _trainable_bytes(problem)
         return cls(
             problem=problem,
@@ -120,8 +120,8 @@ class Instance:
             held_bytes=np.array([problem.copies * v.nbytes for v in held], np.int64),
             holders=Csr.of([sorted({index[name] for name in related_nodes(v)}) for v in held]),
             capacity=np.array([device.capacity_bytes for device in cluster.devices], np.int64),
-            step_s=np.outer([trainable[name] for name in names], step).reshape(len(names), len(kinds)),
-            instruction_s=np.array([costs.instruction_s.get(kind, 0.0) for kind in kinds]),
+            step_s=np.outer([trainable[name] for name in names], step).reshape(len(names), len(on)),
+            instruction_s=np.array([each.instruction_s for each in on]),
         )
 
     @property

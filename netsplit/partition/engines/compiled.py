@@ -27,7 +27,7 @@ def compile_all() -> None:
     from netsplit.partition.methods.auto.auto import Auto
     from netsplit.partition.methods.exact.enumeration import best_order, least_s
     from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
-    from netsplit.profile.costs import Costs, NodeSeconds
+    from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
     names = ("a", "b", "c")
     variables = {
@@ -39,7 +39,7 @@ def compile_all() -> None:
     graph = Graph({v: Node(v, "none", *ends[v]) for v in names}, variables, (), ("z",), {})
     devices = tuple(Device(name, "any", 4) for name in ("p", "q"))
     links = {("p", "q"): Link(0.1, 0.1), ("q", "p"): Link(0.1, 0.1)}
-    costs = Costs({"any": dict.fromkeys(names, NodeSeconds(1.0, 0.0))}, alpha=1)
+    costs = Costs({"any": DeviceCosts(dict.fromkeys(names, NodeSeconds(1.0, 0.0)))}, alpha=1)
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
     NetSplitExact().partition(problem)
     tried, arrays = np.array([0, 1, 0]), Step(Instance.of(problem)).arrays

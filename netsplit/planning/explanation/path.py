@@ -65,7 +65,7 @@ def critical_path(
             was issued before its receiver came to it begins when the receiver does (given the program).
         program: names the nodes of segments, and tells when each end of a transfer came to it. Without
             it the device whose computation ended last before the transfer is taken.
-        instruction_s: device -> overhead of an instruction, as in `Costs` of its kind.
+        instruction_s: device -> overhead of an instruction, as in `DeviceCosts` of its kind.
         message_s: device -> overhead of a Send or a Recv; missing: `instruction_s`.
     """
     return _Walk(timeline, program, instruction_s or {}, message_s or {}).spans()
@@ -73,10 +73,8 @@ def critical_path(
 
 def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
     """Device -> seconds of an instruction, and of a Send or a Recv, for `critical_path`."""
-    instruction = {device.name: costs.instruction_s.get(device.kind, 0.0) for device in cluster.devices}
-    message = {
-        device.name: costs.message_s.get(device.kind, instruction[device.name]) for device in cluster.devices
-    }
+    instruction = {device.name: costs.of(device.kind).instruction_s for device in cluster.devices}
+    message = {device.name: costs.of(device.kind).message_overhead_s for device in cluster.devices}
     return instruction, message
 
 

@@ -82,13 +82,13 @@ def _columns(boxes: int, layers: float) -> int:
 
 
 def _node_seconds(placement: Placement, costs: Costs | None, cluster: Cluster | None) -> dict[str, float]:
-    if costs is None or not costs.seconds:
+    if costs is None or not costs.devices:
         return {}
-    only = next(iter(costs.seconds))
+    only = next(iter(costs.devices))
     kind_of = {} if cluster is None else {device.name: device.kind for device in cluster.devices}
     found = {}
     for name, device in placement.device_of.items():
-        table = costs.seconds.get(kind_of.get(device, only), {})
+        table = costs.of(kind_of.get(device, only)).nodes
         if name in table:
             found[name] = table[name].total_s
     return found

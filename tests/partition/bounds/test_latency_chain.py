@@ -14,7 +14,7 @@ from netsplit.partition.bounds.latency_chain import chain_bound, chain_of
 from netsplit.partition.bounds.latency_fold import fold
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import StepGraph
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.brute_force import least_latency
 from tests.partition.builders import chain, cluster_of, costs_of
 from tests.partition.methods.exact.test_netsplit_exact import quick, steps
@@ -27,10 +27,11 @@ def test_no_bound_exceeds_the_optimum_of_a_chain_without_bytes_on_its_edges(seed
     n = draw.choice([4, 5, 6, 8])
     weights = {f"n{i}": draw.randrange(1, 400) for i in range(n)}
     graph = chain([0] * (n - 1), weights)
-    each = {k: {v: NodeSeconds(draw.uniform(0.1, 2.0), 0.0) for v in graph.nodes} for k in ("a", "b")}
+    a, b = ({v: NodeSeconds(draw.uniform(0.1, 2.0), 0.0) for v in graph.nodes} for _ in range(2))
+    costs = Costs({"a": DeviceCosts(a), "b": DeviceCosts(b)}, 1)
     capacities = [int(sum(weights.values()) * draw.uniform(0.3, 0.8)) for _ in range(2)]
     cluster = cluster_of(capacities, draw.uniform(0.1, 1.0), 0.0, kinds=("a", "b"))
-    instance = Instance.of(Problem(graph, Costs(each, 1), cluster))
+    instance = Instance.of(Problem(graph, costs, cluster))
     fitting = [where for where in product(range(2), repeat=n) if instance.fits(np.array(where))]
     folded = fold(StepGraph(instance))
     assert folded is not None

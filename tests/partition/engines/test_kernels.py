@@ -22,7 +22,7 @@ from tests.partition.builders import problems, trained
 def test_a_step_takes_what_the_simulator_says(problem: Problem, seed: int, data: st.DataObject) -> None:
     draw = random.Random(seed)
     problem = trained(problem, data.draw(st.sampled_from([0.0, 0.7, 1.0])), seed)
-    costs = replace(problem.costs, step_seconds_per_byte={"cpu": 0.01, "gpu": 0.02})
+    costs = problem.costs.with_device("cpu", step_s_per_byte=0.01).with_device("gpu", step_s_per_byte=0.02)
     problem = replace(problem, costs=costs)
     instance = Instance.of(problem)
     step = Step(instance)

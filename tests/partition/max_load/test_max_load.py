@@ -174,7 +174,7 @@ def test_contiguous_pays_for_what_non_contiguous_avoids() -> None:
     graph = chain([0, 0, 0])
     costs = costs_of(graph, 1.0, 0.0)
     for name, seconds in zip(graph.nodes, (3.0, 3.0, 1.0, 1.0), strict=True):
-        each = costs.seconds["cpu"]
+        each = costs.devices["cpu"].nodes
         each[name] = replace(each[name], forward_s=seconds)
     instance = Instance.of(Problem(graph, costs, cluster_of([1000, 1000], seconds_per_byte=0.0)))
     apart = solve_max_load(instance, 5.0)

@@ -11,7 +11,7 @@ from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.layerwise import Layerwise
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import chain, cluster_of, costs_of, large_problem, problems, with_capacities
 
 
@@ -41,8 +41,8 @@ def test_layerwise_fills_in_order_where_equal_shares_do_not_fit():
 
 def test_balanced_gives_equal_time_and_heeds_speeds():
     graph = chain([0, 0, 0])
-    each = {f"n{i}": NodeSeconds(1.0, 0.0) for i in range(4)}
-    fast = {f"n{i}": NodeSeconds(0.3, 0.0) for i in range(4)}
+    each = DeviceCosts({f"n{i}": NodeSeconds(1.0, 0.0) for i in range(4)})
+    fast = DeviceCosts({f"n{i}": NodeSeconds(0.3, 0.0) for i in range(4)})
     alike = Problem(graph, Costs({"cpu": each}, 2), cluster_of([10] * 2))
     assert where(Balanced().partition(alike)) == ["d0", "d0", "d1", "d1"]
     mixed = Problem(graph, Costs({"cpu": each, "gpu": fast}, 2), cluster_of([10] * 2, kinds=["cpu", "gpu"]))

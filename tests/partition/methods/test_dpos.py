@@ -13,7 +13,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.dpos import Dpos, critical_path, max_ranks
 from netsplit.partition.methods.insertion import Tasks
 from netsplit.planning.verify import verify
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import chain, cluster_of, graph_of, large_problem, problems, with_capacities
 
 examples = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -22,7 +22,10 @@ ROOMY = 10**6
 
 def forward_only(table):
     """Kind -> node -> seconds, as costs without a backward."""
-    return Costs({kind: {v: NodeSeconds(s, 0.0) for v, s in each.items()} for kind, each in table.items()}, 2)
+    kinds = table.items()
+    return Costs(
+        {kind: DeviceCosts({v: NodeSeconds(s, 0.0) for v, s in each.items()}) for kind, each in kinds}, 2
+    )
 
 
 def diamond():

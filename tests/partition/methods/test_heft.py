@@ -13,7 +13,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.heft import Heft, mean_ranks
 from netsplit.partition.methods.insertion import IdleSlots, Room, Tasks
 from netsplit.planning.verify import verify
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import (
     chain,
     cluster_of,
@@ -42,7 +42,8 @@ def paper_example() -> Problem:
     graph = graph_of([f"n{v}" for v in SECONDS], [(f"n{u}", c, [f"n{v}"]) for (u, v), c in EDGES.items()])
     kinds = ("p1", "p2", "p3")
     table = {
-        kind: {f"n{v}": NodeSeconds(w[p], 0.0) for v, w in SECONDS.items()} for p, kind in enumerate(kinds)
+        kind: DeviceCosts({f"n{v}": NodeSeconds(w[p], 0.0) for v, w in SECONDS.items()})
+        for p, kind in enumerate(kinds)
     }
     cluster = cluster_of([ROOMY] * 3, seconds_per_byte=1.0, kinds=kinds)
     return Problem(graph, Costs(table, 2), cluster)
@@ -95,7 +96,9 @@ def test_a_short_side_branch_fills_the_gap_before_a_remote_message_comes():
     """n0 -> n2 must wait 4 s for n1's message on whichever device; n3 runs in between."""
     graph = graph_of(["n0", "n1", "n2", "n3"], [("n0", 4, ["n2"]), ("n1", 4, ["n2"])])
     table = {name: NodeSeconds(s, 0.0) for name, s in zip(graph.nodes, (5.0, 5.0, 5.0, 1.0), strict=True)}
-    problem = Problem(graph, Costs({"cpu": table}, 2), cluster_of([ROOMY] * 2, seconds_per_byte=1.0))
+    problem = Problem(
+        graph, Costs({"cpu": DeviceCosts(table)}, 2), cluster_of([ROOMY] * 2, seconds_per_byte=1.0)
+    )
     placement = Heft().partition(problem)
     assert placement.report.objective == pytest.approx(14.0)
     assert placement.priority["n3"] < placement.priority["n2"]  # though its rank is the least
@@ -105,7 +108,8 @@ def test_the_backwards_seconds_count_where_devices_differ():
     """Both run the forward in 1 s; the second is slow backwards."""
     graph = chain([1])
     fast, slow = NodeSeconds(1.0, 1.0), NodeSeconds(0.9, 5.0)
-    table = {"fast": dict.fromkeys(graph.nodes, fast), "slow": dict.fromkeys(graph.nodes, slow)}
+    kinds = {"fast": fast, "slow": slow}
+    table = {kind: DeviceCosts(dict.fromkeys(graph.nodes, each)) for kind, each in kinds.items()}
     cluster = cluster_of([ROOMY] * 2, kinds=["slow", "fast"])
     problem = Problem(graph, Costs(table, 2), cluster)
     graph = graph_of(["n0", "n1"], [("n0", 1, ["n1"]), ("n1", 1, [])])
@@ -124,7 +128,7 @@ def test_a_colocated_set_goes_where_its_first_node_goes_if_it_fits_there():
 def test_an_atom_that_finds_no_room_is_placed_first_the_next_time():
     """Greedily n0 takes the only device that is large enough for n1."""
     graph = graph_of(["n0", "n1"], [("", 0, ["n0"])], {"n0": 10, "n1": 30})
-    table = {"cpu": {"n0": NodeSeconds(2.0, 0.0), "n1": NodeSeconds(1.0, 0.0)}}
+    table = {"cpu": DeviceCosts({"n0": NodeSeconds(2.0, 0.0), "n1": NodeSeconds(1.0, 0.0)})}
     problem = Problem(graph, Costs(table, 2), cluster_of([70, 20]))
     placement = Heft().partition(problem)
     assert placement.device_of == {"n0": "d1", "n1": "d0"}

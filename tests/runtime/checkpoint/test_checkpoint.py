@@ -40,7 +40,7 @@ from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.random_draws.random import DrawCounter
 from netsplit.partition import MTopo, Random
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Program, compile_program
 from netsplit.runtime.checkpoint.files import (
     EXTRA,
@@ -484,7 +484,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Study, Plan]:
     graph, model = graph_of(case), case.fresh()
     values = initial_values(model, graph, case.loss)
-    costs = Costs({"cpu": {name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes}}, alpha=3)
+    costs = Costs({"cpu": DeviceCosts({name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes})}, alpha=3)
     study = Study(model, graph, values, costs, cluster_of(2), ORDER, optimizer, case.loss)
     plan = study.plan(method or MTopo())
     assert len(set(plan.placement.device_of.values())) == 2

@@ -7,7 +7,7 @@ import torch
 
 from netsplit.graph import Graph, initial_values
 from netsplit.partition import MTopo, NetSplit, Partitioner, Problem, Single
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.memory import memory_of
 from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
 from netsplit.program.schedules import OneFOneB
@@ -76,7 +76,7 @@ def test_a_cut_chain_trains_bit_for_bit_on_worker_processes(pools: Pools, schedu
 def decided(method: str, graph: Graph, schedule: Schedule, devices: int) -> Program:
     """A method's program under a capacity that is too small for one device but not for all together."""
     seconds = {node.name: NodeSeconds(1e-4 * (1 + i % 3), 2e-4) for i, node in enumerate(graph)}
-    costs = Costs({"cpu": seconds}, alpha=3)
+    costs = Costs({"cpu": DeviceCosts(seconds)}, alpha=3)
     copies = costs.copies(schedule.in_flight(devices))
     need = memory_of(graph, graph.nodes, costs.alpha, copies)
     cluster = cluster_of(devices, capacity=int(0.95 * need))

@@ -20,7 +20,7 @@ from netsplit.experiment.study import Study
 from netsplit.graph import Graph
 from netsplit.partition import METHODS
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
 from netsplit.training.epochs import fit
@@ -49,7 +49,7 @@ def planned(
     """With costs that nobody measured, and so without workers."""
 
     def costs(self: Session, graph: Graph, *_: Any) -> Costs:
-        return Costs({"cpu": {name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes}}, alpha=3)
+        return Costs({"cpu": DeviceCosts({name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes})}, alpha=3)
 
     monkeypatch.setattr(Session, "_costs", costs)
     cluster = cluster_of(devices)

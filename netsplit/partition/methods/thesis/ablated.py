@@ -11,7 +11,6 @@ from typing import Literal
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.partition.base import Partitioner, Placement, Problem
-from netsplit.profile.costs import Costs
 
 __all__ = ["Ablated", "without_backward", "without_links"]
 
@@ -45,13 +44,7 @@ class Ablated(Partitioner):
 
 def without_backward(problem: Problem) -> Problem:
     """No backward takes time."""
-    costs = problem.costs
-    seconds = {
-        kind: {name: replace(each, backward_s=0.0, weight_s=0.0) for name, each in found.items()}
-        for kind, found in costs.seconds.items()
-    }
-    found: Costs = replace(costs, seconds=seconds)
-    return replace(problem, costs=found)
+    return replace(problem, costs=problem.costs.without_backward())
 
 
 def without_links(problem: Problem) -> Problem:

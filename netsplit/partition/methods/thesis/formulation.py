@@ -195,8 +195,8 @@ class Formulation:
 
     def _seconds(self, name: str, field: str, sign: float) -> tuple[Iterable[Term], float]:
         """Scaled seconds of a node as terms of `place` and a constant."""
-        seconds = self.problem.costs.seconds
-        by_device = [sign * getattr(seconds[d.kind][name], field) / self.unit_s for d in self.devices]
+        kinds = self.problem.costs.devices
+        by_device = [sign * getattr(kinds[d.kind].nodes[name], field) / self.unit_s for d in self.devices]
         if min(by_device) == max(by_device):
             return (), by_device[0]
         first = self.group_of[name] * len(self.devices)

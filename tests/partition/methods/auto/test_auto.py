@@ -155,7 +155,7 @@ def test_clusters_stop_at_half_of_the_work_and_hold_heavy_edges_first() -> None:
 
 def test_a_method_that_refuses_is_no_candidate() -> None:
     problem = large_problem(20, devices=2, room=2.5)
-    costs = Costs({"cpu": problem.costs.seconds["cpu"]}, 4)
+    costs = Costs({"cpu": problem.costs.devices["cpu"]}, 4)
     small = with_capacities(replace(problem, costs=costs), [1, 1])
     instance = Instance.of(small)
     found = list(candidates(small, instance, ("m_topo", "single"), lambda placement: 1.0, float("inf")))

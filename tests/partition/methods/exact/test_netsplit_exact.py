@@ -28,12 +28,10 @@ def steps(draw: st.DrawFn, max_nodes: int = 5, max_devices: int = 3) -> Problem:
         k: replace(v, requires_grad=training and draw(st.integers(0, 4)) > 0)
         for k, v in problem.graph.variables.items()
     }
-    step = {kind: draw(st.floats(0.0, 0.05)) for kind in ("cpu", "gpu")}
-    return replace(
-        problem,
-        graph=replace(problem.graph, variables=variables),
-        costs=replace(problem.costs, step_seconds_per_byte=step),
-    )
+    costs = problem.costs
+    for kind in ("cpu", "gpu"):
+        costs = costs.with_device(kind, step_s_per_byte=draw(st.floats(0.0, 0.05)))
+    return replace(problem, graph=replace(problem.graph, variables=variables), costs=costs)
 
 
 def assert_equals_enumeration(problem: Problem) -> None:

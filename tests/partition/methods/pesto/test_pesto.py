@@ -12,6 +12,7 @@ from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.pesto import pesto as pesto_module
 from netsplit.partition.methods.pesto.pesto import Pesto
+from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
 
@@ -66,8 +67,7 @@ def test_backward_seconds_change_nothing():
     """n1 runs forward faster on the second device and backward a hundred times slower."""
     graph = graph_of("ab", [("a", 1, "b"), ("b", 1, "")])
     costs = costs_of(graph, kinds=("cpu", "gpu"))
-    seconds = type(costs.seconds["cpu"]["a"])
-    costs.seconds["gpu"] = {"a": seconds(0.5, 100.0), "b": seconds(0.5, 100.0)}
+    costs = costs.with_device("gpu", nodes=dict.fromkeys("ab", NodeSeconds(0.5, 100.0)))
     problem = Problem(graph, costs, cluster_of([999, 999], kinds=["cpu", "gpu"]))
     placement = Pesto(engine="highs", **EXACT).partition(problem)
     assert set(placement.device_of.values()) == {"d1"}

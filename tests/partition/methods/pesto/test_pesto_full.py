@@ -15,6 +15,7 @@ from netsplit.partition.methods.pesto.mip import Mip, MipAnswer
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import Tasks
+from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import (
     chain,
@@ -238,9 +239,9 @@ def test_messages_on_one_link_wait_for_each_other():
     """
     graph = graph_of("abc", [("a", 10, "b"), ("a", 10, "c")], weights={"a": 0, "b": 1000, "c": 1000})
     costs = costs_of(graph, kinds=("cpu", "gpu"))
-    seconds = type(costs.seconds["cpu"]["a"])
-    costs.seconds["gpu"] = {"a": seconds(10, 0), "b": seconds(0.5, 0), "c": seconds(1, 0)}
-    costs.seconds["cpu"] = {"a": seconds(1, 0), "b": seconds(0.5, 0), "c": seconds(1, 0)}
+    short, long = NodeSeconds(0.5, 0), NodeSeconds(1, 0)
+    costs = costs.with_device("gpu", nodes={"a": NodeSeconds(10, 0), "b": short, "c": long})
+    costs = costs.with_device("cpu", nodes={"a": NodeSeconds(1, 0), "b": short, "c": long})
     problem = Problem(graph, costs, cluster_of([100, 9999], seconds_per_byte=0.1, kinds=["cpu", "gpu"]))
     placement = PestoFull(**EXACT).partition(problem)
     assert list(placement.device_of.values()) == ["d0", "d1", "d1"]

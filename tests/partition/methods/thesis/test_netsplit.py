@@ -13,6 +13,7 @@ from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.thesis import netsplit as netsplit_module
 from netsplit.partition.methods.thesis.coplace import coplace
+from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
 
@@ -23,7 +24,7 @@ examples = settings(max_examples=40, deadline=None, suppress_health_check=list(H
 def makespan(problem, device_of):
     """(5-12)..(5-16), raising every start from zero until all rows hold."""
     graph, cluster = problem.graph, problem.cluster
-    seconds = {n: problem.costs.seconds[cluster.device(device_of[n]).kind][n] for n in graph.nodes}
+    seconds = {n: problem.costs.devices[cluster.device(device_of[n]).kind].nodes[n] for n in graph.nodes}
     sent = {(u, v): 0 for u, v, _ in graph.edges}
     for u, v, k in graph.edges:
         sent[u, v] += graph.variables[k].nbytes
@@ -117,9 +118,8 @@ def test_branches_go_to_two_devices_only_if_the_link_is_worth_it():
     """The model lets the nodes of one device overlap, so a split pays only where devices differ."""
     graph = graph_of("abcd", [("a", 1, "bc"), ("b", 1, "d"), ("c", 1, "d")])
     costs = costs_of(graph, kinds=("cpu", "gpu"))
-    slow = {name: costs.seconds["cpu"][name] for name in graph.nodes}
-    costs.seconds["gpu"] = {**slow, "b": type(slow["b"])(0.1, 0.2), "c": type(slow["c"])(0.1, 0.2)}
-    costs.seconds["cpu"] = slow
+    fast = dict.fromkeys("bc", NodeSeconds(0.1, 0.2))
+    costs = costs.with_device("gpu", nodes=costs.devices["cpu"].nodes | fast)
     both = {}
     for price in (0.01, 100.0):
         cluster = cluster_of([1000, 1000], seconds_per_byte=price, kinds=["cpu", "gpu"])
@@ -142,7 +142,7 @@ def test_devices_of_absurdly_unequal_speed_are_told_apart(tiny):
     """Scaled by the fast device alone, the slow one's coefficients were more than engines can read."""
     graph = chain([5, 5])
     costs = costs_of(graph, tiny, tiny, kinds=("gpu",))
-    costs.seconds["cpu"] = costs_of(graph).seconds["cpu"]
+    costs.devices["cpu"] = costs_of(graph).devices["cpu"]
     cluster = cluster_of([1000, 1000], latency_s=1.0, kinds=["cpu", "gpu"])
     placement = NetSplit(engine="highs", **EXACT).partition(Problem(graph, costs, cluster))
     assert set(placement.device_of.values()) == {"d1"}

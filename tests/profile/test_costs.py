@@ -1,0 +1,97 @@
+"""Costs of device kinds: what speed changes of them, and what is there for a kind that has none."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+
+seconds = st.floats(0.0, 1e3)
+speeds = st.floats(1e-3, 1e3)
+
+
+@st.composite
+def device_costs(draw: st.DrawFn) -> DeviceCosts:
+    names = draw(st.lists(st.sampled_from("abc"), unique=True))
+    return DeviceCosts(
+        {name: NodeSeconds(draw(seconds), draw(seconds), draw(seconds)) for name in names},
+        step_s_per_byte=draw(seconds),
+        instruction_s=draw(seconds),
+        message_s=draw(st.none() | seconds),
+        contention=draw(st.floats(1.0, 4.0)),
+        copy_s_per_byte=draw(seconds),
+        accumulate_s_per_byte=draw(seconds),
+    )
+
+
+def flat(costs: DeviceCosts) -> dict[str, float | None]:
+    """Every number by its name."""
+    rates = {each.name: getattr(costs, each.name) for each in fields(costs) if each.name != "nodes"}
+    times = {
+        f"{key} of {name}": getattr(each, key)
+        for name, each in costs.nodes.items()
+        for key in ("forward_s", "backward_s", "weight_s")
+    }
+    return rates | times
+
+
+@given(costs=device_costs(), a=speeds, b=speeds)
+def test_two_changes_of_speed_are_one(costs: DeviceCosts, a: float, b: float) -> None:
+    twice, once = flat(costs.scaled(a).scaled(b)), flat(costs.scaled(a * b))
+    assert twice == {
+        key: None if each is None else pytest.approx(each, rel=1e-12) for key, each in once.items()
+    }
+
+
+@given(costs=device_costs())
+def test_the_same_speed_is_the_same(costs: DeviceCosts) -> None:
+    assert costs.scaled(1.0) == costs
+
+
+@given(costs=device_costs(), speed=speeds)
+def test_every_second_follows_the_speed_and_contention_does_not(costs: DeviceCosts, speed: float) -> None:
+    before, after = flat(costs), flat(costs.scaled(speed))
+    assert after.pop("contention") == before.pop("contention")
+    assert after == {key: None if each is None else each / speed for key, each in before.items()}
+
+
+def test_a_message_takes_what_an_instruction_does_unless_it_is_known() -> None:
+    costs = DeviceCosts({}, instruction_s=0.5)
+    assert costs.message_overhead_s == 0.5
+    assert replace(costs, message_s=0.0).message_overhead_s == 0.0
+    assert replace(costs, instruction_s=0.25).message_overhead_s == 0.25
+
+
+def test_a_kind_without_costs_takes_no_time_and_disturbs_nobody() -> None:
+    found = Costs({}, 2).of("gpu")
+    assert found == DeviceCosts({})
+    assert found.scaled(0.5) == found
+    assert (found.message_overhead_s, found.contention) == (0.0, 1.0)
+
+
+def test_changes_leave_the_other_kinds_and_the_original_alone() -> None:
+    node = NodeSeconds(1.0, 2.0, 0.5)
+    costs = Costs({"a": DeviceCosts({"n": node}), "b": DeviceCosts({"n": node})}, 3, variable_copies=0)
+    changed = costs.with_device("a", instruction_s=1.0)
+    assert changed.devices == {"a": DeviceCosts({"n": node}, instruction_s=1.0), "b": costs.devices["b"]}
+    assert costs.devices["a"].instruction_s == 0.0
+    assert (changed.alpha, changed.variable_copies) == (3, 0)
+    with pytest.raises(KeyError):
+        costs.with_device("c", instruction_s=1.0)
+
+
+def test_without_backward_forwards_and_rates_are_left() -> None:
+    costs = Costs({"a": DeviceCosts({"n": NodeSeconds(1.0, 2.0, 0.5)}, contention=1.5)}, 3)
+    assert costs.without_backward() == Costs(
+        {"a": DeviceCosts({"n": NodeSeconds(1.0, 0.0)}, contention=1.5)}, 3
+    )
+
+
+def test_without_overlap_a_byte_costs_both_ends_more_than_any_link_takes_for_it() -> None:
+    costs = Costs({kind: DeviceCosts({}, instruction_s=1.0) for kind in "ab"}, 2).without_overlap()
+    assert all(each.copy_s_per_byte > 1e-3 for each in costs.devices.values())
+    assert all(each.instruction_s == 1.0 for each in costs.devices.values())
