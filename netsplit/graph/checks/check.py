@@ -164,8 +164,9 @@ class _CaptureCheck:
             raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
         except Exception as error:
             raise CaptureError(
-                f"{self.name} does not train on this batch in plain PyTorch{where_of(error)}: "
-                f"{line_of(error)}; check the model and the batch."
+                f"{self.name} does not train on this batch in plain PyTorch and in micro-batches of "
+                f"{self.batch.samples}{where_of(error)}: {line_of(error)}; check model, batch and the "
+                "number of micro-batches."
             ) from error
         self._write_back(buffers)
         return [t.detach() for t in outputs]

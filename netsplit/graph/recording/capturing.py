@@ -11,6 +11,7 @@ values too, the one around that. In the end that is the whole step, which then r
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from torch.nn.parameter import is_lazy
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
+from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.build import built
@@ -38,7 +40,7 @@ from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
 from netsplit.graph.words import line_of, quoted, where_of
 
-__all__ = ["graph_of_step"]
+__all__ = ["Step", "graph_of_step"]
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +49,15 @@ _TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
 """Lines that have been warned of: a model is captured once more for every shape, and for prediction."""
 
 
+class Step(nn.Module):
+    """``(*tensors of a batch) -> tensors``: what is recorded. `batch` is an example."""
+
+    batch: Batch
+
+
 @dataclass
 class _Job:
-    step: nn.Module
+    step: Step
     model: nn.Module
     loss: Any
     batch: tuple[Tensor, ...]
@@ -72,7 +80,7 @@ class _Job:
 
 
 def graph_of_step(
-    step: nn.Module,
+    step: Step,
     model: nn.Module,
     loss: Any,
     batch: tuple[Tensor, ...],
@@ -256,9 +264,21 @@ def _copied(module: nn.Module) -> nn.Module:
             return skeleton_of(module)
         except Exception as error:
             raise CaptureError(
-                f"a {type(module).__name__} would have to run whole on one device, and it cannot be copied "
-                f"there ({line_of(error)}): let what it holds be copied by copy.deepcopy."
+                f"a {type(module).__name__} would have to run whole on one device, and {_uncopied(module)} "
+                f"cannot be copied there ({line_of(error)}): let copy.deepcopy copy it, or keep it elsewhere."
             ) from error
+
+
+def _uncopied(module: nn.Module) -> str:
+    """The attribute that cannot be copied."""
+    for path, part in module.named_modules():
+        for key, value in vars(part).items():
+            try:
+                if not isinstance(value, nn.Module | dict):
+                    copy.deepcopy(value)
+            except Exception:
+                return f"its attribute '{'.'.join(filter(None, (path, key)))}'"
+    return "it"
 
 
 def _like(recorder: Recorder, kind: Kind) -> Tensor:
@@ -289,8 +309,9 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
         raise _refusal(job, first, f"it would have to stay whole on one device, but {error}") from error
     except Exception as error:
         raise CaptureError(
-            f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch"
-            f"{where_of(error)}: {line_of(error)}; check the model and the batch."
+            f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch and in "
+            f"micro-batches of {job.step.batch.samples}{where_of(error)}: {line_of(error)}; check the model, "
+            "the batch, and the number of micro-batches."
         ) from error
 
 

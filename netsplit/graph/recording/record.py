@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.autograd.graph import saved_tensors_hooks
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.ir import CALL
@@ -30,7 +31,7 @@ from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import encode
 from netsplit.graph.words import frame_of, line_of, user_frame
 
-__all__ = ["Recorder", "Unrecordable"]
+__all__ = ["Recorder", "Unrecordable", "Watched"]
 
 _ATEN = torch.ops.aten
 _CHECKS = frozenset({_ATEN._assert_tensor_metadata.default, _ATEN._assert_async.msg})
@@ -40,6 +41,10 @@ _VALUES = frozenset(
 _LITERAL = frozenset({_ATEN.lift_fresh.default, _ATEN.lift_fresh_copy.default, _ATEN.lift.default})
 _COMPARED = {_ATEN.lt.Scalar: (True, False), _ATEN.ge.Scalar: (False, True)}
 """Comparison of a draw from [0, 1) with a number -> the answer where it is at least 1, and at most 0."""
+
+
+class Watched(saved_tensors_hooks):
+    """Our own, around one operator; a model's are a reason to keep its module whole."""
 
 
 class Unrecordable(BaseException):
@@ -130,7 +135,7 @@ class Recorder(SchemaCheckMode):
             return tensor
 
         try:
-            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            with Watched(keep, lambda tensor: tensor):
                 result = func(*given, **named)
         except (Unrecordable, NetSplitError):
             raise

@@ -124,7 +124,7 @@ class StandIns:
             raise CaptureError(
                 f"{what}, used{self.where()}, requires a gradient and is no parameter of the model or the "
                 "loss, so that no optimiser would step it: register it as an nn.Parameter (or its module as "
-                "a submodule), or detach it."
+                "a submodule; a loss with parameters is given itself, not within a function), or detach it."
             )
         own = self._attributes.get(tensor._cdata)
         if own is not None and f"attribute {own}" not in self.fake:

@@ -22,11 +22,14 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor, nn
 from torch._functorch import eager_transforms
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from netsplit.errors import CaptureError
 from netsplit.graph.batches.tree import flatten
-from netsplit.graph.recording.reach import filled
-from netsplit.graph.recording.record import Recorder, Unrecordable
+from netsplit.graph.recording.reach import filled, within
+from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.whole import FunctionCall
 
@@ -67,9 +70,11 @@ def trapped(
         fakes = mock.patch.object(torch._subclasses, "FakeTensor", _Unseen)
         stack.enter_context(said_to_compile() if compiling else fakes)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for name in ("_grad_increment_nesting", "_jvp_increment_nesting"):
-            stack.enter_context(mock.patch.object(eager_transforms, name, _refused(recorder)))
+        stack.enter_context(_no_other_contexts(recorder))
+        for owner, name, what in _BEYOND:
+            stack.enter_context(mock.patch.object(owner, name, _refused(recorder, what)))
         stack.enter_context(_assignments(recorder, step))
+        stack.enter_context(_same_parts(step, paths))
         stack.enter_context(_Methods(recorder))
         yield
 
@@ -85,25 +90,77 @@ def said_to_compile() -> Iterator[None]:
 
 class _SeenByTorch(type):
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, FakeTensor) and _asked_by_torch()
+        return isinstance(instance, FakeTensor) and _asked_by(2, ("torch.",))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, FakeTensor) and _asked_by_torch()
+        return issubclass(subclass, FakeTensor) and _asked_by(2, ("torch.",))
 
 
 class _Unseen(metaclass=_SeenByTorch):
     """In place of `FakeTensor`: libraries that ask whether they are traced go the way they train."""
 
 
-def _asked_by_torch() -> bool:
-    return str(sys._getframe(2).f_globals.get("__name__")).partition(".")[0] == "torch"
+def _asked_by(depth: int, rooms: tuple[str, ...]) -> bool:
+    """Whether the code so many calls above is of one of these modules."""
+    return str(sys._getframe(depth).f_globals.get("__name__")).startswith(rooms)
 
 
-def _refused(recorder: Recorder) -> Callable[..., Any]:
-    def refuse(*_: Any) -> Any:
-        raise recorder.failure("it transforms functions (torch.func: grad, jacrev, jvp)")
+_TRANSFORMS = "it transforms functions (torch.func: grad, jacrev, jvp)"
+_BEYOND = (
+    (eager_transforms, "_grad_increment_nesting", _TRANSFORMS),
+    (eager_transforms, "_jvp_increment_nesting", _TRANSFORMS),
+)
+"""(module, name, what a model does with it) that no operator shows."""
+
+
+def _refused(recorder: Recorder, what: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise recorder.failure(what)
 
     return refuse
+
+
+@contextmanager
+def _no_other_contexts(recorder: Recorder) -> Iterator[None]:
+    """Refuse what a model puts around its operators that none of them shows."""
+    enter_hooks, enter_mode = saved_tensors_hooks.__enter__, TorchDispatchMode.__enter__
+
+    def hooks(self: saved_tensors_hooks) -> Any:
+        if not isinstance(self, Watched):
+            raise recorder.failure("it changes what is saved for the backward (saved_tensors_hooks)")
+        return enter_hooks(self)
+
+    def mode(self: TorchDispatchMode) -> Any:
+        if type(self).__module__.partition(".")[0] not in ("torch", "netsplit"):
+            raise recorder.failure(f"it changes what operators do ({type(self).__name__})")
+        return enter_mode(self)
+
+    with (
+        mock.patch.object(saved_tensors_hooks, "__enter__", hooks),
+        mock.patch.object(TorchDispatchMode, "__enter__", mode),
+    ):
+        yield
+
+
+@contextmanager
+def _same_parts(step: nn.Module, paths: Mapping[int, str]) -> Iterator[None]:
+    """Refuse a forward that gives a module's parameter or submodule's name to another one."""
+    before = [
+        (module, store, dict(store))
+        for module in step.modules()
+        for store in (module._parameters, module._modules)
+        if isinstance(store, dict)
+    ]
+    yield
+    for module, store, parts in before:
+        for key, old in parts.items():
+            if old is not None and store.get(key) is not old:
+                name = ".".join(filter(None, (paths.get(id(module), ""), key)))
+                kind = "submodule" if isinstance(old, nn.Module) else "parameter"
+                raise CaptureError(
+                    f"the forward gives '{name}' another {kind}, which a captured step cannot follow: tie or "
+                    "exchange them where the model is made."
+                )
 
 
 def _module_call(
@@ -137,6 +194,10 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             run, _, *given = args
             return _reentrant(recorder, f"checkpoint_{next(names)}", run, given)
         given, structure, _ = flatten((args, kwargs))
+        if any(
+            isinstance(value, nn.Module) for _, value in within(("", each) for each in structure.statics())
+        ):
+            raise recorder.failure(f"it gives {function.__name__} code with parameters of its own")
         tensors = [recorder.ours(tensor) for tensor in given]
         args, kwargs = structure.build(tensors)
         saved: list[Tensor] = []
@@ -146,7 +207,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             return tensor
 
         versions = [tensor._version for tensor in tensors]
-        with recorder.quiet(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with recorder.quiet(), Watched(keep, lambda tensor: tensor):
             try:
                 result = super(base, function).apply(*args, **kwargs)
             except Unrecordable:
@@ -231,6 +292,7 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
 
 
 _DATA = (Tensor.data.__get__, Tensor.data.__set__)  # type: ignore[attr-defined]
+_GRAD_FN = vars(torch._C.TensorBase)["grad_fn"].__get__
 _GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 _SWITCHED = (Tensor.requires_grad_, vars(torch._C.TensorBase)["requires_grad"].__set__)
 _TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
@@ -260,6 +322,8 @@ class _Methods(TorchFunctionMode):
             raise recorder.failure(
                 "it takes gradients within the step (torch.autograd.grad)", differentiates=True
             )
+        if func == _GRAD_FN and not _asked_by(2, ("torch.nn.", "torch.utils.", "torch._")):
+            raise recorder.failure("it reads a tensor's autograd graph (.grad_fn)")
         if func == _GRADIENT and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
         if func in _LENT:

@@ -11,13 +11,13 @@ place; `random` says that it may draw.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from netsplit.errors import CaptureError
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.stand_ins import named_tensors
 
@@ -107,32 +107,45 @@ class ModuleCall:
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         own, given = tensors[: len(self.names)], tensors[len(self.names) :]
         args, kwargs = self.structure.build(given)
-        with _holding(self.module, self.names, own):
-            result = self.module(*args, **kwargs)
+        self._hold(own)
+        result = self.module(*args, **kwargs)
+        self._take_assigned(own)
         held = {tensor.data_ptr() for tensor in tensors if tensor.numel()}
         # A view of what was given would tie this node's memory to others' without the graph's knowing.
         return tuple(t.clone() if t.data_ptr() in held else t for t in flatten(result)[0])
 
+    def _hold(self, tensors: Sequence[Tensor]) -> None:
+        """They stay until the next call: code of the module may run in its backward, too."""
+        for places, tensor in zip(self._places, tensors, strict=True):
+            for store, leaf in places:
+                store[leaf] = tensor
 
-@contextmanager
-def _holding(
-    module: nn.Module, names: Sequence[tuple[str, ...]], tensors: Sequence[Tensor]
-) -> Iterator[None]:
-    """The module with these tensors; what it assigns to a buffer is written into the buffer."""
-    places = [[_place(module, name) for name in each] for each in names]
-    for each, tensor in zip(places, tensors, strict=True):
-        for store, leaf in each:
-            store[leaf] = tensor
-    try:
-        yield
-        for each, tensor in zip(places, tensors, strict=True):
-            for store, leaf in each:
-                if store.get(leaf) is not None and store[leaf] is not tensor:
-                    tensor.data.copy_(store[leaf].detach())
-    finally:
-        for each, tensor in zip(places, tensors, strict=True):
-            for store, leaf in each:
-                store[leaf] = torch.empty_like(tensor, device="meta")
+    def _take_assigned(self, tensors: Sequence[Tensor]) -> None:
+        """What the module has assigned to a buffer is written into the buffer."""
+        for places, tensor in zip(self._places, tensors, strict=True):
+            for store, leaf in places:
+                now = store.get(leaf)
+                if now is None or now is tensor:
+                    continue
+                if isinstance(tensor, nn.Parameter):
+                    raise CaptureError(
+                        f"the forward of {self.__name__} gives '{leaf}' another parameter: tie or exchange "
+                        "them where the model is made."
+                    )
+                tensor.data.copy_(now.detach())
+                store[leaf] = tensor
+
+    @property
+    def _places(self) -> list[list[tuple[dict[str, Any], str]]]:
+        return [[_place(self.module, name) for name in each] for each in self.names]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no values, as at first."""
+        for places in self._places:
+            for store, leaf in places:
+                if store[leaf] is not None and not store[leaf].is_meta:
+                    store[leaf] = _empty(store[leaf])
+        return vars(self)
 
 
 def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
@@ -149,8 +162,10 @@ def skeleton_of(module: nn.Module) -> nn.Module:
     """
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        empty = torch.empty_like(tensor, device="meta")
-        memo[id(tensor)] = (
-            nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
-        )
+        memo[id(tensor)] = _empty(tensor)
     return copy.deepcopy(module, memo)
+
+
+def _empty(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta")
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty

@@ -1,0 +1,28 @@
+"""A module that has to stay whole, and holds a lock."""
+
+import threading
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+        self.lock = threading.Lock()
+
+    def forward(self, x):
+        with self.lock:
+            return self.layer(x * (2 if x.sum().item() > 0 else 1))
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "attribute 'lock' cannot"

@@ -1,0 +1,25 @@
+"""Layers that the forward exchanges."""
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        self.a, self.b = self.b, self.a
+        return self.head(self.b(self.a(x).tanh()))
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "gives 'a' another submodule"
