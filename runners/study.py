@@ -57,13 +57,13 @@ def job(cfg: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     ask = question(cfg[STUDY], folder / "workers")
 
-    from netsplit.studies import record, terminal_table, write
+    from netsplit.studies import record, write
 
     tracker.open()  # what is wrong with it shows before the work, not after
     result = ask()
     files = write(result, folder)
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    console.print(terminal_table(result))
+    console.print(result.table.terminal())
     names = ", ".join(path.name for path in files if path.suffix in (".md", ".csv", ".png"))
     console.print(f"Written to {folder}: {names}.", highlight=False, soft_wrap=True)
     record(result, tracker, _name(), config, files)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from netsplit.files import write_text
+from netsplit.tables import Column, Table, csv_text
 from netsplit.tracking.pictures.drawing import colours_of, new_figure, save, tint
 from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
 from netsplit.tracking.tags import PUBLISHED
 
 if TYPE_CHECKING:
+    import rich.table
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
-    from rich.table import Table
 
     from netsplit.experiment.records import Comparison
 
@@ -53,11 +52,11 @@ class CaseCell(NamedTuple):
 class Cases:
     """All comparisons, by case."""
 
-    found: Mapping[str, Comparison]
+    comparisons: Mapping[str, Comparison]
     published: Published = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[CaseCell]:
-        for case, comparison in self.found.items():
+        for case, comparison in self.comparisons.items():
             reached = [row for row in comparison.rows if row.throughput is not None]
             most = max((row.throughput or 0.0 for row in reached if not row.overfull), default=None)
             for row in comparison.rows:
@@ -73,58 +72,43 @@ class Cases:
         """Case -> the method's cell."""
         return {cell.case: cell for cell in self if cell.row.method == method}
 
-    def table(self, title: str = "") -> Table:
+    def table(self, title: str = "") -> rich.table.Table:
         """Methods by cases, for the terminal."""
-        from rich import box
-        from rich.table import Table
-
-        legend = self._legend() or None
-        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, caption=legend)
-        table.add_column("samples/s")
-        for case in self.found:
-            table.add_column(case, justify="right")
-        for method in self.methods:
-            cells = self.of(method)
-            texts = [_text(cells.get(case)) for case in self.found]
-            table.add_row(method, *(_kept_together(text) for text in texts))
-        return table
+        return self._table(title).terminal()
 
     def markdown(self) -> str:
         """The same as a GitHub table."""
-        lines = [["samples/s", *self.found], ["---", *("---:" for _ in self.found)]]
-        for method in self.methods:
-            cells = self.of(method)
-            lines.append([f"`{method}`", *(_text(cells.get(case)) for case in self.found)])
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        legend = self._legend()
-        return f"{table}\n\n{legend}\n" if legend else f"{table}\n"
+        table = self._table(quote="`")
+        return "\n\n".join([table.markdown(), *table.notes]) + "\n"
 
     def csv(self) -> str:
         """One line for each method in each case."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(_HEADINGS)
-        for cell in self:
-            row = cell.row
-            writer.writerow(
-                [
-                    cell.case, row.method, row.status, row.solve_s, row.predicted_s, row.measured_s,
-                    row.throughput, cell.published, cell.difference, ", ".join(row.overfull),
-                ]
-            )  # fmt: skip
-        return out.getvalue()
+        rows = [
+            [
+                cell.case, cell.row.method, cell.row.status, cell.row.solve_s, cell.row.predicted_s,
+                cell.row.measured_s, cell.row.throughput, cell.published, cell.difference,
+                ", ".join(cell.row.overfull),
+            ]
+            for cell in self
+        ]  # fmt: skip
+        return csv_text(_HEADINGS, rows)
 
     def write(self, folder: Path) -> None:
         """`cases.md` and `cases.csv`."""
         write_text(folder / "cases.md", self.markdown())
         write_text(folder / "cases.csv", self.csv())
 
-    def _legend(self) -> str:
-        parts = ["* the most of a case"] if any(cell.best for cell in self) else []
-        parts += [f"{OVER} {LEGEND[OVER]}"] if any(cell.row.overfull for cell in self) else []
+    def _table(self, title: str = "", quote: str = "") -> Table:
+        rows = [
+            [f"{quote}{method}{quote}", *(_text(self.of(method).get(case)) for case in self.comparisons)]
+            for method in self.methods
+        ]
+        legend = ["* the most of a case"] if any(cell.best for cell in self) else []
+        legend += [f"{OVER} {LEGEND[OVER]}"] if any(cell.row.overfull for cell in self) else []
         known = any(cell.published is not None and cell.difference is not None for cell in self)
-        parts += ["in brackets what was published, and the difference"] if known else []
-        return "; ".join(parts)
+        legend += ["in brackets what was published, and the difference"] if known else []
+        notes = ["; ".join(legend)] if legend else []
+        return Table([Column("samples/s", text=True), *map(Column, self.comparisons)], rows, title, notes)
 
 
 def published_tags(figures: Mapping[str, float]) -> dict[str, str]:
@@ -137,7 +121,7 @@ def cases_figure(cases: Cases, path: str | Path) -> Figure:
 
     A bar is pale, and its figure marked, where the method does not fit its devices.
     """
-    methods, names = cases.methods, list(cases.found)
+    methods, names = cases.methods, list(cases.comparisons)
     colours = colours_of(methods)
     figure = new_figure(max(7.0, 1.6 * len(names) + 0.25 * len(names) * len(methods)), 5)
     axes = figure.subplots()
@@ -170,14 +154,14 @@ def _entries(cases: Cases) -> list[Artist]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    found: list[Artist] = [
+    entries: list[Artist] = [
         Patch(color=colour, label=method) for method, colour in colours_of(cases.methods).items()
     ]
     if any(cell.published is not None for cell in cases):
-        found.append(Line2D([], [], color="black", lw=1.6, label="published"))
+        entries.append(Line2D([], [], color="black", lw=1.6, label="published"))
     if any(cell.row.overfull for cell in cases):
-        found.append(Patch(color=tint("#777777"), label=f"{OVER} {LEGEND[OVER]}"))
-    return found
+        entries.append(Patch(color=tint("#777777"), label=f"{OVER} {LEGEND[OVER]}"))
+    return entries
 
 
 def _text(cell: CaseCell | None) -> str:
@@ -188,11 +172,6 @@ def _text(cell: CaseCell | None) -> str:
     over, best = OVER if cell.row.overfull else "", "*" if cell.best else ""
     text = f"{over}{cell.row.throughput:.2f}{best}"
     if cell.published is not None and cell.difference is not None:
-        text += f" ({cell.published:.2f}, {100 * cell.difference:+.0f} %)"
+        kept = f"({cell.published:.2f}, {100 * cell.difference:+.0f} %)".replace(" ", "\N{NO-BREAK SPACE}")
+        text += f" {kept}"  # a line of the terminal may end before the brackets, not within them
     return text
-
-
-def _kept_together(text: str) -> str:
-    """A line may end before the brackets, not within them."""
-    start, bracket, rest = text.partition(" (")
-    return start + bracket + rest.replace(" ", "\N{NO-BREAK SPACE}")

@@ -59,18 +59,15 @@ def _reached(graph: Graph, facts: Facts) -> set[str]:
     Not those that carry one since the model's code said ``requires_grad_()`` on a tensor of the batch, or of
     a frozen part: workers have no use for it.
     """
-    carrying: dict[int, list[str]] = {}
-    for k in graph.variables:
-        if _carries(facts.tensors[k]):
-            carrying.setdefault(storage_id(facts.tensors[k]), []).append(k)
-    reached: set[str] = set()
+    memory: set[int] = set()  # that gradients go through, whichever of its views they take
     for node in graph:
         trained = any(graph.initializers[k].requires_grad for k in node.initializers)
-        if trained or not reached.isdisjoint(node.inputs):
+        if trained or any(storage_id(facts.tensors[k]) in memory for k in node.inputs):
             written = [k for tag, k in facts.writes.get(node.name, ()) if tag == "var"]
-            for k in (*filter(None, node.outputs), *written):
-                reached.update(carrying.pop(storage_id(facts.tensors[k]), ()))
-    return reached
+            memory |= {storage_id(facts.tensors[k]) for k in (*filter(None, node.outputs), *written)}
+    return {
+        k for k in graph.variables if storage_id(facts.tensors[k]) in memory and _carries(facts.tensors[k])
+    }
 
 
 def _carries(tensor: torch.Tensor) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["frame_of", "is_users", "line_of", "quoted", "user_frame", "where_of"]
+__all__ = ["SWITCH", "frame_of", "is_users", "line_of", "quoted", "user_frame", "where_of"]
+
+SWITCH = "check=false trains the captured graph all the same"
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)

@@ -3,8 +3,7 @@
     report = read_report("sqlite:///outputs/mlflow.db", runs=3, title="Three sweeps")
     write_report(report, "outputs/report.html")    # and outputs/report.md
 
-choose ──► read ──► Report ──► page (sections, tables, charts) ──► .html
-                           └─► text ────────────────────────────► .md
+data: choose ──► read ──► Report ──► tables, pictures ──► templates ──► .html, .md
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from pathlib import Path
 
 from netsplit.errors import ConfigError
 from netsplit.files import check_replaceable, write_text
-from netsplit.report.page import html_page
-from netsplit.report.records.groups import grouped
-from netsplit.report.records.read import read_report
-from netsplit.report.records.results import (
+from netsplit.report.data.groups import grouped
+from netsplit.report.data.read import read_report
+from netsplit.report.data.results import (
     ComparisonResult,
     EpochFigures,
     Group,
@@ -25,7 +23,7 @@ from netsplit.report.records.results import (
     Report,
     StudyRecord,
 )
-from netsplit.report.text import markdown_page
+from netsplit.report.render import html_page, markdown_page
 
 __all__ = [
     "ComparisonResult", "EpochFigures", "Group", "MethodResult", "PictureFile", "Report", "StudyRecord",

@@ -2,139 +2,171 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from netsplit.report.markup import Child, Element, breakable, clean, element, link_to
-from netsplit.report.records.results import ComparisonResult, MethodResult, StudyRecord
+from netsplit.report.data.results import ComparisonResult, Group, MethodResult, StudyRecord
+from netsplit.report.text import link_to
 from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
+from netsplit.tables import Column, Table
 
 __all__ = [
-    "Column", "cross_table", "epoch_table", "memory_table", "result_table", "run_table", "solver_table",
-    "study_table", "table",
+    "LinkCell", "OutcomeCell", "ThroughputCell", "cross_table", "epoch_table", "filled", "memory_table",
+    "pair_table", "published_table", "result_table", "run_table", "solver_table", "study_table",
 ]  # fmt: skip
 
 _MIB = 2.0**-20
 
-Won = Callable[[ComparisonResult, MethodResult], bool]
+
+@dataclass(frozen=True)
+class LinkCell:
+    """A text with an address, where there is one."""
+
+    text: str
+    href: str | None
+    code: bool = False
 
 
 @dataclass(frozen=True)
-class Column:
-    """A heading with a cell for each row; numbers stand to the right."""
+class OutcomeCell:
+    """How a run ended, where it did not end well."""
 
-    heading: str
-    cells: Sequence[Child]
-    number: bool = True
+    text: str
+
+
+@dataclass(frozen=True)
+class ThroughputCell:
+    """What a method reached, beside what others published."""
+
+    method: MethodResult
+    text: str  # the figure, or how the method failed
+    best: bool
 
     @property
-    def empty(self) -> bool:
-        return all(cell in (None, "", NONE) for cell in self.cells)
+    def published(self) -> str:
+        return "" if self.method.published is None else as_given([self.method.published])[0]
+
+    @property
+    def difference(self) -> str:
+        """From the published, in per cent."""
+        return fixed(_hundred(self.method.difference), 0, sign=True)
+
+    @property
+    def markdown(self) -> str:
+        if self.method.row.failed:
+            return f"{self.text} ({self.published})" if self.published else self.text
+        text = f"{self.text} predicted" if self.method.only_predicted else self.text
+        text = f"**{text}**" if self.best else text
+        text = f"{OVER} {text}" if self.method.too_large else text
+        return f"{text} ({self.published}, {self.difference} %)" if self.published else text
 
 
-def table(caption: str, columns: Sequence[Column], best: Container[int] = ()) -> Element | None:
-    """A table in a box of its own that scrolls; columns without any figure are left out.
-
-    None where nothing but the first column is left.
-
-    Args:
-        best: the rows to be marked.
-    """
-    shown = [columns[0], *(each for each in columns[1:] if not each.empty)]
-    if len(shown) == 1:
-        return None
-    head = [element("th", each.heading, scope="col", class_=_style(each)) for each in shown]
-    rows = []
-    for index in range(len(columns[0].cells)):
-        first, *others = (each.cells[index] for each in shown)
-        name = breakable(first) if isinstance(first, str) else [first]
-        cells = [element("th", *name, class_=_style(shown[0]), scope="row")]
-        cells += [
-            element("td", cell, class_=_style(each)) for cell, each in zip(others, shown[1:], strict=True)
-        ]
-        rows.append(element("tr", *cells, class_="best" if index in best else None))
-    found = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
-    box = element("div", found, class_="scroll", tabindex="0", role="region", aria_label=clean(caption))
-    return element("div", element("p", caption, class_="caption"), box)
+Cells = Sequence[str | LinkCell | OutcomeCell | ThroughputCell | None]
 
 
 def cross_table(
-    found: Sequence[ComparisonResult],
-    names: Sequence[Child],
+    comparisons: Sequence[ComparisonResult],
     heading: str,
-    won: Won = ComparisonResult.won_by,
-    among: str = "its row",
-) -> Element | None:
-    """Samples per second: a row for each comparison, a column for each method; below, what others published.
+    names: Iterable[str],
+    places: Mapping[str, str] | None = None,
+    group: Group | None = None,
+) -> Table:
+    """Samples per second: a row for each comparison, a column for each method.
+
+    The title says what marks mean on a page, the notes what they mean in Markdown.
 
     Args:
-        names: of the rows.
         heading: what the rows are.
-        won: whether a comparison's method is the fastest.
-        among: of what it is the fastest.
+        names: of the rows.
+        places: run id -> the comparison's name as a link's target.
+        group: which says who is the fastest; else that is so of each row.
     """
-    results = [method for each in found for method in each.methods]
+    won = ComparisonResult.won_by if group is None else group.won_by
+    among = "all" if group is not None and group.is_sweep else "its row"
+    results = [method for each in comparisons for method in each.methods]
     digits = decimals(method.throughput for method in results)
-    columns = [Column(heading, names, number=False)]
-    for name in dict.fromkeys(method.name for method in results):
-        cells = [_throughput_cell(each, name, digits, won) for each in found]
-        columns.append(Column(name, cells))
-    contested = any(won(each, method) for each in found for method in each.methods)
-    note = f"; ★ the fastest of {among}" if contested else ""
-    if any(method.too_large and not method.row.failed for method in results):
-        note += f"; {OVER} beyond a device's capacity"
-    if any(method.only_predicted for method in results):
-        note += "; italics: predicted"
-    if any(each.published for each in found):
-        note += "; below: published (difference)"
-    return table(f"Throughput, samples/s{note}", columns)
+    columns = {method.name: Column(method.name) for method in results}
+    rows: list[Cells] = []
+    for name, each in zip(names, comparisons, strict=True):
+        cells: dict[str, str | ThroughputCell] = dict.fromkeys(columns, NONE)
+        for method in each.methods:
+            text = method.outcome if method.row.failed else fixed(method.throughput, digits)
+            cells[method.name] = ThroughputCell(method, text, won(each, method))
+        first = LinkCell(name, f"#{places[each.place.run_id]}") if places is not None else name
+        rows.append([first, *cells.values()])
+    contested = any(won(each, method) for each in comparisons for method in each.methods)
+    large = any(method.too_large and not method.row.failed for method in results)
+    known = any(each.published for each in comparisons)
+    kinds = {
+        f"★ the fastest of {among}": contested,
+        f"{OVER} beyond a device's capacity": large,
+        "italics: predicted": any(method.only_predicted for method in results),
+        "below: published (difference)": known,
+    }
+    title = "; ".join(["Throughput, samples/s", *(text for text, is_there in kinds.items() if is_there)])
+    notes = [f"{OVER} beyond a device's capacity."] if large else []
+    notes += ["In brackets: published, and how far ours is from it."] if known else []
+    return Table([Column(heading, text=True), *columns.values()], rows, title, notes)
 
 
-def result_table(found: ComparisonResult) -> Element | None:
+def published_table(comparison: ComparisonResult) -> Table:
+    """What others published, and how far ours are from it."""
+    methods = comparison.published
+    ours = column(method.throughput for method in methods)
+    theirs = as_given(method.published for method in methods)
+    rows = [
+        (method.name, *texts, f"{_percent(method.difference)} %")
+        for method, *texts in zip(methods, ours, theirs, strict=True)
+    ]
+    return Table([Column("Method", text=True), *map(Column, ("Samples/s", "Published", "Difference"))], rows)
+
+
+def result_table(comparison: ComparisonResult) -> Table | None:
     """None where every method failed: the reasons say it."""
-    if len(found.failed) == len(found.methods):
+    if len(comparison.failed) == len(comparison.methods):
         return None
-    methods, rows = found.methods, [method.row for method in found.methods]
-    top = found.best.throughput if found.best and found.contested else None
+    methods, rows = comparison.methods, [method.row for method in comparison.methods]
+    top = comparison.best.throughput if comparison.best and comparison.contested else None
     kind = ["predicted" if method.only_predicted else "" for method in methods]
     mixed = len(set(kind)) > 1
     columns = [
-        _names(methods),
-        Column("Samples/s", column([method.throughput for method in methods])),
-        Column("Published", as_given([method.published for method in methods])),
-        Column("Difference, %", [fixed(_hundred(method.difference), 1, sign=True) for method in methods]),
-        Column("Of the best, %", [_share(method.throughput, top) for method in methods]),
-        Column("Predicted, ms", column([row.predicted_s for row in rows], 1e3)),
-        Column("Measured, ms", column([row.measured_s for row in rows], 1e3)),
-        Column("Error, %", [fixed(_hundred(row.prediction_error), 1, sign=True) for row in rows]),
-        Column("Accuracy, %", [fixed(_hundred(row.accuracy), 1) for row in rows]),
-        Column("Loss", [fixed(row.loss, 4) for row in rows]),
-        Column("Throughput is", kind if mixed else [None] * len(kind), number=False),
-        Column("State", [_state(method) for method in methods], number=False),
+        _words("Method", [method.name for method in methods]),
+        _figures("Samples/s", column([method.throughput for method in methods])),
+        _figures("Published", as_given([method.published for method in methods])),
+        _figures("Difference, %", [_percent(method.difference) for method in methods]),
+        _figures("Of the best, %", [_share(method.throughput, top) for method in methods]),
+        _figures("Predicted, ms", column([row.predicted_s for row in rows], 1e3)),
+        _figures("Measured, ms", column([row.measured_s for row in rows], 1e3)),
+        _figures("Error, %", [_percent(row.prediction_error) for row in rows]),
+        _figures("Accuracy, %", [fixed(_hundred(row.accuracy), 1) for row in rows]),
+        _figures("Loss", [fixed(row.loss, 4) for row in rows]),
+        _words("Throughput is", kind if mixed else [None] * len(kind)),
+        _words("State", [_state(method) for method in methods]),
     ]
-    return table("Results", columns, [at for at, method in enumerate(methods) if found.won_by(method)])
+    return _table("Results", columns, [at for at, method in enumerate(methods) if comparison.won_by(method)])
 
 
-def solver_table(found: ComparisonResult) -> Element | None:
-    methods = [method for method in found.methods if not method.row.failed or method.row.solve_s is not None]
+def solver_table(comparison: ComparisonResult) -> Table | None:
+    methods = [each for each in comparison.methods if not each.row.failed or each.row.solve_s is not None]
     rows = [method.row for method in methods]
     times = column([*(row.objective_s for row in rows), *(method.bound_s for method in methods)], 1e3)
     columns = [
-        _names(methods),
-        Column("Answer", ["" if row.failed else row.status for row in rows], number=False),
-        Column("Objective, ms", times[: len(rows)]),
-        Column("Bound, ms", times[len(rows) :]),
-        Column("Gap, %", [fixed(_hundred(row.gap), 2) for row in rows]),
-        Column("Seconds", column([row.solve_s for row in rows], least=2)),
-        Column("Solver", [method.engine for method in methods], number=False),
+        _words("Method", [method.name for method in methods]),
+        _words("Answer", ["" if row.failed else row.status for row in rows]),
+        _figures("Objective, ms", times[: len(rows)]),
+        _figures("Bound, ms", times[len(rows) :]),
+        _figures("Gap, %", [fixed(_hundred(row.gap), 2) for row in rows]),
+        _figures("Seconds", column([row.solve_s for row in rows], least=2)),
+        _words("Solver", [method.engine for method in methods]),
     ]
-    return table("Decisions", columns)
+    return _table("Decisions", columns)
 
 
-def memory_table(found: ComparisonResult) -> Element | None:
+def memory_table(comparison: ComparisonResult) -> Table | None:
     """A row for each method and device."""
-    pairs = [(method, device) for method in found.methods if not method.row.failed for device in method.peaks]
+    decided = [method for method in comparison.methods if not method.row.failed]
+    pairs = [(method, device) for method in decided for device in method.peaks]
     if not pairs:
         return None
     predicted = [method.row.predicted_peak.get(device) for method, device in pairs]
@@ -146,113 +178,108 @@ def memory_table(found: ComparisonResult) -> Element | None:
         for (method, device), limit in zip(pairs, capacity, strict=True)
     ]
     columns = [
-        Column("Method", [method.name for method, _ in pairs], number=False),
-        Column("Device", [device for _, device in pairs], number=False),
-        Column("Operators", [NONE if count is None else f"{count:,}" for count in nodes]),
-        Column("Predicted, MiB", column(predicted, _MIB)),
-        Column("Measured, MiB", column(measured, _MIB)),
-        Column("Capacity, MiB", column(capacity, _MIB)),
-        Column("Full, %", full),
+        _words("Method", [method.name for method, _ in pairs]),
+        _words("Device", [device for _, device in pairs]),
+        _figures("Operators", [NONE if count is None else f"{count:,}" for count in nodes]),
+        _figures("Predicted, MiB", column(predicted, _MIB)),
+        _figures("Measured, MiB", column(measured, _MIB)),
+        _figures("Capacity, MiB", column(capacity, _MIB)),
+        _figures("Full, %", full),
     ]
-    return table("Peak memory of each device", columns)
+    return _table("Peak memory of each device", columns)
 
 
-def epoch_table(found: ComparisonResult) -> Element | None:
+def epoch_table(comparison: ComparisonResult) -> Table | None:
     """A row for each method and epoch."""
     rows = [
         (method.name, epoch, elapsed)
-        for method in found.methods
+        for method in comparison.methods
         for epoch, elapsed in zip(method.epochs, method.elapsed_s, strict=True)
     ]
     if not rows:
         return None
     columns = [
-        Column("Method", [name for name, _, _ in rows], number=False),
-        Column("Epoch", [str(epoch.index + 1) for _, epoch, _ in rows]),
-        Column("Loss", [fixed(epoch.train_loss, 4) for _, epoch, _ in rows]),
-        Column("Accuracy, %", [fixed(_hundred(epoch.accuracy), 1) for _, epoch, _ in rows]),
-        Column("Seconds", column([epoch.seconds for _, epoch, _ in rows])),
-        Column("Seconds in all", column([elapsed for _, _, elapsed in rows])),
+        _words("Method", [name for name, _, _ in rows]),
+        _figures("Epoch", [str(epoch.index + 1) for _, epoch, _ in rows]),
+        _figures("Loss", [fixed(epoch.train_loss, 4) for _, epoch, _ in rows]),
+        _figures("Accuracy, %", [fixed(_hundred(epoch.accuracy), 1) for _, epoch, _ in rows]),
+        _figures("Seconds", column([epoch.seconds for _, epoch, _ in rows])),
+        _figures("Seconds in all", column([elapsed for _, _, elapsed in rows])),
     ]
-    return table("Epochs", columns)
+    return _table("Epochs", columns)
 
 
-def study_table(study: StudyRecord) -> Element | None:
+def study_table(study: StudyRecord) -> Table | None:
     """The table as it was shown when the study ended."""
-    cells = list(zip(*study.rows, strict=True)) or [()] * len(study.headings)
-    columns = [Column(*each) for each in zip(study.headings, cells, study.numeric, strict=True)]
-    return table("Results", columns) if columns else None
-
-
-def run_table(found: ComparisonResult, folder: Path) -> Element | None:
-    """The MLflow runs with links to their files, relative to `folder`."""
-    places = [found.place, *(method.place for method in found.methods)]
-    begun = [found.started, *(method.started for method in found.methods)]
-    seconds = [found.seconds, *(method.seconds for method in found.methods)]
     columns = [
-        Column("Run", ["the comparison", *(method.name for method in found.methods)], number=False),
-        Column("Id in MLflow", [_linked(place.run_id, place.page, "code") for place in places], number=False),
-        Column("State", [found.state.lower(), *map(_state, found.methods)], number=False),
-        Column("Begun", list(map(moment, begun)), number=False),
-        Column("Took", list(map(took, seconds))),
-        Column(
-            "Trace", [_link("trace.json", link_to(place.trace, folder)) for place in places], number=False
-        ),
-        Column("Files", [_link("folder", link_to(place.folder, folder)) for place in places], number=False),
+        Column(name, text=not figures) for name, figures in zip(study.headings, study.numeric, strict=True)
     ]
-    return table("Runs", columns)
+    return Table(columns, study.rows, "Results") if columns else None
 
 
-def _names(methods: Sequence[MethodResult]) -> Column:
-    return Column("Method", [method.name for method in methods], number=False)
+def run_table(comparison: ComparisonResult, folder: Path) -> Table | None:
+    """The MLflow runs with links to their files, relative to `folder`."""
+    places = [comparison.place, *(method.place for method in comparison.methods)]
+    begun = [comparison.started, *(method.started for method in comparison.methods)]
+    seconds = [comparison.seconds, *(method.seconds for method in comparison.methods)]
+    columns = [
+        _words("Run", ["the comparison", *(method.name for method in comparison.methods)]),
+        _words("Id in MLflow", [LinkCell(place.run_id, place.page, code=True) for place in places]),
+        _words("State", [comparison.state.lower(), *map(_state, comparison.methods)]),
+        _words("Begun", list(map(moment, begun))),
+        _figures("Took", list(map(took, seconds))),
+        _words("Trace", [_link("trace.json", link_to(place.trace, folder)) for place in places]),
+        _words("Files", [_link("folder", link_to(place.folder, folder)) for place in places]),
+    ]
+    return _table("Runs", columns)
 
 
-def _throughput_cell(found: ComparisonResult, name: str, digits: int, won: Won) -> Child:
-    method = next((each for each in found.methods if each.name == name), None)
-    if method is None:
-        return NONE
-    below = None
-    if method.published is not None:
-        (known,) = as_given([method.published])
-        if method.difference is not None:
-            known += f" ({fixed(100 * method.difference, 0, sign=True)} %)"
-        below = element("span", known, class_="below")
-    return element(
-        "span", _reached(method, digits, won(found, method)), None if below is None else " ", below
-    )
+def pair_table(title: str, key: str, value: str, pairs: Sequence[tuple[str, str]]) -> Table | None:
+    """Words and their values below two headings."""
+    return filled(Table([Column(key, text=True), Column(value, text=True)], pairs, title))
 
 
-def _reached(method: MethodResult, digits: int, won: bool) -> Child:
-    if method.row.failed:
-        return element("span", method.outcome, class_="bad", title=method.row.error)
-    text = fixed(method.throughput, digits)
-    shown: Child = element("i", text) if method.only_predicted else text
-    if method.too_large:
-        return element("span", f"{OVER} ", shown, class_="bad", title=method.outcome)
-    return element("b", "★ ", shown) if won else shown
+def _words(heading: str, cells: Cells) -> tuple[Column, Cells]:
+    return Column(heading, text=True), cells
+
+
+def _figures(heading: str, cells: Cells) -> tuple[Column, Cells]:
+    return Column(heading), cells
+
+
+def _table(title: str, columns: Sequence[tuple[Column, Cells]], best: Sequence[int] = ()) -> Table | None:
+    """A table made of columns with their cells, as `filled`."""
+    headings, cells = zip(*columns, strict=True)
+    return filled(Table(headings, list(zip(*cells, strict=True)), title, marked=dict.fromkeys(best, "best")))
+
+
+def filled(table: Table) -> Table | None:
+    """Without columns of which all cells are empty; None where nothing but the first is left."""
+    others = range(1, len(table.columns))
+    shown = [0, *(at for at in others if any(row[at] not in (None, "", NONE) for row in table.rows))]
+    if len(shown) < 2:
+        return None
+    rows = [[row[at] for at in shown] for row in table.rows]
+    return replace(table, columns=[table.columns[at] for at in shown], rows=rows)
 
 
 def _share(value: float | None, top: float | None) -> str:
     return NONE if value is None or not top else fixed(100 * value / top, 0)
 
 
-def _state(method: MethodResult) -> Child:
+def _state(method: MethodResult) -> str | OutcomeCell:
     bad = method.row.failed or method.too_large
     text = f"{method.outcome}, measured by an earlier run" if method.row.earlier else method.outcome
-    return element("span", text, class_="bad") if bad else text
+    return OutcomeCell(text) if bad else text
 
 
-def _linked(text: str, address: str | None, tag: str) -> Child:
-    return element(tag, _link(text, address) or text)
+def _link(text: str, address: str | None) -> LinkCell | None:
+    return None if address is None else LinkCell(text, address)
 
 
-def _link(text: str, address: str | None) -> Element | None:
-    return None if address is None else element("a", text, href=address)
+def _percent(fraction: float | None) -> str:
+    return fixed(_hundred(fraction), 1, sign=True)
 
 
 def _hundred(fraction: float | None) -> float | None:
     return None if fraction is None else 100 * fraction
-
-
-def _style(each: Column) -> str | None:
-    return "number" if each.number else None

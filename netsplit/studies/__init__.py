@@ -13,8 +13,9 @@ from netsplit.studies.edges import edge_bytes
 from netsplit.studies.links import LinkCase, link_lines
 from netsplit.studies.memory import memory_needs
 from netsplit.studies.operators import OperatorCase, operator_seconds
-from netsplit.studies.render import markdown, record, terminal_table, write
-from netsplit.studies.result import Column, Picture, StudyResult
+from netsplit.studies.render import markdown, record, write
+from netsplit.studies.result import Picture, StudyResult
+from netsplit.tables import Column
 
 __all__ = [
     "ByName",
@@ -31,7 +32,6 @@ __all__ = [
     "memory_needs",
     "operator_seconds",
     "record",
-    "terminal_table",
     "time_breakdown",
     "write",
 ]

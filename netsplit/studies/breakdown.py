@@ -26,8 +26,9 @@ from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies.cases import WORKERS, ByName, ModelCase, check_references
-from netsplit.studies.result import Cell, Column, Picture, StudyResult
+from netsplit.studies.result import Picture, StudyResult
 from netsplit.studies.shares import PARTS, shares
+from netsplit.tables import Cell, Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

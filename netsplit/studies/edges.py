@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.studies.cases import ByName, ModelCase, check_references
-from netsplit.studies.result import Cell, Column, Picture, StudyResult
+from netsplit.studies.result import Picture, StudyResult
+from netsplit.tables import Cell, Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

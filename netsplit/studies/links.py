@@ -14,7 +14,8 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import ConfigError
 from netsplit.experiment.session import Session
 from netsplit.studies.cases import WORKERS, ByName
-from netsplit.studies.result import Cell, Column, Picture, StudyResult
+from netsplit.studies.result import Picture, StudyResult
+from netsplit.tables import Cell, Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

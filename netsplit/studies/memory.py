@@ -15,7 +15,8 @@ from netsplit.program.schedules import SingleBatch
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.exported import exported_size
-from netsplit.studies.result import Cell, Column, Picture, StudyResult
+from netsplit.studies.result import Picture, StudyResult
+from netsplit.tables import Cell, Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

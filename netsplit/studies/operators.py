@@ -21,7 +21,8 @@ from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.compute import profile_compute
 from netsplit.profile.predict import predicted_seconds
 from netsplit.studies.cases import ByName, ModelCase, check_references
-from netsplit.studies.result import Cell, Column, Picture, StudyResult
+from netsplit.studies.result import Picture, StudyResult
+from netsplit.tables import Cell, Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

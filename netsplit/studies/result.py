@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
+
+from netsplit.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Cell", "Column", "Picture", "StudyResult"]
-
-Cell: TypeAlias = str | int | float | None
-
-_NONE = "-"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table. `form` is Python's format specification of its numbers, such as ``",.1f"``."""
-
-    name: str
-    form: str = ""
-    scale: float = 1.0  # from seconds, bytes and fractions to the unit that `name` says
-    text: bool = False  # words, which begin at the left
-
-    def scaled(self, cell: Cell) -> Cell:
-        """A cell in the column's unit; None where there is nothing to tell."""
-        if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
-            return None
-        return cell if isinstance(cell, str) or self.scale == 1.0 else cell * self.scale
-
-    def shown(self, cell: Cell) -> str:
-        """A cell as people read it."""
-        value = self.scaled(cell)
-        if value is None:
-            return _NONE
-        return value if isinstance(value, str) else format(value, self.form)
+__all__ = ["Picture", "StudyResult"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +44,10 @@ class StudyResult:
     def __post_init__(self) -> None:
         for row in self.rows:
             assert len(row) == len(self.columns), f"{row} does not fit the columns of '{self.title}'"
+
+    @property
+    def table(self) -> Table:
+        return Table(self.columns, self.rows, self.title, self.notes)
 
     def column(self, name: str) -> list[Cell]:
         """All cells of a column, from the top."""

@@ -7,14 +7,15 @@ below one another; why a method failed, and what marks mean, stands below the ta
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from netsplit.tables import Column, Table
 from netsplit.tracking.metrics import overfull, prediction_error
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import rich.table
 
 __all__ = ["LEGEND", "OVER", "ComparisonRow", "comparison_table", "markdown", "outline"]
 
@@ -61,8 +62,8 @@ class ComparisonRow:
     @property
     def overfull(self) -> list[str]:
         """The devices with a peak, predicted or measured, above their capacity."""
-        found = (overfull(peaks, self.capacity) for peaks in (self.predicted_peak, self.measured_peak))
-        return list(dict.fromkeys(device for devices in found for device in devices))
+        above = (overfull(peaks, self.capacity) for peaks in (self.predicted_peak, self.measured_peak))
+        return list(dict.fromkeys(device for devices in above for device in devices))
 
     @property
     def devices(self) -> list[str]:
@@ -70,53 +71,53 @@ class ComparisonRow:
         return list(dict.fromkeys([*self.capacity, *self.nodes, *self.predicted_peak, *self.measured_peak]))
 
 
-def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> Table:
+def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.table.Table:
     """A table for the terminal, 100 to 110 columns wide."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    failures = [Text(f"{row.method} failed: {row.error}", style="red") for row in rows if row.failed]
-    below = Text("\n").join([*failures, *map(Text, _legend(rows))])
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-        caption=below if below else None,
-        caption_justify="left",
-    )
-    table.add_column("Method", overflow="fold")
-    table.add_column("Solver", no_wrap=True)
-    for heading in _FIGURES:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("Device", overflow="fold")
-    for heading in _DEVICE_FIGURES:
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = [
+        Column("Method", text=True),
+        Column("Solver", text=True, whole=True),
+        *(Column(heading, whole=True) for heading in _FIGURES),
+        Column("Device", text=True),
+        *(Column(heading, whole=True) for heading in _DEVICE_FIGURES),
+    ]
+    cells = []
     for row in rows:
         by_device = [_device_figures(row, device) for device in row.devices]
         per_device = ["\n".join(column) for column in zip(*by_device, strict=True)] or [""] * 5
-        cells = [row.method, "\n".join(_solver_lines(row)), *_figures(row), *per_device]
-        table.add_row(*(Text(cell, style="red" if row.failed else "") for cell in cells))
-        table.add_row()
+        cells.append([row.method, "\n".join(_solver_lines(row)), *_figures(row), *per_device])
+    failed = {index: "failed" for index, row in enumerate(rows) if row.failed}
+    table = Table(columns, cells, title, marked=failed).terminal(spaced=True)
+    reasons = [Text(f"{row.method} failed: {row.error}", style="red") for row in rows if row.failed]
+    table.caption = Text("\n").join([*reasons, *map(Text, _legend(rows))]) or None
     return table
 
 
-def markdown(rows: Sequence[ComparisonRow]) -> str:
-    """The same as a GitHub table, every figure in a column of its own but the devices' in one."""
-    headings = [
-        "Method", "Status", "Objective ms", "Gap %", "Solve s", "Predicted ms", "Measured ms", "Error %",
-        "Samples/s", "Loss", "Accuracy %", "Devices: nodes, MiB predicted / measured / limit",
-    ]  # fmt: skip
-    lines = [_line(headings), _line(["---", "---", *["---:"] * 9, "---"])]
+def markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> str:
+    """The same as a GitHub table, every figure in a column of its own but the devices' in one.
+
+    Args:
+        escape: of names and reasons what Markdown would read as markup; bars are escaped in any case.
+    """
+    figures = (
+        "Objective ms", "Gap %", "Solve s", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
+        "Accuracy %",
+    )  # fmt: skip
+    columns = [
+        Column("Method", text=True),
+        Column("Status", text=True),
+        *map(Column, figures),
+        Column("Devices: nodes, MiB predicted / measured / limit", text=True),
+    ]
+    cells = []
     for row in rows:
-        last = f"**failed:** {row.error}" if row.error is not None else "; ".join(_device_sentences(row))
+        devices = "; ".join(_device_sentence(row, device, escape(device)) for device in row.devices)
+        last = devices if row.error is None else f"**failed:** {escape(row.error)}"
         solver = [_ms(row.objective_s), _percent(row.gap), _number(row.solve_s, 2)]
-        lines.append(_line([row.method, _status(row), *solver, *_figures(row), last]))
+        cells.append([escape(row.method), escape(_status(row)), *solver, *_figures(row), last])
     legend = [f"\n{line}" for line in _legend(rows)]
-    return "\n".join([*lines, *legend]) + "\n"
+    return "\n".join([Table(columns, cells).markdown(), *legend]) + "\n"
 
 
 def outline(rows: Sequence[ComparisonRow]) -> str:
@@ -175,13 +176,9 @@ def _device_figures(row: ComparisonRow, device: str) -> list[str]:
     return [device, str(row.nodes.get(device, _NONE)), *peaks, _mib(limit)]
 
 
-def _device_sentences(row: ComparisonRow) -> list[str]:
-    found = [_device_figures(row, device) for device in row.devices]
-    return [f"{device}: {nodes}, {' / '.join(peaks)}" for device, nodes, *peaks in found]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+def _device_sentence(row: ComparisonRow, device: str, name: str) -> str:
+    _, nodes, *peaks = _device_figures(row, device)
+    return f"{name}: {nodes}, {' / '.join(peaks)}"
 
 
 def _number(value: float | None, digits: int, sign: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from netsplit.report import (
     markdown_page,
     write_report,
 )
-from netsplit.report.markup import clean, element, text_of
-from netsplit.report.records.results import Place
+from netsplit.report.data.results import Place
+from netsplit.report.render import HTML
+from netsplit.report.text import clean
 from netsplit.tracking.table import ComparisonRow
 from tests.tracking.reports import (
     DRAWING,
@@ -161,7 +163,7 @@ def test_no_name_is_read_as_markup(text: str) -> None:
 
 @given(st.text())
 def test_any_text_comes_back_as_text(text: str) -> None:
-    page = Parsed(text_of(element("p", text, title=text)))
+    page = Parsed(HTML.from_string('<p title="{{ text }}">{{ text }}</p>').render(text=text))
     assert "".join(page.texts).strip("\n") == clean(text).strip("\n")
     assert page.tags[0][1]["title"] == clean(text)
 
@@ -176,6 +178,14 @@ def test_the_page_loads_nothing() -> None:
     assert not re.search(r"@import|url\(|srcset|<(iframe|object|embed)\b", text)
     assert {attrs.get("href") for _, attrs in page.tags} >= {"#c1"}
     assert any(attrs.get("name") == "viewport" for _, attrs in page.tags)
+
+
+def test_an_installed_package_has_every_template() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    (pattern,) = project["tool"]["setuptools"]["package-data"]["netsplit.report"]
+    names = {path.name for path in (root / "netsplit" / "report").glob(pattern)}
+    assert names == set(HTML.list_templates()) > {"page.html.j2", "report.md.j2", "style.css", "sort.js"}
 
 
 def test_files_are_linked_from_where_the_page_is(tmp_path: Path) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from xml.etree.ElementTree import fromstring
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.report.markup import breakable, clean, element, short, text_of
-from netsplit.report.pictures.axes import even_axis, frame, log_axis, ticks
+from netsplit.report.pictures.axes import even_axis, log_axis, ticks
 from netsplit.report.pictures.curves import _LINE, _apart
+from netsplit.report.render import HTML
+from netsplit.report.text import clean, short
 from netsplit.report.units import as_given, column, fixed, took
 from tests.tracking.reports import Parsed
 
@@ -28,7 +30,8 @@ def test_numbers_of_a_column_have_equal_decimals() -> None:
 
 @given(st.text())
 def test_breaks_change_no_character(text: str) -> None:
-    page = Parsed(text_of(element("p", *breakable(text))))
+    macro = HTML.get_template("tables.html.j2").module.breakable  # type: ignore[attr-defined]
+    page = Parsed(f"<p>{macro(text)}</p>")
     assert "".join(page.texts).strip("\n") == clean(text).strip("\n")
     assert all(len(word) <= 2 * 20 for part in page.texts for word in part.split())
 
@@ -66,7 +69,8 @@ def test_powers_of_ten_are_told_once() -> None:
 
 def test_the_first_tick_below_stands_beside_that_of_the_y_axis() -> None:
     x, y = log_axis("ms", 80.0, 150.0, 40, 326), log_axis("ms", 80.0, 150.0, 308, 22)
-    texts = [each for each in frame(x, y, 342) if each.tag == "text" and each.text == "80"]
+    frame = HTML.get_template("pictures.html.j2").module.frame  # type: ignore[attr-defined]
+    texts = [each for each in fromstring(f"<svg>{frame(x, y, 342)}</svg>") if each.text == "80"]
     beside, below = sorted(texts, key=lambda each: each.get("text-anchor") == "middle")
     assert float(below.get("x") or 0) - 7 * len("80") / 2 > float(beside.get("x") or 0)
 

@@ -16,11 +16,11 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.experiment.cases import published_tags
 from netsplit.partition.base import SolverReport
 from netsplit.report import check_output, html_page, read_report, write_report
-from netsplit.report.records import choose
-from netsplit.report.records.choose import check_runs
-from netsplit.report.records.places import place_of
-from netsplit.report.records.results import Place
-from netsplit.report.records.studies import _Files
+from netsplit.report.data import choose
+from netsplit.report.data.choose import check_runs
+from netsplit.report.data.places import place_of
+from netsplit.report.data.results import Place
+from netsplit.report.data.studies import _Files
 from netsplit.report.units import NONE
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies import Column, Picture, StudyResult, record, write
@@ -332,7 +332,7 @@ def test_the_page_of_what_was_read_names_everything(recorded: Recorded, tmp_path
     report = read_report(recorded.uri, ["report *"])
     page, text = write_report(report, tmp_path / "r.html")
     html = page.read_text()
-    assert 'a "small" &lt;script&gt; net, ünïcode' in html
+    assert "a &#34;small&#34; &lt;script&gt; net, ünïcode" in html
     assert "cpu:1 lacks &lt;5&gt; bytes." in html
     assert "trace.json" in html
     assert "256.0" in html

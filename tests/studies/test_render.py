@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from netsplit.studies import Column, Picture, StudyResult, markdown, record, terminal_table, write
+from netsplit.studies import Column, Picture, StudyResult, markdown, record, write
 from netsplit.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_cells_are_shown_scaled_and_formed_and_a_dash_where_there_is_nothing() -
 
 def test_the_terminal_has_every_cell_and_note() -> None:
     console = Console(width=80, record=True, file=StringIO())
-    console.print(terminal_table(RESULT))
+    console.print(RESULT.table.terminal())
     text = console.export_text()
     assert all(word in text for word in ("Sizes", "a|b", "3.0", "+25", "A note."))
 

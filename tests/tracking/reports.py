@@ -18,7 +18,7 @@ from netsplit.report import (
     grouped,
     html_page,
 )
-from netsplit.report.records.results import Place
+from netsplit.report.data.results import Place
 from netsplit.tracking.table import ComparisonRow
 from tests.tracking.samples import rows
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import random
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
 from torch import Tensor, nn
@@ -28,19 +26,23 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.carried import Carried, refuse_first_batch, set_at_first
 from netsplit.graph.checks.check_parts import check_parts
+from netsplit.graph.checks.difference import difference, has_nan
+from netsplit.graph.checks.other_draws import no_other_draws
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references
 from netsplit.graph.random_draws.plain_draws import draws
 from netsplit.graph.random_draws.random import DrawKey, run_microbatch
-from netsplit.graph.recording.keep import changed_state, kept, state_of
+from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.observe import valid_other_values
-from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
+from netsplit.graph.recording.state import State, changed_state, memory_of, shown, state_of
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.storage import storage_of
-from netsplit.graph.words import line_of, where_of
+from netsplit.graph.words import SWITCH, line_of, where_of
 
 __all__ = ["check_capture"]
 
@@ -49,9 +51,6 @@ log = logging.getLogger(__name__)
 _MOST_OF_MEMORY = 0.8
 _SMALL = 2**28  # bytes
 _COPIES = 5  # of parameters: the captured step's, their gradients, the model's gradients, what is put back
-_ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
-_COARSE = 0.05  # at most, relative: for dtypes of few digits
-_SWITCH = "check=false trains the captured graph all the same"
 
 
 def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch) -> float | None:
@@ -78,8 +77,7 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
         if need > room:
             _in_parts(model, loss, batch, room - activations, need)
         else:
-            with kept(model, loss):
-                _CaptureCheck(model, loss, graph, batch, values).run()
+            _checked(model, loss, graph, batch, values)
     return time.perf_counter() - start
 
 
@@ -99,8 +97,7 @@ def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, ne
         return _COPIES * sum(t.nbytes for t in (*module.parameters(), *module.buffers())) <= room
 
     def check(model: nn.Module, loss: Any, graph: Graph, batch: Batch) -> None:
-        with kept(model):
-            _CaptureCheck(model, loss, graph, batch, initial_values(model, graph)).run()
+        _checked(model, loss, graph, batch, initial_values(model, graph))
 
     blocks, missed = check_parts(model, loss, batch, fits, check)
     log.warning(
@@ -108,6 +105,15 @@ def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, ne
         "the loss, what lies between them, and %d parameters that are in none",
         type(model).__name__, need / 2**30, blocks, missed,
     )  # fmt: skip
+
+
+def _checked(
+    model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch, values: Mapping[str, Tensor]
+) -> None:
+    with kept(model, loss):
+        check = _CaptureCheck(model, loss, graph, batch, values)
+        check.run()
+    check.refuse_first_batch()
 
 
 class _CaptureCheck:
@@ -121,6 +127,8 @@ class _CaptureCheck:
         self.batch = batch
         self.real = values
         self.states = [state_of(model, loss)]
+        written = {memory_of(values[k]) for k in _written(graph) if k in values}
+        self.carried = Carried(self.step, self.states[0], written)
         self.ours = {k: _own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
 
     def run(self) -> None:
@@ -128,18 +136,55 @@ class _CaptureCheck:
         for call, tensors in enumerate(batches):
             self._move_weights(call)
             early = self._before_the_model(tensors) if call == 0 else None
-            with _no_other_draws(self.name):
+            with no_other_draws(self.name), self.carried.watched():
                 plain = self._plain(call, tensors)
             self.states.append(state_of(self.model, self.loss))
+            self._look_at_tensors(call)
             ours = self._captured(call, tensors) if early is None else early
             self._compare(call, plain, ours)
         changed = changed_state(*self.states[-2:])
         if changed:
             raise CaptureError(
-                f"{self.name} keeps state in Python: {_state_in_python(changed[0])}; {_SWITCH}."
+                f"{self.name} keeps state in Python: {_state_in_python(changed[0])}; {SWITCH}."
             )
         if self._order_may_matter():
             self._check_order(batches)
+
+    def _look_at_tensors(self, call: int) -> None:
+        if call == 0:
+            self.carried.begin(self.states[-1])
+            return
+        reason = self.carried.reason(self.states[-1])
+        if reason is not None:
+            raise CaptureError(f"{self.name} keeps state in a tensor: {reason}; {SWITCH}.")
+
+    def refuse_first_batch(self) -> None:
+        """To be called with the model as it was given; leaves it so.
+
+        Raises:
+            CaptureError: what the first batch leaves in Python decides what others compute.
+        """
+        suspects = set_at_first(*self.states)
+
+        def fresh(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], State]:
+            with kept(self.model, self.loss):
+                return self._forward(0, tensors), state_of(self.model, self.loss)
+
+        def carried(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], State]:
+            with kept(self.model, self.loss):
+                before = {k: t.detach().clone() for k, t in self.real.items()}
+                buffers, followed = self._buffers(), list(attribute_tensors(self.step))
+                self._forward(0, self.batch.tensors)
+                self._write_back(buffers)
+                for module, key, _, tensor in followed:
+                    if not any(name.startswith(f"'{key}' of") for name in suspects):
+                        setattr(module, key, tensor)
+                for k, tensor in self.real.items():
+                    tensor.data.copy_(before[k])
+                return self._forward(0, tensors), state_of(self.model, self.loss)
+
+        if suspects:
+            refuse_first_batch(self.name, suspects, self.states[1], self.batch.tensors, fresh, carried)
 
     def _before_the_model(self, tensors: tuple[Tensor, ...]) -> list[Tensor] | None:
         """The captured step where nothing has run yet, as on a worker: what stays whole may not lean on that.
@@ -157,8 +202,7 @@ class _CaptureCheck:
         buffers = self._buffers()
         try:
             with torch.enable_grad(), self._stance():
-                with draws(self.graph, iteration=call), autocast_of(self.graph, "cpu"):
-                    outputs = self.step(*_copies(tensors))
+                outputs = self._forward(call, tensors)
                 outputs[0].backward()
         except NetSplitError as error:
             raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
@@ -170,6 +214,11 @@ class _CaptureCheck:
             ) from error
         self._write_back(buffers)
         return [t.detach() for t in outputs]
+
+    def _forward(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+        cast = autocast_of(self.graph, "cpu")
+        with torch.enable_grad(), self._stance(), draws(self.graph, iteration=call), cast:
+            return list(self.step(*_copies(tensors)))
 
     def _buffers(self) -> dict[str, tuple[nn.Module, str, Tensor]]:
         return {
@@ -227,9 +276,7 @@ class _CaptureCheck:
     def _model_elsewhere(self) -> Iterator[None]:
         """Code that stays whole must not find the model's own tensors: while it trains, they do not."""
         initializers = self.graph.initializers
-        written = {
-            k for node in self.graph for tag, k in written_references(self.graph, node) if tag == "init"
-        }
+        written = _written(self.graph)
         moving = [
             tensor
             for k, tensor in self.real.items()
@@ -248,20 +295,20 @@ class _CaptureCheck:
     def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
         when = "at the first step" if call == 0 else "at a second step, of other values"
         for what, a, b in self._pairs(plain, ours):
-            difference = _difference(a, b)
-            if difference is None:
+            apart = difference(a, b)
+            if apart is None:
                 continue
-            if self.graph.calls and _has_nan(b) and not _has_nan(a):
+            if self.graph.calls and has_nan(b) and not has_nan(a):
                 raise CaptureError(
                     f"{self.name} has code that stays whole ({self._whole()}) and reads parameters or "
                     "buffers it is not given (from a closure, an object, a class), which train elsewhere: "
                     "give them as arguments, or compute with them in the forward."
                 )
             changed = changed_state(*self.states[-2:])
-            cause = _state_in_python(changed[0]) if call and changed else self._cause()
+            cause = _state_in_python(changed[0]) if call and changed else self._cause(call)
             raise CaptureError(
                 f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
-                f"({difference}); {cause}; {_SWITCH}."
+                f"({apart}); {cause}; {SWITCH}."
             )
 
     def _pairs(
@@ -312,12 +359,12 @@ class _CaptureCheck:
         for k, (a, b) in enumerate(zip(one_by_one, together, strict=True)):
             name = list(self.ours)[k // 2]
             what = f"the gradient of '{name}'" if k % 2 else f"'{name}'"
-            difference = _difference(a, b)
-            if difference is not None:
+            apart = difference(a, b)
+            if apart is not None:
                 raise CaptureError(
                     f"{self.name} depends on the order of micro-batches' forwards and backwards, which a "
-                    f"pipeline changes: {what} differs ({difference}); usually a buffer is written whose "
-                    f"old value its backward needs; {_SWITCH}."
+                    f"pipeline changes: {what} differs ({apart}); usually a buffer is written whose "
+                    f"old value its backward needs; {SWITCH}."
                 )
 
     def _two_in_flight(self, batches: Sequence[tuple[Tensor, ...]], together: bool) -> list[Tensor | None]:
@@ -338,7 +385,7 @@ class _CaptureCheck:
             raise CaptureError(
                 f"{self.name} cannot be computed with two micro-batches in flight, as a pipeline has them"
                 f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "
-                f"the forward; {_SWITCH}."
+                f"the forward; {SWITCH}."
             ) from error
         return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]
 
@@ -356,7 +403,13 @@ class _CaptureCheck:
     def _whole(self) -> str:
         return ", ".join(sorted({call.__name__ for call in self.graph.calls.values()}))
 
-    def _cause(self) -> str:
+    def _cause(self, call: int = 0) -> str:
+        suspects = set_at_first(*self.states) if call else []
+        if suspects:
+            return (
+                f"the first step sets {shown(suspects[0])}, and later ones keep it, which a captured step "
+                "does not: set it before training (register_buffer)"
+            )
         kept = (
             f"a custom autograd function or module kept whole ({self._whole()}), " if self.graph.calls else ""
         )
@@ -373,8 +426,9 @@ def _state_in_python(name: str) -> str:
     )
 
 
-def _has_nan(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.layout is torch.strided and bool(tensor.isnan().any())
+def _written(graph: Graph) -> set[str]:
+    """Initializers that its nodes write."""
+    return {k for node in graph for tag, k in written_references(graph, node) if tag == "init"}
 
 
 def _with_own_calls(graph: Graph) -> Graph:
@@ -391,42 +445,3 @@ def _own(tensor: Tensor, trained: bool) -> Tensor:
 
 def _copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(tensor.detach().clone() for tensor in tensors)
-
-
-@contextmanager
-def _no_other_draws(name: str) -> Iterator[None]:
-    """Python's and NumPy's random numbers are drawn at capture once and for all."""
-    python: Any = random.getstate()
-    numpy: Any = np.random.get_state()
-    yield
-    drawn = [] if random.getstate() == python else ["Python's random"]
-    now: Any = np.random.get_state()
-    if now[2] != numpy[2] or not np.array_equal(now[1], numpy[1]):
-        drawn.append("numpy.random")
-    if drawn:
-        raise CaptureError(
-            f"{name} draws from {drawn[0]}, which a captured step would do once and for all: draw with torch "
-            f"(torch.rand, torch.bernoulli), which stays in the step; {_SWITCH}."
-        )
-
-
-def _difference(plain: Tensor | None, ours: Tensor | None) -> str | None:
-    """In words; None where they agree."""
-    if plain is None or ours is None:
-        if plain is ours:
-            return None
-        return f"only {'the captured step' if plain is None else 'plain PyTorch'} has one"
-    if plain.shape != ours.shape or plain.dtype != ours.dtype:
-        return f"{tuple(plain.shape)} of {plain.dtype} against {tuple(ours.shape)} of {ours.dtype}"
-    plain, ours = plain.detach().to_dense() if plain.is_sparse else plain.detach(), ours.detach()
-    ours = ours.to_dense() if ours.is_sparse else ours
-    if torch.equal(plain, ours) or plain.numel() == 0:
-        return None
-    if not (plain.is_floating_point() or plain.is_complex()):
-        return f"{int((plain != ours).sum())} of {plain.numel()} elements"
-    if not torch.equal(plain.isnan(), ours.isnan()):
-        return "one has NaN where the other has none"
-    a, b = (torch.nan_to_num(torch.view_as_real(t) if t.is_complex() else t).double() for t in (plain, ours))
-    largest, apart = float(torch.maximum(a.abs(), b.abs()).max()), float((a - b).abs().max())
-    allowed = min(_ROUNDING * torch.finfo(plain.dtype).eps, _COARSE) * largest
-    return None if apart <= allowed else f"by {apart:.3g}, where the largest element is {largest:.3g}"

@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.recording.keep import State, changed_state
 from netsplit.graph.recording.reach import SIMPLE
+from netsplit.graph.recording.state import Values, changed_names
 
 __all__ = ["Notice"]
 
@@ -63,11 +63,11 @@ class Notice:
         if switched:
             return f"requires_grad of '{switched[0]}'"
         now = {name: value for name, value in self._state().items() if name in self.state}
-        return next(iter(changed_state(self.state, now)), None)  # nothing captured knows of what is new
+        return next(iter(changed_names(self.state, now)), None)  # nothing captured knows of what is new
 
-    def _state(self) -> State:
+    def _state(self) -> Values:
         """Numbers and texts among the attributes of the modules, and within containers there."""
-        found: State = {}
+        found: Values = {}
         for where, root in self.roots:
             for path, each in _modules(where, root):
                 for key, value in vars(each).items():
@@ -93,7 +93,7 @@ def _modules(where: str, root: Any) -> Iterator[tuple[str, Any]]:
         yield f"{where} ({type(root).__name__})", root
 
 
-def _collect(found: State, name: str, value: Any, depth: int = 0) -> None:
+def _collect(found: Values, name: str, value: Any, depth: int = 0) -> None:
     if isinstance(value, SIMPLE):
         found[name] = value
     elif isinstance(value, dict) and depth < _DEPTH:

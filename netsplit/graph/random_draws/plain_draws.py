@@ -31,7 +31,10 @@ from netsplit.graph.random_draws.random import (
     operator_draws,
     seed_generators,
 )
+from netsplit.graph.recording.own_seeds import marked, process_seed_told, setters_told
+from netsplit.graph.recording.step import Inference, LossFunction, TrainingStep
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
+from netsplit.graph.words import quoted, user_frame
 
 __all__ = ["draws"]
 
@@ -43,6 +46,7 @@ def draws(
 ) -> AbstractContextManager[PlainDraws]:
     """Run one micro-batch of the plain model in it, and nothing else that draws; the backward may be outside.
 
+    What the model's own code seeds (``torch.manual_seed``) draws by that seed, as it does without `draws`.
     What ``torch.utils.checkpoint`` computes again in the backward draws what it drew first.
 
     Torch's generators stand afterwards where they stood before.
@@ -68,6 +72,9 @@ class PlainDraws:
         self.left.reverse()
         self.calls = graph.calls
         self.inside = 0  # calls that are one node
+        self.process_seed = torch.default_generator.initial_seed()
+        self.seed = 0  # of the generator, as long as the model does not set it
+        self.set_at = ""  # the line where it does
         self.taken: list[Node] = []
         self.again: list[Node] | None = None  # what a recomputation is still to draw
         self.stack = ExitStack()
@@ -75,6 +82,14 @@ class PlainDraws:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(generators_kept())
+            if self._is_one_node:
+                self.take()
+                self.stack = stack.pop_all()
+                return self
+            self.seed = marked()
+            self._seed_for_loss()
+            stack.enter_context(setters_told(self._set))
+            stack.enter_context(process_seed_told(self._process_seed))
             for told in (_functions_told, _modules_told, _checkpoints_told):
                 stack.enter_context(told(self))
             stack.enter_context(enable_python_dispatcher())
@@ -97,10 +112,34 @@ class PlainDraws:
             return False
         return fits(self.calls[self.left[-1].op])
 
+    @property
+    def _is_one_node(self) -> bool:
+        """Whether model and loss together are one node: as one call of Python, with its own draws."""
+        call = self.calls.get(self.left[-1].op) if self.left else None
+        return isinstance(call, ModuleCall) and isinstance(call.module, TrainingStep | Inference)
+
     def take(self) -> None:
         """Seed for the next node."""
         self.taken.append(self.left.pop())
-        seed_generators(self.key.of(self.taken[-1].name))
+        self.seed = self.key.of(self.taken[-1].name)
+        seed_generators(self.seed)
+
+    def _is_loss(self) -> bool:
+        """Whether the next node is a loss that is no module and stays whole: none sees where it begins."""
+        call = self.calls.get(self.left[-1].op) if self.left else None
+        return isinstance(call, ModuleCall) and isinstance(call.module, LossFunction)
+
+    def _seed_for_loss(self) -> None:
+        if self._is_loss():
+            seed_generators(self.key.of(self.left[-1].name))
+
+    def _set(self, _: str) -> None:
+        if not self.inside:
+            frame = user_frame()
+            self.set_at = f" at {quoted(frame)}" if frame else ""
+
+    def _process_seed(self) -> int:
+        return torch.default_generator.initial_seed() if self.inside else self.process_seed
 
     @contextmanager
     def opaque(self) -> Iterator[None]:
@@ -118,6 +157,7 @@ class PlainDraws:
                 yield
         finally:
             self.inside -= 1
+            self._seed_for_loss()
 
     @contextmanager
     def once_more(self, nodes: Sequence[Node]) -> Iterator[None]:
@@ -141,14 +181,24 @@ class PlainDraws:
             return in_logical_order(op, args, kwargs)
         if _in_backward():
             return op(*args, **kwargs)
+        if self._is_loss():
+            return op(*args, **kwargs)
         if not self.left or self.left[-1].op != str(op):
             there = f"the graph has {_named(self.left[-1])}" if self.left else "the graph has no more"
             raise NetSplitError(
                 f"the plain model draws by '{op}' where {there}: run one micro-batch, model and loss, within "
                 "draws(…), of the model that was captured, and in the same mode."
             )
+        if torch.default_generator.initial_seed() != self.seed:
+            raise NetSplitError(
+                f"it sets torch's generator{self.set_at} before it draws for {_named(self.left[-1])}, which "
+                "it did not when it was captured: keep in a buffer what is to be drawn once, or take it from "
+                "the batch."
+            )
         self.take()
-        return in_logical_order(op, args, kwargs)
+        result = in_logical_order(op, args, kwargs)
+        self._seed_for_loss()
+        return result
 
 
 class _Seen(SchemaCheckMode):

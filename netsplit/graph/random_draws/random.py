@@ -179,6 +179,10 @@ def in_logical_order(op: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
     """`op(*args, **kwargs)`, drawing in the order of elements, not of memory; the result lies as ever."""
     if not isinstance(op, torch._ops.OpOverload) or _base(op) in _ANY_LAYOUT:
         return op(*args, **kwargs)
+    if (
+        op.overloadpacket is torch.ops.aten.randint_like
+    ):  # has no derivative, where torch calls it below autograd
+        args = [arg.detach() if isinstance(arg, Tensor) else arg for arg in args]
     if all(arg.is_contiguous() for arg in args if isinstance(arg, Tensor)):
         return op(*args, **kwargs)
     straight = [arg.contiguous() if isinstance(arg, Tensor) else arg for arg in args]

@@ -227,7 +227,9 @@ class _Kept:
                 "whole on one device, where TorchScript cannot be sent (a step of it depends on values, or "
                 "cannot be captured for another reason): give it as plain Python."
             )
-        seen = self._observation(module)
+        seen, again = self._observation(module)
+        if seen.seeded.draws or again.seeded.draws:
+            recorder.generator.draw()
         tensors, structure, _ = flatten((args, kwargs))
         given = [recorder.ours(tensor) for tensor in tensors]
         names: dict[int, list[str]] = {}
@@ -242,9 +244,11 @@ class _Kept:
         held = [recorder.ours(tensor) for tensor in own.values()]
         payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes)
         recorder.call(payload, [*held, *given], results, [])
+        if seen.seeded.leaves or again.seeded.leaves:
+            recorder.generator.left_set()
         return seen.tree.build(results)
 
-    def _observation(self, module: nn.Module) -> Observation:
+    def _observation(self, module: nn.Module) -> tuple[Observation, Observation]:
         first, second = (each.get(id(module), []) for each in self.job.observed)
         around = tuple(each for each, _ in self.recorder.modules[:-1])
         if self.calls >= len(first) or len(first) != len(second):
@@ -255,7 +259,11 @@ class _Kept:
             raise Unrecordable("the sizes of its results depend on values", around, "")
         if seen.writes_arguments:
             raise Unrecordable("it writes into its arguments", around, "")
-        return seen
+        line = seen.seeded.borrows or again.seeded.borrows
+        if line:
+            reason = "it sets torch's generator to a state that was read elsewhere"
+            raise Unrecordable(reason, around, line)
+        return seen, again
 
 
 def _copied(module: nn.Module) -> nn.Module:

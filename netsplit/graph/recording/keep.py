@@ -1,23 +1,18 @@
-"""A model's Python state and tensors, kept while its own code runs, and put back.
-
-What its forwards change in attributes, containers, closures, classes and globals, is also how we know that it
-has state which no tensor holds.
-"""
+"""A model's Python state and tensors, kept while its own code runs, and put back."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 import os
 import random
 import threading
 import warnings
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from types import CellType, FunctionType, GeneratorType, ModuleType
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -25,16 +20,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from netsplit.graph.recording.reach import SIMPLE, attributes, filled, slots, within
+from netsplit.graph.recording.reach import (
+    CONTAINERS,
+    attributes,
+    filled,
+    is_plain,
+    named_outside,
+    slots,
+    within,
+)
 from netsplit.graph.words import is_users
 
-__all__ = ["changed_state", "kept", "state_of"]
+__all__ = ["kept"]
 
-_INTERNAL = ("training", "_is_full_backward_hook", "_version", "call_super_init", "dump_patches")
-_NUMPY = (np.random.RandomState, np.random.Generator)
-_ITERATORS = (itertools.count, itertools.cycle, itertools.repeat)
-
-State = dict[str, Any]
 PutBack = Callable[[], Any]
 
 
@@ -72,19 +70,46 @@ def _world() -> Iterator[PutBack]:
             os.environ.update(environment)
 
     yield environment_back
+    thread = vars(threading.current_thread())
+    yield functools.partial(_put_back, thread, dict(thread))
 
 
 def _globals(reached: list[Any]) -> Iterator[PutBack]:
     functions = [value for value in reached if isinstance(value, FunctionType)]
     users = [each for each in functions if is_users(each.__code__.co_filename)]
-    for names in {id(each.__globals__): each.__globals__ for each in users}.values():
+    spaces = {id(each.__globals__): each.__globals__ for each in users}
+    named: dict[int, tuple[Any, set[str]]] = {}
+    for each in users:
+        for _, owner, key in named_outside(each):
+            named.setdefault(id(owner), (owner, set()))[1].add(key)
+    for names in spaces.values():
         yield functools.partial(_rebind, names, dict(names))
+    for owner, keys in named.values():
+        if vars(owner) is not spaces.get(id(vars(owner))):
+            before = {key: vars(owner)[key] for key in keys if key in vars(owner)}
+            yield functools.partial(_attributes_back, owner, keys, before)
+
+
+def _attributes_back(owner: Any, keys: set[str], before: Mapping[str, Any]) -> None:
+    """Data alone: what code a library loads into itself when it is first used, stays."""
+    for key in keys:
+        now = vars(owner).get(key)
+        if now is before.get(key) or not is_plain(now):
+            continue
+        if key in before:
+            setattr(owner, key, before[key])
+        else:
+            delattr(owner, key)
 
 
 def _kept(value: Any) -> Iterator[PutBack]:
     """What puts an object back, if anything has to."""
     if isinstance(value, dict | list | set | deque):
         yield functools.partial(_put_back, value, _copied(value))
+        if type(value) not in CONTAINERS:
+            yield from _kept_attributes(value)
+    elif isinstance(value, bytearray | array):
+        yield functools.partial(_items_back, value, value[:])
     elif isinstance(value, nn.Module):
         for store in (vars(value), value._parameters, value._buffers, value._modules):
             if isinstance(store, dict):
@@ -103,18 +128,28 @@ def _kept(value: Any) -> Iterator[PutBack]:
         with suppress(LookupError):
             yield functools.partial(value.set, value.get())
     elif isinstance(value, random.Random):
-        yield functools.partial(value.setstate, value.getstate())
+        if not isinstance(value, random.SystemRandom):  # which has no state
+            yield functools.partial(value.setstate, value.getstate())
     elif isinstance(value, torch.Generator | np.random.RandomState):
         before: Any = value.get_state()
         yield functools.partial(value.set_state, before)
     elif isinstance(value, np.random.Generator):
         yield functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     else:
-        found = attributes(value)
-        if found is not None:
-            yield functools.partial(_put_back, found, dict(found))
-        for key in slots(value):
-            yield functools.partial(setattr, value, key, getattr(value, key))
+        yield from _kept_attributes(value)
+
+
+def _kept_attributes(value: Any) -> Iterator[PutBack]:
+    found = attributes(value)
+    if found is not None:
+        yield functools.partial(_put_back, found, dict(found))
+    for key in slots(value):
+        yield functools.partial(setattr, value, key, getattr(value, key))
+
+
+def _items_back(store: Any, before: Any) -> None:
+    if store != before:
+        store[:] = before
 
 
 def _class_back(kind: type, before: Mapping[str, Any]) -> None:
@@ -150,6 +185,8 @@ def _rebind(globals_: dict[str, Any], before: Mapping[str, Any]) -> None:
     for key, value in before.items():
         if globals_.get(key) is not value:
             globals_[key] = value
+    for key in [key for key, value in globals_.items() if key not in before and is_plain(value)]:
+        del globals_[key]
     for value in list(globals_.values()):
         if isinstance(value, functools._lru_cache_wrapper):
             value.cache_clear()
@@ -196,62 +233,3 @@ def _put_back(store: Any, before: Any) -> None:
     else:
         set.clear(store)
         set.update(store, before)
-
-
-def state_of(model: Any, loss: Any) -> State:
-    """Values that are no tensors, by a name for people, of all that model and loss reach."""
-    found: State = {f"os.environ['{k}']": v for k, v in os.environ.items()}
-    for name, value in within((("the model", model), ("the loss", loss))):
-        if name.startswith("'") and name[1:].partition("'")[0] in _INTERNAL:
-            continue
-        value = _fingerprint(value)
-        if value is not _NOTHING:
-            while name in found:
-                name += " "
-            found[name] = value
-    return found
-
-
-_NOTHING = object()
-
-
-def _fingerprint(value: Any) -> Any:
-    if isinstance(value, SIMPLE):
-        return value
-    if isinstance(value, Tensor | nn.Module | type | ModuleType):
-        return _NOTHING
-    if isinstance(value, dict | list | set | tuple | deque):
-        return len(value)
-    if isinstance(value, np.ndarray):
-        return value.tobytes() if value.nbytes < 2**20 and value.dtype != object else None
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, _NUMPY):
-        return repr(
-            value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state()
-        )
-    if isinstance(value, ContextVar):
-        current = value.get(None)
-        return current if isinstance(current, SIMPLE) else _NOTHING
-    if isinstance(value, threading.local):
-        return repr({k: v for k, v in vars(value).items() if isinstance(v, SIMPLE)})
-    if isinstance(value, GeneratorType):
-        frame = value.gi_frame
-        return frame and repr({k: v for k, v in frame.f_locals.items() if isinstance(v, SIMPLE)})
-    if isinstance(value, _ITERATORS):
-        return repr(value)
-    if hasattr(value, "__next__"):
-        return operator.length_hint(value, 0)
-    return _NOTHING
-
-
-def changed_state(before: State, after: State) -> list[str]:
-    """Names of what is another value now, or has come or gone."""
-    names = [*before, *(name for name in after if name not in before)]
-    missing = object()
-    found = [name for name in names if not _equal(before.get(name, missing), after.get(name, missing))]
-    return [name.rstrip() for name in found]
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and bool(a == b or (a != a and b != b))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.keep import kept
+from netsplit.graph.recording.own_seeds import SeededCall, Watch
 
 __all__ = ["Observation", "Observed", "observe", "valid_other_values"]
 
@@ -26,11 +27,12 @@ Kind = tuple[tuple[int, ...], torch.dtype, bool]
 
 @dataclass(frozen=True)
 class Observation:
-    """One call of a module: what it returned, and whether it wrote into its arguments."""
+    """One call of a module: what it returned, whether it wrote into its arguments, and what it drew."""
 
     tree: Tree
     kinds: tuple[Kind, ...]
     writes_arguments: bool
+    seeded: SeededCall
 
     def like(self, other: Observation) -> bool:
         """Whether a capture may take one for the other."""
@@ -48,29 +50,35 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
     """Run the step on its batch and on one of other values; the model is left as it was.
 
     Raises:
-        CaptureError: the model has no values, or does not run on this batch.
+        CaptureError: the model has no values, or does with torch's generator what a worker cannot.
     """
     if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
         raise CaptureError("it has no values here to run it with")
     found = []
     with kept(*step.children()):
+        watch = Watch()
         for values in (batch, valid_other_values(step, batch)):
-            found.append(_one(step, values, modules))
+            with watch.running():
+                found.append(_one(step, values, modules, watch))
     return found
 
 
-def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> Observed:
+def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], watch: Watch) -> Observed:
     found: Observed = {}
     versions: dict[int, list[tuple[Tensor, int]]] = {}
+    calls: dict[int, list[SeededCall]] = {}
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
         versions[id(module)] = [(tensor, tensor._version) for tensor in flatten((args, kwargs))[0]]
+        calls.setdefault(id(module), []).append(watch.enter())
 
     def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        seeded = calls[id(module)].pop()
+        watch.leave(seeded)
         writes = any(tensor._version != version for tensor, version in versions[id(module)])
         tensors, tree, _ = flatten(result)
         kinds = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in tensors)
-        found.setdefault(id(module), []).append(Observation(tree, kinds, writes))
+        found.setdefault(id(module), []).append(Observation(tree, kinds, writes, seeded))
 
     with ExitStack() as stack:
         for module in step.modules():

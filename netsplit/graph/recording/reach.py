@@ -1,20 +1,23 @@
 """Everything that a model's own code can reach and change, by names for people.
 
     model, loss ─► modules' attributes, hooks ─► functions: closures, defaults, globals by name ─► containers,
-    objects, classes of the user's
+    objects, classes of the user's ─► what they would be pickled as (iterators, numbers, bytes)
 
-Code of installed packages is not entered: what it keeps beside the model's attributes is its own matter.
+Code of installed packages is not entered: what it keeps beside the model's attributes is its own matter; but
+numbers and texts that the user's code names of it (``torch.steps``) are the user's.
 """
 
 from __future__ import annotations
 
 import functools
+import random
 import sys
 import sysconfig
-from collections import deque
+import warnings
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,12 +26,29 @@ from torch import Tensor, nn
 
 from netsplit.graph.words import is_users
 
-__all__ = ["SIMPLE", "attributes", "filled", "slots", "within"]
+__all__ = [
+    "INSIDE",
+    "SIMPLE",
+    "attributes",
+    "filled",
+    "is_plain",
+    "named_outside",
+    "names_in",
+    "slots",
+    "within",
+]
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-_DEPTH, _MOST = 12, 20_000
+INSIDE = "\0"
+"""In a name: what follows tells parts of one object apart, and is not for people."""
+
+CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset, deque})
+"""Of exactly these kinds, a container has no attributes."""
+
+_DEPTH, _MOST, _LONG = 12, 20_000, 256
 _CLOSED = (Tensor, CodeType, torch.dtype, torch.device, np.ndarray, torch.Generator, ContextVar)
-_INSTALLED = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
+_STDLIB = sysconfig.get_paths()["stdlib"]
+_INSTALLED = (_STDLIB, sysconfig.get_paths()["purelib"])
 
 Named = tuple[str, Any]
 
@@ -64,19 +84,34 @@ def _parts(name: str, value: Any) -> Iterator[Named]:
         yield from _of_class(value)
     elif isinstance(value, FunctionType):
         yield from _of_function(value)
-    elif isinstance(value, _CLOSED):
+    elif isinstance(value, np.ndarray):
+        if value.dtype == object:
+            yield from ((f"{name}[{i}]", item) for i, item in enumerate(list(value.flat)[:_LONG]))
+    elif isinstance(value, (*_CLOSED, ModuleType)):
         return
     elif isinstance(value, CellType):
         if filled(value):
             yield name, value.cell_contents
     elif isinstance(value, dict):
-        for key, item in list(value.items())[:256]:
+        for key, item in list(dict.items(value))[:_LONG]:
             yield f"{name}[{key!r}]" if isinstance(key, SIMPLE) else name, item
+        yield from _of_attributes(name, value)
     elif isinstance(value, list | tuple | set | frozenset | deque):
-        for i, item in enumerate(list(value)[:256]):
+        for i, item in enumerate(list(value)[:_LONG]):
             yield f"{name}[{i}]", item
+        yield from _of_attributes(name, value)
     else:
         yield from _of_object(name, value)
+
+
+def _of_attributes(name: str, value: Any) -> Iterator[Named]:
+    if type(value) in CONTAINERS:
+        return
+    is_root = name.startswith("the ") and " " not in name[4:]
+    for key, item in list((attributes(value) or {}).items())[:_LONG]:
+        yield f"'{key}' of {name} ({type(value).__name__})" if is_root else f"{name}.{key}", item
+    for key in slots(value):
+        yield f"{name}.{key}", getattr(value, key)
 
 
 def _of_module(name: str, module: nn.Module) -> Iterator[Named]:
@@ -108,14 +143,50 @@ def _of_function(function: FunctionType) -> Iterator[Named]:
         yield f"a default argument of {where}", value
     for key, value in vars(function).items():
         yield f"'{key}' of the function {where}", value
-    names = dict.fromkeys(_names(function.__code__))
-    for key in names:
+    for key in _named(function):
         value = function.__globals__.get(key)
-        if isinstance(value, ModuleType):
-            if _own_module(value.__name__):
-                yield from ((f"'{each}' of {key}", vars(value).get(each)) for each in names)
-        elif value is not None:
+        if value is not None and not isinstance(value, ModuleType):
             yield f"the global '{key}' in {where}", value
+    for path, owner, key in named_outside(function):
+        if key in vars(owner):
+            value = vars(owner)[key]
+            if is_plain(value) or (isinstance(owner, ModuleType) and _own_module(owner.__name__)):
+                yield f"'{key}' of {path}", value
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is data; else code, of which libraries load some when it is first used."""
+    return isinstance(value, (*SIMPLE, np.ndarray, Tensor))
+
+
+def named_outside(function: FunctionType) -> Iterator[tuple[str, Any, str]]:
+    """(dotted name, owner, attribute) of modules, and libraries' classes and functions, that code names."""
+    names, own = _named(function), function.__globals__
+    package = own.get("__package__")
+    start = ((key, own.get(key), sys.modules.get(key), sys.modules.get(f"{package}.{key}")) for key in names)
+    queue = deque((key, value) for key, *values in start for value in values if _is_outside(value))
+    seen = set()
+    while queue:
+        path, owner = queue.popleft()
+        if id(owner) in seen or vars(owner) is own:
+            continue
+        seen.add(id(owner))
+        for key in names:
+            yield path, owner, key
+            if _is_outside(value := vars(owner).get(key)):
+                queue.append((f"{path}.{key}", value))
+
+
+def _is_outside(value: Any) -> bool:
+    if isinstance(value, FunctionType):
+        return not _own(value.__code__.co_filename)
+    return isinstance(value, ModuleType) or (isinstance(value, type) and not _own_module(value.__module__))
+
+
+def _named(function: FunctionType) -> dict[str, None]:
+    """Names in its code, texts that may be names too (``globals()["steps"]``)."""
+    names = dict.fromkeys(names_in(function.__code__))
+    return names | dict.fromkeys(function.__globals__) if "globals" in names else names
 
 
 def _of_object(name: str, value: Any) -> Iterator[Named]:
@@ -133,23 +204,51 @@ def _of_object(name: str, value: Any) -> Iterator[Named]:
     wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
     if wrapped is not None:
         yield name, wrapped
-    found = attributes(value)
-    for key, item in list((found or {}).items())[:256]:
-        yield f"{name}.{key}", item
-    for key in slots(value):
-        yield f"{name}.{key}", getattr(value, key)
+    yield from _of_attributes(name, value)
+    for i, part in enumerate(_reduced(value)):
+        yield f"{name}{INSIDE}{i}", part
     if _own_module(type(value).__module__):
         yield name, type(value)
 
 
+def _reduced(value: Any) -> tuple[Any, ...]:
+    """What pickle would make it of again, where that is the interpreter's matter and none of the user's."""
+    kind: Any = type(value)
+    if not _is_reducible(kind):
+        return ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of iterators, which later Pythons no longer pickle
+            found = value.__reduce_ex__(4)
+    except Exception:
+        return ()
+    return found[1:3] if isinstance(found, tuple) else ()
+
+
+@functools.cache
+def _is_reducible(kind: type) -> bool:
+    if kind.__module__.partition(".")[0] == "torch" or issubclass(kind, random.Random | functools.partial):
+        return False
+    for name in ("__reduce_ex__", "__reduce__", "__getstate__"):
+        method = getattr(kind, name, None)
+        if method is not None and method is not getattr(object, name, None):
+            file = method.__code__.co_filename if isinstance(method, FunctionType) else _STDLIB
+            return file.startswith((_STDLIB, "<frozen")) and not _own(file)
+    return issubclass(kind, BuiltinFunctionType)
+
+
 def slots(value: Any) -> list[str]:
     """Names of the attributes that an object of a class of the user's has in slots."""
-    kinds = [
-        kind for kind in type(value).__mro__ if "__slots__" in vars(kind) and _own_module(kind.__module__)
-    ]
-    given = [vars(kind)["__slots__"] for kind in kinds]
+    kind: Any = type(value)
+    return [key for key in _slots_of(kind) if hasattr(value, key)]
+
+
+@functools.cache
+def _slots_of(kind: type) -> list[str]:
+    kinds = [each for each in kind.__mro__ if "__slots__" in vars(each) and _own_module(each.__module__)]
+    given = [vars(each)["__slots__"] for each in kinds]
     names = [key for each in given for key in ([each] if isinstance(each, str) else each)]
-    return [key for key in names if key not in ("__dict__", "__weakref__") and hasattr(value, key)]
+    return [key for key in names if key not in ("__dict__", "__weakref__")]
 
 
 def filled(cell: CellType) -> bool:
@@ -161,11 +260,14 @@ def filled(cell: CellType) -> bool:
     return True
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Of all that a function's code names beside its own variables."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant
 
 
 def _own(file: str) -> bool:
@@ -177,5 +279,6 @@ def _own_module(name: str) -> bool:
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if file is None:
-        return name == "__main__" or (module is None and name != "builtins")
+        made = module is None or getattr(module, "__spec__", None) is None
+        return name == "__main__" or (made and name != "builtins")
     return _own(file)

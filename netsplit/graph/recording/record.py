@@ -27,6 +27,7 @@ from netsplit.graph.operators import written_by_schema
 from netsplit.graph.random_draws.random import operator_draws
 from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.constants import constant_value
+from netsplit.graph.recording.own_seeds import MarkedGenerator
 from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import encode
 from netsplit.graph.words import frame_of, line_of, user_frame
@@ -105,6 +106,7 @@ class Recorder(SchemaCheckMode):
         self._draws: dict[int, tuple[bool | None, Any]] = {}
         self._keep: list[Any] = []
         self._default = torch.get_default_dtype()
+        self.generator = MarkedGenerator(self.failure, self.modules)
 
     def input(self, name: str, example: Tensor) -> Tensor:
         """A stand-in for an input variable."""
@@ -126,6 +128,8 @@ class Recorder(SchemaCheckMode):
             return self._value(func, given)
         if func in _LITERAL and ("init" in self._known(given[0])):
             return self._literal(given[0])
+        if func.overloadpacket is _ATEN.randint_like and given[0].requires_grad:
+            given = (self._detached(given[0]), *given[1:])  # as torch does, by calling it below autograd
         if func is _ATEN.detach_.default and not given[0].requires_grad:
             return given[0]
         saved: list[Tensor] = []
@@ -183,9 +187,17 @@ class Recorder(SchemaCheckMode):
         """Whether an operator has read a real tensor."""
         return self.stand_ins.knows(tensor)
 
-    def failure(self, reason: str, differentiates: bool = False) -> Unrecordable:
+    def failure(
+        self, reason: str, differentiates: bool = False, shared: tuple[nn.Module, ...] | None = None
+    ) -> Unrecordable:
+        """What cannot be recorded here, or in a module around this that is among those `shared` too."""
         modules = tuple(module for module, _ in self.modules)
-        return Unrecordable(reason, modules, user_frame(), differentiates)
+        around = (
+            modules
+            if shared is None
+            else tuple(m for m, other in zip(modules, shared, strict=False) if m is other)
+        )
+        return Unrecordable(reason, around, user_frame(), differentiates)
 
     def at(self) -> str:
         """The line of the user's code that is running, for a sentence."""
@@ -211,6 +223,8 @@ class Recorder(SchemaCheckMode):
             made = [self._ours(item) for item in value]
             return made if isinstance(value, list) else tuple(made)
         if isinstance(value, torch.Generator):
+            if self.generator.is_torchs(value):
+                return None
             raise CaptureError(
                 f"a torch.Generator of the model's own draws{self.at()}, whose state would be on one device: "
                 "draw from torch's own generator, which seed= is for."
@@ -261,6 +275,8 @@ class Recorder(SchemaCheckMode):
         random = operator_draws(func, args, kwargs)
         if not func._schema.is_mutable and not random and (not results or any(result is arg for arg in args)):
             return
+        if random:
+            self.generator.draw()
         try:
             templates = tuple(encode(arg, self._template) for arg in args)
             named = {key: encode(arg, self._template) for key, arg in kwargs.items()}
@@ -312,6 +328,11 @@ class Recorder(SchemaCheckMode):
         """A literal is a fresh tensor at every call: what is written into it is forgotten."""
         made: Tensor = _ATEN.lift_fresh_copy.default(fake)
         self._note(_ATEN.lift_fresh_copy.default, (fake,), {}, made, [])
+        return made
+
+    def _detached(self, fake: Tensor) -> Tensor:
+        made: Tensor = _ATEN.detach.default(fake)
+        self._note(_ATEN.detach.default, (fake,), {}, made, [])
         return made
 
     def _watch_draws(self, func: Any, args: Any, results: list[Any]) -> None:

@@ -27,7 +27,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.recording.capturing import Step, graph_of_step
 from netsplit.graph.recording.keep import kept
 
-__all__ = ["TrainingStep", "as_tuple", "capture", "capture_inference"]
+__all__ = ["Inference", "LossFunction", "TrainingStep", "as_tuple", "capture", "capture_inference"]
 
 
 class _Found:
@@ -68,7 +68,7 @@ class TrainingStep(Step):
         return (value, *scalars)
 
 
-class _Inference(Step):
+class Inference(Step):
     """``(*tensors of the inputs) -> (*tensors of the output)``, each tensor once."""
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
@@ -131,7 +131,7 @@ def capture_inference(
 ) -> Graph:
     """Graph of the model alone in evaluation mode, without autograd; arguments and errors as of `capture`."""
     example = inputs.without_targets if isinstance(inputs, Batch) else Batch.of(inputs)
-    step = _Inference(model, example)
+    step = Inference(model, example)
     with kept(model):
         model.eval()
         graph = graph_of_step(
@@ -140,7 +140,7 @@ def capture_inference(
     return _described(graph, step, example)
 
 
-def _described(graph: Graph, step: TrainingStep | _Inference, example: Batch) -> Graph:
+def _described(graph: Graph, step: TrainingStep | Inference, example: Batch) -> Graph:
     """With what flat tensors do not say: the samples, and the structure that the outputs make up."""
     return replace(graph, output_spec=step.found.tree, batch_size=example.samples, input_dims=example.dims)
 

@@ -4,6 +4,7 @@ modules         which one is running; those that stay whole are not entered
 Function.apply  a custom autograd function is one call, with its backward
 checkpoints     the author's own activation checkpoints, by name
 Tensor methods  ``.data``, hooks, values taken out of tensors, gradients asked for within the forward
+seeds           torch's generator, set or asked for its seed
 assignments     ``self.buffer = value`` is a write into the buffer
 """
 
@@ -28,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.tree import flatten
+from netsplit.graph.recording.own_seeds import SETTERS_OF_DEVICES, process_seed_told, setters_told, told
 from netsplit.graph.recording.reach import filled, within
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
@@ -73,9 +75,31 @@ def trapped(
         stack.enter_context(_no_other_contexts(recorder))
         for owner, name, what in _BEYOND:
             stack.enter_context(mock.patch.object(owner, name, _refused(recorder, what)))
+        stack.enter_context(_seeds(recorder))
         stack.enter_context(_assignments(recorder, step))
         stack.enter_context(_same_parts(step, paths))
         stack.enter_context(_Methods(recorder))
+        yield
+
+
+@contextmanager
+def _seeds(recorder: Recorder) -> Iterator[None]:
+    generator = recorder.generator
+
+    def set_(_: str) -> None:
+        if not isinstance(sys.exc_info()[1], Unrecordable):  # then a fork_rng puts it back
+            generator.look()
+
+    def set_of_devices(_: str) -> None:
+        generator.is_set()
+
+    def read() -> int:
+        if generator.in_one_piece:
+            raise recorder.failure("a function of its own reads the seed of the process (torch.initial_seed)")
+        return generator.process_seed
+
+    devices = told(dict.fromkeys(SETTERS_OF_DEVICES, set_of_devices), torch.cuda)
+    with devices, setters_told(set_), process_seed_told(read):
         yield
 
 
@@ -169,6 +193,7 @@ def _module_call(
     original = nn.Module.__call__
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        recorder.generator.look()
         above = recorder.modules[-1][1] if recorder.modules else ""
         recorder.modules.append((module, paths.get(id(module), above)))
         try:
@@ -176,7 +201,9 @@ def _module_call(
                 return whole[id(module)](module, args, kwargs)
             if module._backward_hooks or module._backward_pre_hooks:
                 raise recorder.failure(f"a {type(module).__name__} has hooks on its gradients")
-            return original(module, *args, **kwargs)
+            result = original(module, *args, **kwargs)
+            recorder.generator.look()
+            return result
         except Exception as error:
             recorder.comes_up(error)
             raise
@@ -207,7 +234,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             return tensor
 
         versions = [tensor._version for tensor in tensors]
-        with recorder.quiet(), Watched(keep, lambda tensor: tensor):
+        with recorder.generator.one_piece(), recorder.quiet(), Watched(keep, lambda tensor: tensor):
             try:
                 result = super(base, function).apply(*args, **kwargs)
             except Unrecordable:

@@ -6,19 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from netsplit.report.markup import Element, element
 from netsplit.report.pictures.bars import WIDTH
 
-__all__ = ["BOTTOM", "TOP", "Axis", "even_axis", "frame", "log_axis", "ticks"]
+__all__ = ["BOTTOM", "GAP", "TOP", "Axis", "even_axis", "log_axis", "ticks"]
 
-TOP, BOTTOM = (
-    22,
-    34,
-)  # margins: above stands the name of the y axis, below the ticks and the name of the x axis
+TOP = 22  # margin, where the name of the y axis stands
+BOTTOM = 34  # margin, where the ticks and the name of the x axis stand
+GAP = 5  # between a text and its axis, and between texts
 
 _LEAST_LEFT = 40
 _CHARACTER = 7.0  # width of one at the size of a tick, in a wide font
-_GAP = 5  # between a text and its axis, and between texts
 _FLAT = 1e-9  # relative: a shorter axis shows a single value
 _SHORT = 8.0  # a logarithmic axis from a number to one so many times as large
 _LARGE, _SMALL = 1e5, 1e-3  # beyond, powers of ten are told apart from the digits
@@ -39,7 +36,25 @@ class Axis:
     @property
     def room(self) -> float:
         """What the texts take to the left of the axis."""
-        return max(_LEAST_LEFT, _CHARACTER * max(map(len, self.texts), default=0) + _GAP)
+        return max(_LEAST_LEFT, _CHARACTER * max(map(len, self.texts), default=0) + GAP)
+
+    @property
+    def beside(self) -> list[tuple[float, str]]:
+        """Places and texts along an upright axis."""
+        return [(self.of(value), text) for value, text in zip(self.ticks, self.texts, strict=True)]
+
+    @property
+    def below(self) -> list[tuple[float, str]]:
+        """Places and texts along the bottom, from the left, without those that would cover one before."""
+        shown = []
+        free = 0.0
+        for place, text in self.beside:
+            half = _CHARACTER * len(text) / 2
+            at = min(max(place, self.start - GAP + 1 + half), WIDTH - half)  # to the left stand the y axis's
+            if at - half >= free:
+                shown.append((at, text))
+                free = at + half + GAP
+        return shown
 
 
 def even_axis(name: str, low: float, high: float, start: float, end: float, least_step: float = 0.0) -> Axis:
@@ -57,23 +72,6 @@ def log_axis(name: str, low: float, high: float, start: float, end: float) -> Ax
     return Axis(name, values, texts, lambda v: linear(math.log(v)), start, end)
 
 
-def frame(x: Axis, y: Axis, height: float) -> list[Element]:
-    """Grid, ticks and names of both axes."""
-    bottom = height - BOTTOM
-    shapes = []
-    for value, text in zip(y.ticks, y.texts, strict=True):
-        at = y.of(value)
-        shapes.append(element("line", x1=x.start, x2=x.end, y1=at, y2=at, class_="grid"))
-        shapes.append(element("text", text, x=x.start - _GAP, y=at + 4, text_anchor="end", class_="tick"))
-    for at, text in _side_by_side(x):
-        shapes.append(element("text", text, x=at, y=bottom + 14, text_anchor="middle", class_="tick"))
-    shapes.append(element("line", x1=x.start, x2=x.end, y1=bottom, y2=bottom, class_="axis"))
-    middle = (x.start + x.end) / 2
-    shapes.append(element("text", x.name, x=middle, y=height - 3, text_anchor="middle", class_="tick"))
-    shapes.append(element("text", y.name, x=0, y=9, class_="tick"))
-    return shapes
-
-
 def ticks(low: float, high: float, least_step: float = 0.0, wanted: int = 5) -> list[float]:
     """Round numbers at even steps, the first not above `low` and the last not below `high`."""
     if high - low < _FLAT * max(1.0, abs(low), abs(high)):
@@ -84,19 +82,6 @@ def ticks(low: float, high: float, least_step: float = 0.0, wanted: int = 5) -> 
     step = max(step, least_step)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [index * step for index in range(first, max(last, first + 1) + 1)]
-
-
-def _side_by_side(x: Axis) -> list[tuple[float, str]]:
-    """Places and texts along the bottom, from the left, without those that would cover one before."""
-    found = []
-    free = 0.0
-    for value, text in zip(x.ticks, x.texts, strict=True):
-        half = _CHARACTER * len(text) / 2
-        at = min(max(x.of(value), x.start - _GAP + 1 + half), WIDTH - half)  # to the left stand the y axis's
-        if at - half >= free:
-            found.append((at, text))
-            free = at + half + _GAP
-    return found
 
 
 def _shared(name: str, values: Sequence[float]) -> tuple[str, list[str]]:
@@ -120,8 +105,8 @@ def _log_ticks(low: float, high: float) -> list[float]:
         return [value for value in ticks(low, high) if low <= value <= high]
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if high / low < 100 else (1,)
-    found = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-    return [value for value in found if low <= value <= high]
+    values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    return [value for value in values if low <= value <= high]
 
 
 def _short(value: float) -> str:

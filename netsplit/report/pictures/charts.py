@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from netsplit.report.markup import Element
-from netsplit.report.pictures.bars import Bar, bar_chart, series
-from netsplit.report.pictures.curves import Curve, curve_chart, point_chart
-from netsplit.report.records.results import ComparisonResult, MethodResult, Report
+from netsplit.report.data.results import ComparisonResult, MethodResult, Report
+from netsplit.report.pictures.bars import Bar, BarChart, series
+from netsplit.report.pictures.curves import Curve, Plot, curve_chart, point_chart
 from netsplit.report.units import OVER, as_given, column, decimals, fixed
 
-__all__ = ["comparison_charts", "fidelity_chart", "throughput_chart"]
+__all__ = ["comparison_charts", "fidelity_chart", "legend", "throughput_chart"]
 
 BAND = 0.1  # of the fidelity picture: within ten per cent
 _MIB = 2.0**20
@@ -19,27 +18,27 @@ _MOST_DEVICES = 32  # bars of one memory picture
 
 
 def comparison_charts(
-    found: ComparisonResult, colours: dict[str, str], throughput: bool = True
-) -> list[Element]:
+    comparison: ComparisonResult, colours: dict[str, str], throughput: bool = True
+) -> list[BarChart | Plot]:
     """Whatever there is data for: throughput, iteration time, solvers, training, memory.
 
     Args:
         throughput: it is not shown elsewhere.
     """
-    beside = " / published (difference)" if found.published else ""
+    beside = " / published (difference)" if comparison.published else ""
     charts = [
-        throughput_chart(f"Throughput, samples/s{beside}", found, colours) if throughput else None,
-        _iteration(found.methods, colours),
-        _solvers(found.methods, colours),
-        *_training(found.methods, colours),
-        *_memory(found.methods, colours),
+        throughput_chart(f"Throughput, samples/s{beside}", comparison, colours) if throughput else None,
+        _iteration(comparison.methods, colours),
+        _solvers(comparison.methods, colours),
+        *_training(comparison.methods, colours),
+        *_memory(comparison.methods, colours),
     ]
     return [chart for chart in charts if chart is not None]
 
 
-def throughput_chart(title: str, found: ComparisonResult, colours: dict[str, str]) -> Element | None:
+def throughput_chart(title: str, comparison: ComparisonResult, colours: dict[str, str]) -> BarChart | None:
     """Measured, or else predicted; with a mark where others published a figure."""
-    methods = found.methods
+    methods = comparison.methods
     if all(method.throughput is None for method in methods):
         return None
     texts = column([method.throughput for method in methods])
@@ -52,17 +51,13 @@ def throughput_chart(title: str, found: ComparisonResult, colours: dict[str, str
         if method.difference is not None:
             text += f" / {published} ({fixed(100 * method.difference, 0, sign=True)} %)"
         text = f"{OVER} {text}" if method.too_large else text
-        solid = method.row.throughput
         pale = method.throughput if method.only_predicted else None
-        bars.append(
-            Bar(
-                method.name, text, solid, pale, None, colours[method.name], method.too_large, method.published
-            )
-        )
-    return bar_chart(title, bars)
+        bar = Bar(method.name, text, method.row.throughput, pale, colour=colours[method.name])
+        bars.append(replace(bar, bad=method.too_large, mark=method.published))
+    return BarChart(title, bars)
 
 
-def fidelity_chart(report: Report) -> Element | None:
+def fidelity_chart(report: Report) -> Plot | None:
     """Predicted against measured iteration of every method; None of fewer than two."""
     curves = []
     for index, name in enumerate(report.methods):
@@ -82,7 +77,19 @@ def fidelity_chart(report: Report) -> Element | None:
     return point_chart(title, curves, "measured ms", "predicted ms", BAND)
 
 
-def _iteration(methods: Sequence[MethodResult], colours: dict[str, str]) -> Element | None:
+def legend(shown: Sequence[ComparisonResult], capacity: bool = True, published: bool = True) -> list[str]:
+    """Which of pale, solid, track and marks there are."""
+    rows = [method.row for each in shown for method in each.methods]
+    there = {
+        "predicted": any(row.predicted_s is not None for row in rows),
+        "measured": any(row.measured_s is not None or row.throughput is not None for row in rows),
+        "capacity": capacity and any(row.capacity for row in rows),
+        "published": published and any(each.published for each in shown),
+    }
+    return [name for name, is_there in there.items() if is_there]
+
+
+def _iteration(methods: Sequence[MethodResult], colours: dict[str, str]) -> BarChart | None:
     rows = [method.row for method in methods]
     known = [value for row in rows for value in (row.predicted_s, row.measured_s) if value is not None]
     if not known:
@@ -102,10 +109,10 @@ def _iteration(methods: Sequence[MethodResult], colours: dict[str, str]) -> Elem
             text += f" ({fixed(100 * row.prediction_error, 1, sign=True)} %)"
         bars.append(Bar(method.name, text, row.measured_s, row.predicted_s, colour=colours[method.name]))
     measured = any(row.measured_s is not None for row in rows)
-    return bar_chart(f"Iteration, ms {'predicted / measured (error)' if measured else 'predicted'}", bars)
+    return BarChart(f"Iteration, ms {'predicted / measured (error)' if measured else 'predicted'}", bars)
 
 
-def _solvers(methods: Sequence[MethodResult], colours: dict[str, str]) -> Element | None:
+def _solvers(methods: Sequence[MethodResult], colours: dict[str, str]) -> BarChart | None:
     known = [method for method in methods if method.row.solve_s is not None]
     if not known:
         return None
@@ -114,10 +121,10 @@ def _solvers(methods: Sequence[MethodResult], colours: dict[str, str]) -> Elemen
     for method, text in zip(known, texts, strict=True):
         gap = "" if method.row.gap is None else f", gap {fixed(100 * method.row.gap, 1)} %"
         bars.append(Bar(method.name, f"{text}{gap}", method.row.solve_s, colour=colours[method.name]))
-    return bar_chart("Time to decide, s", bars)
+    return BarChart("Time to decide, s", bars)
 
 
-def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[Element | None]:
+def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[Plot | None]:
     """Accuracy by epoch and by time; the loss by epoch. An epoch counts where it ends: from 1."""
     by_epoch, by_time, losses = [], [], []
     for method in methods:
@@ -134,7 +141,7 @@ def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[
     ]
 
 
-def _memory(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[Element | None]:
+def _memory(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[BarChart | None]:
     """A picture for each method, all of one scale."""
     every = [
         value
@@ -146,7 +153,7 @@ def _memory(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[El
     return [_memory_of(method, longest, colours[method.name]) for method in methods]
 
 
-def _memory_of(method: MethodResult, longest: float, colour: str) -> Element | None:
+def _memory_of(method: MethodResult, longest: float, colour: str) -> BarChart | None:
     row = method.row
     devices = list(method.peaks)
     if not devices:
@@ -163,7 +170,7 @@ def _memory_of(method: MethodResult, longest: float, colour: str) -> Element | N
         bars.append(Bar(name, text, solid, pale, limit, colour, name in row.overfull))
     more = len(devices) - _MOST_DEVICES
     rest = f", first {_MOST_DEVICES} of {len(devices)} devices" if more > 0 else ""
-    return bar_chart(f"Peak memory of {method.name}, MiB{rest}", bars, longest)
+    return BarChart(f"Peak memory of {method.name}, MiB{rest}", bars, longest)
 
 
 def _curve(

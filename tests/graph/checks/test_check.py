@@ -114,7 +114,7 @@ FOUND: dict[type[nn.Module], str] = {
     Counts: r"Counts keeps state in Python: 'step' of the model \(Counts\)|the loss differs at a second step",
     CountsForLogs: r"'stats' of the model \(CountsForLogs\)\['calls'\]\[0\]",
     CountsInAGlobal: r"the loss differs at a second step",
-    StaleAlias: r"StaleAlias would not train as in plain PyTorch: the loss differs at a second step",
+    StaleAlias: r"hidden is another tensor after every step, and the next step needs it",
     PythonsRandom: r"draws from Python's random, which a captured step would do once and for all",
     NumPysRandom: r"draws from numpy.random, which a captured step would do once and for all",
     GrowsAList: r"'losses' of the model \(GrowsAList\) is another",

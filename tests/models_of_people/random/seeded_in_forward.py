@@ -24,5 +24,5 @@ def build():
 
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
-EXPECT = "either"
-REASON = "seed|random|generator"
+EXPECT = "equal"
+SEEDED = True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.report.records.choose import (
+from netsplit.report.data.choose import (
     NEWEST,
     PARENT,
     Chosen,
@@ -22,16 +22,16 @@ from netsplit.report.records.choose import (
     is_study,
     runs_of,
 )
-from netsplit.report.records.differences import told_apart
-from netsplit.report.records.groups import grouped
-from netsplit.report.records.places import duration_s, place_of, started
-from netsplit.report.records.results import (
+from netsplit.report.data.differences import told_apart
+from netsplit.report.data.groups import grouped
+from netsplit.report.data.places import duration_s, place_of, started
+from netsplit.report.data.results import (
     ComparisonResult,
     EpochFigures,
     MethodResult,
     Report,
 )
-from netsplit.report.records.studies import read_studies
+from netsplit.report.data.studies import read_studies
 from netsplit.tracking.database import open_client, sqlite_path
 from netsplit.tracking.table import ComparisonRow
 from netsplit.tracking.values import hidden, plain_key
@@ -70,7 +70,7 @@ def read_report(
     client = open_client(uri)
     try:
         chosen = choose_runs(client, experiments, runs)
-        found = [_comparison(client, uri, each) for each in chosen if not is_study(each.run)]
+        comparisons = [_comparison(client, uri, each) for each in chosen if not is_study(each.run)]
         studies = read_studies(
             client, uri, [(each.run, each.experiment) for each in chosen if is_study(each.run)]
         )
@@ -79,7 +79,7 @@ def read_report(
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(f"tracking uri '{hidden(uri)}' cannot be read: {hidden(reason)}") from error
-    return Report(title, grouped(told_apart(found)), hidden(uri), datetime.now(UTC), studies)
+    return Report(title, grouped(told_apart(comparisons)), hidden(uri), datetime.now(UTC), studies)
 
 
 def _comparison(client: MlflowClient, uri: str, chosen: Chosen) -> ComparisonResult:
@@ -198,15 +198,15 @@ def _bytes_of(metrics: Mapping[str, float], prefix: str) -> dict[str, int]:
 
 def _capacities(params: Mapping[str, str], devices: Sequence[str]) -> dict[str, int]:
     """Of the cluster's config; nothing where it gives a share, or all that a device has."""
-    found: dict[str, int] = {}
+    capacities: dict[str, int] = {}
     for device in devices:
-        found |= _only(device, _size(params.get("cluster.capacity")))
+        capacities |= _only(device, _size(params.get("cluster.capacity")))
     for index in range(len(params)):
         name = params.get(f"cluster.devices.{index}.name")
         if name is None:
             break
-        found |= _only(name, _size(params.get(f"cluster.devices.{index}.capacity")))
-    return found
+        capacities |= _only(name, _size(params.get(f"cluster.devices.{index}.capacity")))
+    return capacities
 
 
 def _only(name: str, nbytes: int | None) -> dict[str, int]:

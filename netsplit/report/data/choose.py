@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.config import suggest
 from netsplit.errors import ConfigError
-from netsplit.report.records.results import source_of
+from netsplit.report.data.results import source_of
 from netsplit.tracking.tags import COMMAND
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def choose_runs(client: MlflowClient, experiments: Sequence[str], runs: Runs) ->
     runs = check_runs(runs)
     names = _experiments(client, experiments)
     if isinstance(runs, Sequence) and not isinstance(runs, str):
-        found = _by_id(client, list(names), runs)
+        chosen = _by_id(client, list(names), runs)
     else:
         every = [run for run in runs_of(client, list(names), "tags.role != 'method'") if _is_shown(run)]
         ended = _ended(every)
@@ -86,8 +86,8 @@ def choose_runs(client: MlflowClient, experiments: Sequence[str], runs: Runs) ->
             raise ConfigError(_none_finished(every, list(names.values())))
         if isinstance(runs, str):
             return _newest_of_each(ended, every, names)
-        found = ended[:runs]
-    return [Chosen(run, names[run.info.experiment_id]) for run in found]
+        chosen = ended[:runs]
+    return [Chosen(run, names[run.info.experiment_id]) for run in chosen]
 
 
 def is_study(run: Run) -> bool:
@@ -96,7 +96,7 @@ def is_study(run: Run) -> bool:
 
 def runs_of(client: MlflowClient, experiment_ids: list[str], condition: str) -> list[Run]:
     """All runs that meet the condition, the newest first."""
-    found: list[Run] = []
+    runs: list[Run] = []
     token = None
     while True:
         page = client.search_runs(
@@ -106,10 +106,10 @@ def runs_of(client: MlflowClient, experiment_ids: list[str], condition: str) -> 
             order_by=["attributes.start_time DESC"],
             page_token=token,
         )
-        found += page
+        runs += page
         token = page.token
         if not token:
-            return found
+            return runs
 
 
 def _experiments(client: MlflowClient, patterns: Sequence[str]) -> dict[str, str]:
@@ -153,7 +153,7 @@ def _newest_of_each(ended: Sequence[Run], every: Sequence[Run], names: Mapping[s
         ended: those that may be the newest; the newest first, as all of `every`.
         names: of MLflow's experiments.
     """
-    found = []
+    chosen = []
     for source in dict.fromkeys(map(_source, ended)):
         known = [run for run in ended if _source(run) == source]
         command = _command(known[0])
@@ -165,18 +165,18 @@ def _newest_of_each(ended: Sequence[Run], every: Sequence[Run], names: Mapping[s
         ids = {run.info.run_id for run in shown}
         older = [str(run.info.run_id) for run in known if run.info.run_id not in ids and not is_study(run)]
         first, *others = (Chosen(run, names[run.info.experiment_id]) for run in shown[:_MOST])
-        found += [replace(first, older=older, more=len(shown) - len(others) - 1), *others]
-    return found
+        chosen += [replace(first, older=older, more=len(shown) - len(others) - 1), *others]
+    return chosen
 
 
 def _without_repeats(newest_first: Sequence[Run], of: Callable[[Run], Hashable]) -> list[Run]:
     """Of runs that are alike the newest that finished, or else the newest."""
-    found: dict[Hashable, Run] = {}
+    newest: dict[Hashable, Run] = {}
     for run in newest_first:
-        kept = found.setdefault(of(run), run)
+        kept = newest.setdefault(of(run), run)
         if kept.info.status != "FINISHED" and run.info.status == "FINISHED":
-            found[of(run)] = run
-    return list(found.values())
+            newest[of(run)] = run
+    return list(newest.values())
 
 
 def _settings(run: Run) -> Hashable:
@@ -196,7 +196,7 @@ def _command(run: Run) -> str:
 def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) -> list[Run]:
     """The runs with these ids; a method's id stands for its comparison."""
     every = {run.info.run_id: run for run in runs_of(client, experiment_ids, "")}
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     for each in ids:
         matches = [run_id for run_id in every if run_id.startswith(each)]
         if len(matches) != 1:
@@ -206,8 +206,8 @@ def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) 
         run = every.get(run.data.tags.get(PARENT, ""), run)
         if not _is_shown(run):
             raise ConfigError(f"runs names '{each}', which is no run of NetSplit; `make ui` shows the ids.")
-        found[run.info.run_id] = run
-    return list(found.values())
+        runs[run.info.run_id] = run
+    return list(runs.values())
 
 
 def _none_finished(every: Sequence[Run], names: Sequence[str]) -> str:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from netsplit.report.records.places import place_of, started
-from netsplit.report.records.results import PictureFile, Place, StudyRecord
+from netsplit.report.data.places import place_of, started
+from netsplit.report.data.results import PictureFile, Place, StudyRecord
 from netsplit.report.units import NONE, moment
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
 def read_studies(client: MlflowClient, uri: str, runs: Sequence[tuple[Run, str]]) -> list[StudyRecord]:
     """The studies of runs with the names of their experiments; those of one name with when they ended."""
-    found = [_study(client, uri, run, experiment) for run, experiment in runs]
-    names = [study.name for study in found]
+    studies = [_study(client, uri, run, experiment) for run, experiment in runs]
+    names = [study.name for study in studies]
     return [
         replace(study, detail=moment(study.started)) if names.count(study.name) > 1 else study
-        for study in found
+        for study in studies
     ]
 
 
@@ -90,12 +90,12 @@ class _Files:
         return [self._picture(stem) for stem in stems]
 
     def _picture(self, stem: str) -> PictureFile:
-        found: list[PictureFile] = []
+        files: list[PictureFile] = []
         for suffix, kind in _KINDS.items():
             content = self.read(f"{stem}{suffix}")
-            found += [] if content is None else [PictureFile(stem, kind, content)]
-        small = [each for each in found if len(each.content) <= _MOST_BYTES]
-        return small[0] if small else min(found, key=lambda each: len(each.content))
+            files += [] if content is None else [PictureFile(stem, kind, content)]
+        small = [each for each in files if len(each.content) <= _MOST_BYTES]
+        return small[0] if small else min(files, key=lambda each: len(each.content))
 
 
 def _kind(name: str) -> str | None:

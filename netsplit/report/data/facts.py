@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from netsplit.report.records.results import ComparisonResult, Group, MethodResult, StudyRecord
+from netsplit.report.data.results import ComparisonResult, Group, MethodResult, StudyRecord
 from netsplit.report.units import column, fixed, moment, took
 
 __all__ = [
@@ -25,18 +25,18 @@ _ID = 8  # characters of a run's id
 _OWN = ("_target_", "_partial_")
 
 
-def lead_of(found: ComparisonResult) -> str:
+def lead_of(comparison: ComparisonResult) -> str:
     """The result in a sentence."""
-    best = found.best
+    best = comparison.best
     if best is None:
-        return _without_result(found)
+        return _without_result(comparison)
     kind = " predicted" if best.only_predicted else ""
-    same = [method for method in found.methods if method.only_predicted == best.only_predicted]
-    second = replace(found, methods=[method for method in same if not found.won_by(method)]).best
+    same = [method for method in comparison.methods if method.only_predicted == best.only_predicted]
+    second = replace(comparison, methods=[method for method in same if not comparison.won_by(method)]).best
     shown = column([best.throughput, None if second is None else second.throughput])[0]
-    if not found.contested:
+    if not comparison.contested:
         return f"{best.name}: {shown} samples/s{kind}."
-    names = " and ".join(method.name for method in same if found.won_by(method))
+    names = " and ".join(method.name for method in same if comparison.won_by(method))
     start = f"Fastest: {names} with {shown} samples/s{kind}"
     if second is None or not second.throughput or not best.throughput:
         return f"{start}."
@@ -53,9 +53,9 @@ def lead_of_group(group: Group) -> str:
     if winners:
         text += "; fastest: " + ", ".join(f"{name} in {count}" for name, count in winners.most_common())
     known = [
-        (abs(method.difference), method.name, found.case)
-        for found in group.comparisons
-        for method in found.published
+        (abs(method.difference), method.name, comparison.case)
+        for comparison in group.comparisons
+        for method in comparison.published
         if method.difference is not None
     ]
     if not known:
@@ -67,11 +67,12 @@ def lead_of_group(group: Group) -> str:
     return f"{text}, at most by {fixed(100 * most, 1)} % ({name} in {case})."
 
 
-def left_out_of(found: Sequence[ComparisonResult]) -> str | None:
+def left_out_of(comparisons: Sequence[ComparisonResult]) -> str | None:
     """How many comparisons of the same command or name are not shown, and how to show them."""
-    more, older = sum(one.more for one in found), [run_id for one in found for run_id in one.older]
+    more = sum(one.more for one in comparisons)
+    older = [run_id for one in comparisons for run_id in one.older]
     parts = [f"{more} more of the same command"] if more else []
-    kind = "experiment" if any(one.case for one in found) else "name"
+    kind = "experiment" if any(one.case for one in comparisons) else "name"
     if older:
         ids = ",".join(map(_typed, older[:_MOST_IDS]))
         newest = f"the newest {_MOST_IDS}: " if len(older) > _MOST_IDS else ""
@@ -81,13 +82,13 @@ def left_out_of(found: Sequence[ComparisonResult]) -> str | None:
     return f"Not shown: {', '.join(parts)}." if parts else None
 
 
-def failures_of(found: ComparisonResult) -> list[tuple[str, str]]:
+def failures_of(comparison: ComparisonResult) -> list[tuple[str, str]]:
     """Who failed, and why; each reason once, whichever method it names."""
     alike: dict[tuple[str, str], list[MethodResult]] = {}
-    for method in found.failed:
+    for method in comparison.failed:
         reason = (method.row.error or "").removeprefix(method.name)
         alike.setdefault((reason, method.outcome), []).append(method)
-    own = own_error(found)
+    own = own_error(comparison)
     whole = [] if own is None else [("the comparison", own)]
     return whole + [
         (f"{', '.join(method.name for method in methods)} {outcome}", methods[0].row.error or "")
@@ -95,16 +96,17 @@ def failures_of(found: ComparisonResult) -> list[tuple[str, str]]:
     ]
 
 
-def own_error(found: ComparisonResult) -> str | None:
+def own_error(comparison: ComparisonResult) -> str | None:
     """Why the comparison failed, unless one of its methods says it."""
-    return None if found.error in [method.row.error for method in found.failed] else found.error
+    said = comparison.error in [method.row.error for method in comparison.failed]
+    return None if said else comparison.error
 
 
-def when_and_where(found: ComparisonResult) -> str:
+def when_and_where(comparison: ComparisonResult) -> str:
     """When it began, how long it took, and the machine, in a line."""
-    begun = f"{'Planned' if found.planned else 'Begun'} {moment(found.started)}"
-    begun += "" if found.seconds is None else f", took {took(found.seconds)}"
-    machine = _machine(found.tags)
+    begun = f"{'Planned' if comparison.planned else 'Begun'} {moment(comparison.started)}"
+    begun += "" if comparison.seconds is None else f", took {took(comparison.seconds)}"
+    machine = _machine(comparison.tags)
     return f"{begun}, on {machine}." if machine else f"{begun}."
 
 
@@ -114,14 +116,14 @@ def when_recorded(study: StudyRecord) -> str:
     return f"Recorded {moment(study.started)}{f', on {machine}' if machine else ''}."
 
 
-def facts_of(found: ComparisonResult) -> list[tuple[str, str]]:
+def facts_of(comparison: ComparisonResult) -> list[tuple[str, str]]:
     """Whatever was recorded of these, in the order of interest."""
-    tags, params = found.tags, found.params
+    tags, params = comparison.tags, comparison.params
     facts = [
-        ("Mode", "planned: what an iteration takes is predicted" if found.planned else ""),
+        ("Mode", "planned: what an iteration takes is predicted" if comparison.planned else ""),
         ("Model", _with_params(tags.get("model", ""), params, "model")),
         ("Dataset", _with_params(tags.get("dataset", ""), params, "dataset")),
-        ("Cluster", _cluster(found)),
+        ("Cluster", _cluster(comparison)),
         ("Schedule", _with_params(tags.get("schedule", ""), params, "schedule")),
         (
             "Optimiser",
@@ -129,9 +131,9 @@ def facts_of(found: ComparisonResult) -> list[tuple[str, str]]:
         ),
         ("Batch, epochs, seed", _several(params, "batch_size", "epochs", "seed")),
         ("System", tags.get("host.os", "")),
-        ("Software", _software(found.tags)),
-        ("Commit", _commit(found.tags)),
-        ("MLflow experiment", found.experiment),
+        ("Software", _software(comparison.tags)),
+        ("Commit", _commit(comparison.tags)),
+        ("MLflow experiment", comparison.experiment),
     ]
     return [(name, value) for name, value in facts if value]
 
@@ -141,10 +143,12 @@ def _optimizer(params: Mapping[str, str]) -> str:
     return params.get("optimizer.optimizer") or params.get("optimizer._target_", "")
 
 
-def links_of(found: ComparisonResult) -> list[tuple[str, str]]:
+def links_of(comparison: ComparisonResult) -> list[tuple[str, str]]:
     """The probed or given links: "cpu:0 to cpu:1" and what was found."""
     return [
-        (key.removeprefix("link."), value) for key, value in found.tags.items() if key.startswith("link.")
+        (key.removeprefix("link."), value)
+        for key, value in comparison.tags.items()
+        if key.startswith("link.")
     ]
 
 
@@ -178,11 +182,11 @@ def _with_params(name: str, params: Mapping[str, str], group: str) -> str:
     return f"{name} ({', '.join(given)})" if name and given else name
 
 
-def _cluster(found: ComparisonResult) -> str:
+def _cluster(comparison: ComparisonResult) -> str:
     """`cpu2 (cpu:0, cpu:1)`: with the devices that the config names."""
-    name = found.tags.get("cluster", "")
+    name = comparison.tags.get("cluster", "")
     devices: list[str] = []
-    while (device := found.params.get(f"cluster.devices.{len(devices)}.name")) is not None:
+    while (device := comparison.params.get(f"cluster.devices.{len(devices)}.name")) is not None:
         devices.append(device)
     most = devices[:_MOST_DEVICES] + ["…"] * (len(devices) > _MOST_DEVICES)
     return f"{name} ({', '.join(most)})" if devices else name
@@ -216,7 +220,10 @@ def _commit(tags: Mapping[str, str]) -> str:
     return f"{commit[:12]}{changed}" if commit else ""
 
 
-def _without_result(found: ComparisonResult) -> str:
-    if found.methods and len(found.failed) == len(found.methods):
-        return "The only method failed." if len(found.methods) == 1 else "Every method failed."
-    return "No method has a throughput within the capacities." if found.methods else "No method was begun."
+def _without_result(comparison: ComparisonResult) -> str:
+    methods = comparison.methods
+    if not methods:
+        return "No method was begun."
+    if len(comparison.failed) < len(methods):
+        return "No method has a throughput within the capacities."
+    return "The only method failed." if len(methods) == 1 else "Every method failed."

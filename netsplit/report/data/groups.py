@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from netsplit.report.records.differences import told_apart_in_sweep
-from netsplit.report.records.results import ComparisonResult, Group, source_of
+from netsplit.report.data.differences import told_apart_in_sweep
+from netsplit.report.data.results import ComparisonResult, Group, source_of
 from netsplit.report.units import moment
 
 __all__ = ["grouped"]
@@ -15,13 +15,13 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 _SEPARATOR = " · "  # between the parts of a comparison's name
 
 
-def grouped(found: Sequence[ComparisonResult]) -> list[Group]:
+def grouped(comparisons: Sequence[ComparisonResult]) -> list[Group]:
     """Groups where their first comparison stands; what is in them in the order in which it began.
 
     A case that is there twice, of an experiment that ran twice, is of another group.
     """
     gathered: list[list[ComparisonResult]] = []
-    for one in found:
+    for one in comparisons:
         others = next((each for each in gathered if _beside(one, each)), None)
         if others is None:
             gathered.append([one])

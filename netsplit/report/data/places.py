@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from netsplit.report.records.results import Place
+from netsplit.report.data.results import Place
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -205,12 +205,12 @@ class Group:
     @property
     def best(self) -> MethodResult | None:
         """The fastest of all, as `ComparisonResult.best`."""
-        return _fastest([method for found in self.comparisons for method in found.methods])
+        return _fastest([method for comparison in self.comparisons for method in comparison.methods])
 
-    def won_by(self, found: ComparisonResult, method: MethodResult) -> bool:
+    def won_by(self, comparison: ComparisonResult, method: MethodResult) -> bool:
         """It is the fastest of its case, or of the whole sweep."""
         if not self.is_sweep:
-            return found.won_by(method)
+            return comparison.won_by(method)
         known = [each for one in self.comparisons for each in one.methods if each.throughput is not None]
         return len(known) > 1 and method.is_as_fast_as(self.best)
 

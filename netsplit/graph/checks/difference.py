@@ -1,0 +1,37 @@
+"""Whether two tensors that should be equal are, within the rounding of kernels that sum in parallel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["difference", "has_nan"]
+
+_ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
+_COARSE = 0.05  # at most, relative: for dtypes of few digits
+
+
+def difference(plain: Tensor | None, ours: Tensor | None) -> str | None:
+    """In words; None where they agree."""
+    if plain is None or ours is None:
+        if plain is ours:
+            return None
+        return f"only {'the captured step' if plain is None else 'plain PyTorch'} has one"
+    if plain.shape != ours.shape or plain.dtype != ours.dtype:
+        return f"{tuple(plain.shape)} of {plain.dtype} against {tuple(ours.shape)} of {ours.dtype}"
+    plain, ours = plain.detach().to_dense() if plain.is_sparse else plain.detach(), ours.detach()
+    ours = ours.to_dense() if ours.is_sparse else ours
+    if torch.equal(plain, ours) or plain.numel() == 0:
+        return None
+    if not (plain.is_floating_point() or plain.is_complex()):
+        return f"{int((plain != ours).sum())} of {plain.numel()} elements"
+    if not torch.equal(plain.isnan(), ours.isnan()):
+        return "one has NaN where the other has none"
+    a, b = (torch.nan_to_num(torch.view_as_real(t) if t.is_complex() else t).double() for t in (plain, ours))
+    largest, apart = float(torch.maximum(a.abs(), b.abs()).max()), float((a - b).abs().max())
+    allowed = min(_ROUNDING * torch.finfo(plain.dtype).eps, _COARSE) * largest
+    return None if apart <= allowed else f"by {apart:.3g}, where the largest element is {largest:.3g}"
+
+
+def has_nan(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.layout is torch.strided and bool(tensor.isnan().any())

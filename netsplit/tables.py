@@ -1,0 +1,146 @@
+"""Tables: columns with a heading, a side and a format; rows of cells; and both as text.
+
+    table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto", 0.25), ("one", None)])
+    table.terminal()    # of rich
+    table.markdown()    # as GitHub reads it
+    table.csv()         # numbers in full, in the units that the headings name
+
+The report has the same table as HTML: `netsplit/report/templates/tables.html.j2`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import rich.table
+
+__all__ = ["Cell", "Column", "Table", "csv_text"]
+
+Cell: TypeAlias = str | int | float | None
+
+_NONE = "-"
+_HEADING = 10  # letters of a heading's line above figures, which are no longer
+_STYLES = {"failed": "red", "best": "bold"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. `form` is Python's format specification of its numbers, such as ``",.1f"``."""
+
+    name: str
+    form: str = ""
+    scale: float = 1.0  # from seconds, bytes and fractions to the unit that `name` says
+    text: bool = False  # words, which begin at the left; figures end at the right
+    whole: bool = False  # on a terminal no line of its cells is broken
+
+    def scaled(self, cell: Cell) -> Cell:
+        """A cell in the column's unit; None where there is nothing to tell."""
+        if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+            return None
+        return cell * self.scale if self.scale != 1.0 and isinstance(cell, (int, float)) else cell
+
+    def shown(self, cell: Cell) -> str:
+        """A cell as people read it; what is neither a number nor None is shown as ``str`` has it."""
+        value = self.scaled(cell)
+        if value is None:
+            return _NONE
+        return format(value, self.form) if isinstance(value, (int, float)) else str(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells, each below the heading of its column.
+
+    Args:
+        notes: lines below the table on a terminal.
+        marked: row -> how it stands out, "best" or "failed".
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    title: str = ""
+    notes: Sequence[str] = ()
+    marked: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The cells as people read them."""
+        return [
+            [column.shown(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
+        ]
+
+    def terminal(self, spaced: bool = False) -> rich.table.Table:
+        """For a console of rich.
+
+        Args:
+            spaced: an empty line after each row, whose cells may have several lines.
+        """
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(
+            title=self.title or None,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+            show_edge=False,
+            caption=Text("\n".join(self.notes)) if self.notes else None,
+            caption_justify="left",
+        )
+        for column in self.columns:
+            table.add_column(
+                Text(_heading(column)),
+                justify="left" if column.text else "right",
+                vertical="top" if spaced else "bottom",
+                overflow="ellipsis" if column.whole else "fold",
+                no_wrap=column.whole,
+            )
+        for index, row in enumerate(self.texts):
+            style = _STYLES.get(self.marked.get(index, ""), "")
+            table.add_row(*(Text(text, style=style) for text in row))
+            if spaced:
+                table.add_row()
+        return table
+
+    def markdown(self) -> str:
+        """The lines of the table, without its title and its notes; cells stay on one line each."""
+        sides = ["---" if column.text else "---:" for column in self.columns]
+        lines = [[column.name for column in self.columns], sides, *self.texts]
+        return "\n".join(f"| {' | '.join(map(_on_a_line, line))} |" for line in lines)
+
+    def csv(self) -> str:
+        """Numbers in the unit that their column names, in full; nothing where there is none."""
+        rows = [
+            [column.scaled(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
+        ]
+        return csv_text([column.name for column in self.columns], rows)
+
+
+def csv_text(headings: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Cells as they are, as lines of CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _on_a_line(cell: str) -> str:
+    return " ".join(cell.replace("|", "\\|").split())
+
+
+def _heading(column: Column) -> str:
+    """Above figures on several lines, above words as it is."""
+    if column.text:
+        return column.name
+    lines = (wrap(line, _HEADING, break_long_words=False) for line in column.name.splitlines())
+    return "\n".join(part for line in lines for part in line)

@@ -1,0 +1,27 @@
+"""A schedule that is an iterator of iterators, the same for many steps."""
+
+import itertools
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+        self.factors = itertools.chain(itertools.repeat(1.0, 25), itertools.repeat(0.5))
+
+    def forward(self, x):
+        return self.fc(x) * next(self.factors)
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "'factors'"

@@ -1,0 +1,37 @@
+"""A counter in a module that the forward imports."""
+
+import sys
+import types
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+def _module():
+    made = types.ModuleType("counted_in_forward")
+    made.steps = 0
+    return made
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+        sys.modules["counted_in_forward"] = _module()
+
+    def forward(self, x):
+        import counted_in_forward
+
+        counted_in_forward.steps += 1
+        return self.fc(x) * (1.0 if counted_in_forward.steps < 25 else 0.5)
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "'steps' of counted_in_forward"

@@ -1,0 +1,29 @@
+"""A recurrent state carried from batch to batch in a tuple."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+        self.rnn = nn.LSTMCell(6, 5)
+        self.state = (torch.zeros(4, 5), torch.zeros(4, 5))
+
+    def forward(self, x):
+        hidden, cell = self.rnn(x, self.state)
+        self.state = (hidden.detach(), cell.detach())
+        return self.fc(x) + hidden
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "'state'.*(another tensor)"

@@ -1,0 +1,28 @@
+"""A step counter that is a tensor in a global dict, for a warm-up that begins later."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+STATE = {"step": torch.zeros(())}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x):
+        STATE["step"] = STATE["step"] + 1
+        return self.fc(x) * (1 - (STATE["step"] - 3).clamp(min=0) / 10)
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "STATE.*another tensor"

@@ -1,0 +1,29 @@
+"""A draw within fork_rng is drawn again after it."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = self.a(x)
+        with torch.random.fork_rng(devices=[]):
+            first = F.dropout(h, 0.5)
+        return self.b(h + 10 * (first - F.dropout(h, 0.5)))
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"
+SEEDED = True

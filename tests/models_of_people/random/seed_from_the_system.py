@@ -1,0 +1,27 @@
+"""torch.seed() in the forward: no two trainings are the same."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        torch.seed()
+        return self.b(F.dropout(self.a(x), 0.3))
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "torch.seed"

@@ -1,0 +1,27 @@
+"""The process's seed, read in the forward: a number."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = F.dropout(self.a(x), 0.3)
+        return self.b(h * 0 + self.a(x) + torch.initial_seed() % 10)
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"
+SEEDED = True

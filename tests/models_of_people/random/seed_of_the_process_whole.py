@@ -1,0 +1,29 @@
+"""The process's seed read in a module that a value keeps whole."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = F.relu(self.a(x))
+        if h.sum().item() > 1e9:
+            return self.b(-h)
+        return self.b(h + torch.initial_seed() % 10)
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "initial_seed"

@@ -1,0 +1,33 @@
+"""A module that does nothing but seed; what is drawn after it follows from that."""
+
+import torch
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Seeder(nn.Module):
+    def forward(self, x):
+        torch.manual_seed(5)
+        return x
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seeder = Seeder()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+        self.drop = nn.Dropout(0.4)
+
+    def forward(self, x):
+        return self.b(self.drop(self.a(self.seeder(x)).relu()))
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"
+SEEDED = True

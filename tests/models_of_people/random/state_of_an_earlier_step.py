@@ -1,0 +1,32 @@
+"""A stream of random numbers that goes on from step to step, by the state kept."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.models_of_people.data import vectors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+        self.state = torch.Generator().manual_seed(3).get_state()
+
+    def forward(self, x):
+        h = self.a(x)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            h = F.dropout(h, 0.3)
+            self.state = torch.get_rng_state()
+        return self.b(h)
+
+
+def build():
+    return Net()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "refused"
+REASON = "generator to one that an earlier step left"
