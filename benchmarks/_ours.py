@@ -20,10 +20,12 @@ import netsplit
 from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.session import Plan, Session, Study
+from netsplit.experiment.session import Session
+from netsplit.experiment.study import Study
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.worker import Worker
@@ -90,7 +92,7 @@ def best_cut(study: Study, pieces: int, tried: int = 12) -> Cut:
 
     cuts = sorted(itertools.combinations(range(1, len(seconds)), pieces - 1), key=load)[:tried]
     plans = [study.plan(Cut(places)) for places in cuts]
-    best = min(range(len(cuts)), key=lambda n: plans[n].predicted.iteration_s)
+    best = min(range(len(cuts)), key=lambda n: plans[n].objective_s)
     return Cut(cuts[best])
 
 
@@ -126,7 +128,7 @@ class Ours:
 
     def deploy(self, name: str, partitioner: Partitioner, schedule: Any) -> Deployed:
         plan = replace(self.study, schedule=schedule).plan(partitioner)
-        model = self.session.deploy(plan)
+        model = self.session.deploy(self.study, plan)
         self.session.pool.call(_keep, name)
         return Deployed(name, plan, model, self.session)
 

@@ -12,7 +12,8 @@ from hydra import compose, initialize_config_dir
 from benchmarks.settings import CONF, MIXED, Setting, described
 from netsplit.config import build
 from netsplit.data.loader import batches
-from netsplit.experiment.session import Session, Study
+from netsplit.experiment.session import Session
+from netsplit.experiment.study import Study
 from netsplit.partition import METHODS
 from netsplit.program import GPipe
 

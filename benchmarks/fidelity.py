@@ -166,7 +166,7 @@ def _deployed(ours: Ours, case: Case) -> Deployed | None:
         deployed.ready()
         ours.step(deployed)
         metered = ours.peak_bytes(deployed)
-        predicted = deployed.plan.predicted.peak_bytes
+        predicted = deployed.plan.simulated[1].peak_bytes
         case.bytes_of = {device: (predicted[device], metered.get(device, 0)) for device in predicted}
     except Exception as error:
         if not ours.session.pool.connections:

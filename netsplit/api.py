@@ -111,7 +111,7 @@ def parallelize(
             model, loss, batch, order, optimizer, clip_norm, autocast, rate, ema_decay, max_programs, check
         )
         plan = study.plan(method, seed)
-        return session.deploy(plan, owned=True, seed=seed)
+        return session.deploy(study, plan, owned=True, seed=seed)
     except BaseException:
         session.close()
         raise

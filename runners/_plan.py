@@ -16,7 +16,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.planning.decide import SAME, CheckedPlan, check
+from netsplit.planning.decide import SAME, check
+from netsplit.planning.plan import Plan
 from netsplit.profile.memory import memory_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def headline(work: Workload, problem: Problem, partitioner: Partitioner) -> str:
     )
 
 
-def show_plan(console: Console, plan: CheckedPlan, work: Workload) -> None:
+def show_plan(console: Console, plan: Plan, work: Workload) -> None:
     """The headline, a row per device, and the stages where there are replicas."""
     unit, unit_s, report = work.unit, work.unit_s, plan.placement.report
     facts = [
@@ -129,26 +130,16 @@ def show_plan(console: Console, plan: CheckedPlan, work: Workload) -> None:
 
 
 def explain_plan(
-    console: Console, plan: CheckedPlan, partitioner: Partitioner, time_limit_s: float | None
+    console: Console, plan: Plan, partitioner: Partitioner, time_limit_s: float | None
 ) -> dict[str, Any]:
     """Print why the plan is as it is and what would help; answers both for the file."""
-    from netsplit.planning.explanation.explain import explain
     from netsplit.planning.what_if import what_if, what_if_lines
-    from netsplit.planning.workload import Simulated
 
-    problem, placement = plan.problem, plan.placement
-    program = problem.evaluate.program(placement) if isinstance(problem.evaluate, Simulated) else None
-    found = explain(problem, placement, plan.timeline, program)
+    found = plan.explain()
     _lines(console, found.lines())
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
     with Waiting(console, f"{partitioner.name} for what would help", limit):
-        changes = what_if(
-            problem,
-            partitioner,
-            time_limit_s=limit,
-            placement=placement,
-            with_=Simulated.moved_to,
-        )
+        changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
     known = [_without_noise(change) for change in changes if change.resolved or _tells(change)]
     late = [change.change.label for change in changes if not (change.resolved or _tells(change))]
     _lines(console, what_if_lines(known) if known or not late else [])
@@ -159,7 +150,7 @@ def explain_plan(
 
 def show_moves(
     console: Console,
-    plan: CheckedPlan,
+    plan: Plan,
     other: Partitioner | Placement,
     work: Workload,
     limit_s: float | None,
@@ -171,7 +162,7 @@ def show_moves(
     problem, objective = plan.problem, plan.problem.objective
     free = replace(problem, objective=objective.relaxed())
     if isinstance(other, Placement):
-        before = check(free, other, 0.0, room=False)
+        before = check(free, other, room=False)
     else:
         with Waiting(console, other.name, limit_s):
             before = check(free, other.partition(problem), 0.0, room=False)

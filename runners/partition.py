@@ -248,6 +248,7 @@ def _loaded(option: Path) -> DictConfig:
 def _infeasible(
     settings: Settings, work: Workload, problem: Problem, partitioner: Partitioner, error: InfeasibleError
 ) -> dict[str, Any]:
+
     return {
         "graph": settings.graph,
         "method": partitioner.name,

@@ -64,8 +64,7 @@ def job(cfg: DictConfig) -> float:
     folder = Path(HydraConfig.get().runtime.output_dir)
 
     from netsplit.formats.read import read_workload
-    from netsplit.planning.decide import decide
-    from netsplit.planning.workload import Simulated
+    from netsplit.planning.decide import check, decide
     from netsplit.simulate.trace import write_trace
     from runners._plan import Waiting
     from runners._simulated import show
@@ -83,15 +82,14 @@ def job(cfg: DictConfig) -> float:
     )
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     if partitioner is None:
-        placement = _placement(settings.placement or "", problem)
+        plan = check(problem, _placement(settings.placement or "", problem), room=False)
     else:
         with Waiting(console, partitioner.name, settings.time_limit):
-            placement = decide(problem, partitioner).placement
-        log.info("%s: %s", placement.method, placement.report.summary())
-    assert isinstance(problem.evaluate, Simulated)
-    program, timeline = problem.evaluate.program(placement), problem.evaluate(placement)
+            plan = decide(problem, partitioner)
+        log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
+    program, timeline = plan.simulated
     parts = "1 micro-batch" if program.microbatches == 1 else f"{program.microbatches} micro-batches"
-    title = f"{work.name}, {placement.method}, {schedule.name} with {parts}"
+    title = f"{work.name}, {plan.placement.method}, {schedule.name} with {parts}"
     console.print(title, style="bold", highlight=False, markup=False)
     show(console, problem, program, timeline, settings.pieces)
     if settings.show_program:
@@ -159,7 +157,9 @@ def _placement(name: str, problem: Problem) -> Placement:
         )
     priority = priority or topological_priority(graph, graph.position)
     placement = Placement(method, device_of, priority, SolverReport("heuristic", 0.0), stages)
-    wrong = verify(replace(problem, contiguous=False), placement, capacity=False).violations
+    wrong = verify(
+        replace(problem, objective=problem.objective.relaxed()), placement, capacity=False
+    ).violations
     if wrong:
         raise ConfigError(f"placement is '{name}', which does not hold: {wrong[0]}")
     return placement

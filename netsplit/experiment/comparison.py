@@ -23,30 +23,26 @@ from netsplit.experiment.records import (
     Comparison,
     capacities,
     record_comparison,
+    record_plan,
+    record_row,
     record_study,
-    row_of,
-    write_plan,
 )
-from netsplit.experiment.session import Plan, Session, Study
+from netsplit.experiment.session import Session
+from netsplit.experiment.study import Study
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.simulate.trace import write_trace
-from netsplit.tracking import Comparison as ParentRun
-from netsplit.tracking import ComparisonRow, MethodRun, Tracker
+from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.metrics import (
     epoch_metrics,
     iteration_metrics,
     learning_rate_metrics,
     overflow_summary,
-    solver_summary,
-    timeline_summary,
 )
 from netsplit.tracking.pictures.figures import link_figure
-from netsplit.tracking.pictures.timeline_figure import timeline_figure
 from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
 from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
@@ -141,7 +137,7 @@ def compare(
 def each_method(
     experiment: Experiment,
     study: Study,
-    parent: ParentRun,
+    parent: ComparisonRun,
     found: Comparison,
     row: Callable[[Partitioner, MethodRun], ComparisonRow],
 ) -> None:
@@ -189,16 +185,14 @@ def _method(
     progress: Progress,
 ) -> ComparisonRow:
     plan = study.plan(partitioner, experiment.seed)
-    run.summary(solver_summary(plan.placement.report))
     folder = found.folder / run.name
     log.info("%s: drawing the plan, placing the parameters", run.name)
-    write_plan(plan, folder)
-    run.describe(f"```\n{plan.summary()}\n```")
+    record_plan(run, plan, folder)
 
     def restart() -> DistributedRuntime:
-        return session.deploy(plan, seed=experiment.seed).runtime
+        return session.deploy(study, plan, seed=experiment.seed).runtime
 
-    model = session.deploy(plan, seed=experiment.seed)
+    model = session.deploy(study, plan, seed=experiment.seed)
     progress.method(run.name, experiment.epochs * _steps_per_epoch(experiment))
     observer = _Recording(run, progress, experiment.batch_size)
     with _checkpoints(experiment, found.folder, run.name) as checkpoints:
@@ -217,22 +211,7 @@ def _method(
     model.save(folder / "checkpoint.pt")
     if experiment.ema_decay is not None:
         save_state(model.ema_state_dict(), folder / "averages.pt")
-    return _measured(experiment, plan, run, folder, observer.measured(history), observer.first is None)
-
-
-def _measured(
-    experiment: Experiment, plan: Plan, run: MethodRun, folder: Path, history: History, earlier: bool
-) -> ComparisonRow:
-    """What was measured beside what was predicted: trace, picture, metrics and the row."""
-    write_trace(folder / "trace.json", plan.predicted, history.measured, program=plan.program)
-    timeline_figure(plan.predicted, history.measured, folder / "timeline.png")
-    found = timeline_summary(plan.predicted, history.typical, experiment.batch_size)
-    run.summary(found | ({"prediction_error": None, "measured_by": "an earlier run"} if earlier else {}))
-    run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
-    row = row_of(plan, run.name, history, earlier)
-    run.summary({"capacity_bytes": row.capacity, "nodes": row.nodes})
-    run.artifact(folder)
-    return row
+    return record_row(run, plan, folder, observer.measured(history), observer.first is None)
 
 
 def _steps_per_epoch(experiment: Experiment) -> int:

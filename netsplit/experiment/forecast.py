@@ -14,8 +14,8 @@ from pathlib import Path
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment, each_method, tags_of
-from netsplit.experiment.records import Comparison, record_study, row_of, write_plan
-from netsplit.experiment.session import Study
+from netsplit.experiment.records import Comparison, record_plan, record_row, record_study
+from netsplit.experiment.study import Study
 from netsplit.graph.recording.step import capture
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
@@ -23,10 +23,7 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.predict import predicted_costs, unknown_in_words
 from netsplit.runtime.share import UpdateRule
-from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
-from netsplit.tracking.metrics import solver_summary, timeline_summary
-from netsplit.tracking.pictures.timeline_figure import timeline_figure
 
 __all__ = ["PLANNED", "forecast", "study_of"]
 
@@ -57,7 +54,9 @@ def forecast(
 
         def row(partitioner: Partitioner, run: MethodRun) -> ComparisonRow:
             run.tags(planned)
-            return _method(experiment, study, partitioner, run, folder / run.name)
+            plan = study.plan(partitioner, experiment.seed)
+            record_plan(run, plan, folder / run.name)
+            return record_row(run, plan, folder / run.name)
 
         each_method(experiment, study, parent, found, row)
     return found
@@ -107,21 +106,3 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
         experiment.loss,
         rule,
     )
-
-
-def _method(
-    experiment: Experiment, study: Study, partitioner: Partitioner, run: MethodRun, folder: Path
-) -> ComparisonRow:
-    plan = study.plan(partitioner, experiment.seed)
-    run.summary(solver_summary(plan.placement.report))
-    write_plan(plan, folder)
-    run.describe(f"```\n{plan.summary()}\n```")
-    write_trace(folder / "trace.json", plan.predicted, None, program=plan.program)
-    timeline_figure(plan.predicted, None, folder / "timeline.png")
-    run.summary(timeline_summary(plan.predicted, None, experiment.batch_size))
-    run.summary({"static_bytes": plan.static_bytes, "transfers": plan.program.transfers})
-    row = row_of(plan, run.name)
-    found = {"predicted_throughput": row.throughput, "capacity_bytes": row.capacity, "nodes": row.nodes}
-    run.summary(found)
-    run.artifact(folder)
-    return row

@@ -8,15 +8,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.session import Plan, Study
+from netsplit.experiment.study import Study
 from netsplit.files import write_text
 from netsplit.formats.own import save_workload
+from netsplit.planning.plan import Plan
+from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, markdown, outline
+from netsplit.tracking.metrics import solver_summary, timeline_summary
 from netsplit.tracking.pictures.figures import TrainingCurve, comparison_figure, training_figure
 from netsplit.tracking.pictures.graph_figure import graph_figure
+from netsplit.tracking.pictures.timeline_figure import timeline_figure
 from netsplit.training.history import History
 
-__all__ = ["Comparison", "capacities", "record_comparison", "record_study", "row_of", "write_plan"]
+__all__ = [
+    "Comparison",
+    "capacities",
+    "record_comparison",
+    "record_plan",
+    "record_row",
+    "record_study",
+    "row_of",
+]
 
 
 @dataclass
@@ -45,26 +57,30 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
     Args:
         earlier: the history is of an earlier run, whose plan may have been another.
     """
-    report, predicted_s = plan.placement.report, plan.predicted.iteration_s
+    report, predicted = plan.placement.report, plan.simulated[1]
     last = history.epochs[-1] if history is not None else None
-    batch = plan.study.batch_size
     return ComparisonRow(
         method=name,
         status=report.status,
         objective_s=report.objective,
         gap=report.gap,
         solve_s=report.seconds,
-        predicted_s=predicted_s,
+        predicted_s=predicted.iteration_s,
         measured_s=history.iteration_s if history is not None else None,
-        throughput=history.throughput if history is not None else batch / predicted_s,
+        throughput=history.throughput if history is not None else _throughput(plan),
         accuracy=last.test_accuracy if last is not None else None,
-        predicted_peak=plan.predicted.peak_bytes,
+        predicted_peak=predicted.peak_bytes,
         measured_peak=history.peak_bytes if history is not None else {},
-        capacity=capacities(plan.study.cluster),
+        capacity=capacities(plan.problem.cluster),
         nodes=plan.nodes,
         loss=last.train_loss if last is not None else None,
         earlier=earlier,
     )
+
+
+def _throughput(plan: Plan) -> float:
+    """Predicted samples/s."""
+    return plan.compiler.batch_size / plan.simulated[1].iteration_s
 
 
 def capacities(cluster: Cluster) -> dict[str, int]:
@@ -78,15 +94,40 @@ def record_study(run: MethodRun, study: Study, folder: Path) -> None:
     run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in study.cluster.links.items()})
 
 
-def write_plan(plan: Plan, folder: Path) -> None:
-    """Placement, program, summary and the placed graph's picture."""
-    placement = plan.placement
+def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
+    """Before anything is trained: placement, program, summary and the placed graph's picture."""
+    problem, placement = plan.problem, plan.placement
+    program, _ = plan.simulated
+    run.summary(solver_summary(placement.report))
     write_text(folder / "placement.json", json.dumps(asdict(placement), indent=1))
-    write_text(folder / "program.txt", plan.program.show())
+    write_text(folder / "program.txt", program.show())
     write_text(folder / "summary.txt", plan.summary())
-    graph_figure(
-        plan.study.graph, placement, folder / "graph.png", costs=plan.study.costs, cluster=plan.study.cluster
-    )
+    graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
+    run.describe(f"```\n{plan.summary()}\n```")
+
+
+def record_row(
+    run: MethodRun, plan: Plan, folder: Path, history: History | None = None, earlier: bool = False
+) -> ComparisonRow:
+    """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row.
+
+    Args:
+        earlier: see `row_of`.
+    """
+    program, predicted = plan.simulated
+    measured, typical = (history.measured, history.typical) if history is not None else (None, None)
+    write_trace(folder / "trace.json", predicted, measured, program=program)
+    timeline_figure(predicted, measured, folder / "timeline.png")
+    run.summary(timeline_summary(predicted, typical, plan.compiler.batch_size))
+    if earlier:
+        run.summary({"prediction_error": None, "measured_by": "an earlier run"})
+    if history is None:
+        run.summary({"predicted_throughput": _throughput(plan)})
+    row = row_of(plan, run.name, history, earlier)
+    run.summary({"static_bytes": plan.static_bytes, "transfers": program.transfers})
+    run.summary({"capacity_bytes": row.capacity, "nodes": row.nodes})
+    run.artifact(folder)
+    return row
 
 
 def record_comparison(run: MethodRun, found: Comparison) -> None:

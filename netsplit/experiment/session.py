@@ -1,19 +1,15 @@
 """The rooms strung together: workers, capture, costs, links, decision, program, runtime.
 
 Session(cluster) ──study──► Study ──plan──► Plan ──deploy──► ParallelModel
- workers, links             graph, costs    placement,       trains, evaluates,
-                                            program,         saves
-                                            prediction
+ workers, links             graph, costs    verified         trains, evaluates, saves
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,182 +21,30 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located
+from netsplit.experiment.study import Study
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
-from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
-from netsplit.partition.base import Placement, Problem
-from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.workload import Workload
+from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs
 from netsplit.profile.measured import ProfileCache
-from netsplit.profile.memory import static_bytes
-from netsplit.program.compile import compile_program
-from netsplit.program.instructions import Program
-from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.runtime.workers.worker import Worker
-from netsplit.simulate.simulate import simulate
-from netsplit.simulate.timeline import Timeline
-from netsplit.training.captures import MAX_PROGRAMS, Captures, checked_capture
+from netsplit.training.captures import MAX_PROGRAMS, checked_capture
 from netsplit.training.parallel import ParallelModel
-from netsplit.training.programs import Programs
 
-__all__ = ["Plan", "Session", "Study"]
+__all__ = ["Session"]
 
 log = logging.getLogger(__name__)
 
 LinkSamples = dict[tuple[str, str], list[tuple[int, float]]]
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is known of a model on a cluster before anything is decided."""
-
-    model: nn.Module
-    graph: Graph  # of the training step, at the micro-batch size
-    values: dict[str, Tensor]  # initializers; the model's own tensors
-    costs: Costs
-    cluster: Cluster
-    schedule: Schedule
-    optimizer: OptimizerFactory
-    loss: Loss | None
-    rule: UpdateRule = field(default_factory=UpdateRule)
-    tail: Graph | None = None  # at the size of the last micro-batch, where that is smaller
-    key: Hashable = None  # of batches with the shapes of the graph; None: all have them
-    known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)  # see `Batch.of`
-    max_programs: int = MAX_PROGRAMS
-    check: bool = True  # of every training graph against plain PyTorch
-
-    @cached_property
-    def captures(self) -> Captures:
-        """Graphs of the model on other batches, and of its evaluation."""
-        kind = torch.device(self.cluster.devices[0].torch_device).type
-        return Captures(self.model, self.loss, self.graph.autocast, kind, self.max_programs, self.check)
-
-    @property
-    def batch_size(self) -> int:
-        """Samples in a whole batch."""
-        missing = 0 if self.tail is None else self.graph.batch_size - self.tail.batch_size
-        return self.graph.batch_size * self.schedule.microbatches - missing
-
-    @property
-    def workload(self) -> Workload:
-        """The graph with its measured costs, on this cluster: what `runners.partition` plans from a file."""
-        return Workload(type(self.model).__name__, self.graph, self.costs, self.cluster)
-
-    def problem(self, seed: int = 0) -> Problem:
-        """The least simulated iteration of the schedule, with its micro-batches."""
-        return self.workload.problem(objective="simulated", schedule=self.schedule, seed=seed)
-
-    def plan(self, partitioner: Partitioner, seed: int = 0) -> Plan:
-        """Decide, compile and simulate.
-
-        Raises:
-            InfeasibleError: the method finds no placement within the capacities.
-        """
-        placement = partitioner.partition(self.problem(seed))
-        log.info("%s: %s", placement.method, placement.report.summary())
-        program = self.program(placement)
-        predicted = simulate(program, self.cluster, self.costs)
-        if partitioner.respects_capacity:
-            _warn_of_overflow(placement.method, predicted, self.cluster)
-        return Plan(self, placement, program, predicted)
-
-    def program(self, placement: Placement, microbatches: int | None = None) -> Program:
-        """For a whole batch; or for so many whole micro-batches."""
-        schedule = self.schedule
-        program = compile_program(
-            self.graph,
-            placement.device_of,
-            placement.priority,
-            self.cluster,
-            schedule if microbatches is None else schedule.with_microbatches(microbatches),
-            replicas=placement.replicas,
-            shared_norm=self.rule.shared_norm,
-        )
-        if microbatches is not None or self.tail is None:
-            return program
-        return with_tail(program, self.graph, self.tail)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A decision, compiled, with what the simulator expects of it."""
-
-    study: Study
-    placement: Placement
-    program: Program
-    predicted: Timeline
-
-    @cached_property
-    def nodes(self) -> dict[str, int]:
-        """Device -> operators that it computes; each replica computes all of its stage."""
-        return self._on_replicas(Counter(self.placement.device_of.values()))
-
-    @cached_property
-    def static_bytes(self) -> dict[str, int]:
-        """Device -> bytes as the partitioners count them (5-18); of a replica, those of its stage."""
-        study = self.study
-        found = static_bytes(
-            study.graph,
-            self.placement.device_of,
-            study.costs.alpha,
-            study.costs.copies(study.schedule.in_flight(len(study.cluster.devices))),
-        )
-        return self._on_replicas(found)
-
-    def _on_replicas(self, found: Mapping[str, int]) -> dict[str, int]:
-        """What is known of the first replica of each stage, of the others too."""
-        replicas = self.placement.replicas
-        return {each: value for home, value in found.items() for each in replicas.get(home, (home,))}
-
-    def write_onnx(self, path: str | Path, node_data: str | Path | None = None) -> None:
-        """Write the placed graph as an ONNX file for Netron, and devices as node data for Model Explorer.
-
-        Metadata of a node: its device (of a replicated stage the first), seconds there, and bytes. Errors as
-        of `netsplit.graph.onnx.write_onnx`.
-        """
-        cluster, costs = self.study.cluster, self.study.costs.devices
-        device = self.placement.device_of
-        known = {name: costs[cluster.device(place).kind].nodes[name] for name, place in device.items()}
-        notes = NodeNotes(
-            device,
-            {name: each.forward_s for name, each in known.items()},
-            {name: each.backward_s for name, each in known.items()},
-        )
-        write_onnx(self.study.graph, path, notes)
-        if node_data is not None:
-            write_node_data(self.study.graph, node_data, notes)
-
-    def summary(self) -> str:
-        """The decision in words: per device operators, seconds and bytes; cut edges; what is predicted."""
-        study, program = self.study, self.program
-        seconds = f"{1e3 * self.predicted.iteration_s:.1f} ms an iteration"
-        size = study.graph.batch_size
-        lines = [
-            f"{self.placement.method}: {self.placement.report.summary()}",
-            f"{study.schedule.name} with {program.microbatches} micro-batches of {size} samples",
-            f"predicted: {seconds}, {program.transfers} transfers",
-        ]
-        for device in study.cluster.devices:
-            held = self.nodes.get(device.name, 0)
-            busy = self.predicted.busy_s(device.name)
-            peak, static = (
-                each.get(device.name, 0) for each in (self.predicted.peak_bytes, self.static_bytes)
-            )
-            lines.append(
-                f"  {device.name}: {held} operators, {1e3 * busy:.1f} ms busy, peak "
-                f"{peak / 2**20:.1f} MiB (static {static / 2**20:.1f}) of {device.capacity_bytes / 2**20:.1f}"
-            )
-        return "\n".join(lines)
 
 
 @dataclass
@@ -307,16 +151,15 @@ class Session:
             known, max_programs, check,
         )  # fmt: skip
 
-    def deploy(self, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:
-        """Put a plan's parameters on the workers, ready to train from the model's present values.
+    def deploy(self, study: Study, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:
+        """Put a study's parameters where its plan has them, ready to train from the model's present values.
 
         With `owned`, closing the result closes this session too. `seed` is of random operators.
         """
-        study = plan.study
-        programs = Programs(plan)
-        values = {k: tensor.detach() for k, tensor in (_tensors(study) | study.values).items()}
+        program, _ = plan.simulated
+        programs = study.programs(plan.placement, program)
         runtime = DistributedRuntime(
-            plan.program, self.pool, values, study.optimizer, study.rule, programs.training, seed
+            program, self.pool, study.tensors, study.optimizer, study.rule, programs.training, seed
         )
         return ParallelModel(
             study.model, study.graph, runtime, programs, plan.summary(), self.close if owned else None
@@ -350,16 +193,6 @@ class Session:
         return calibrate(task, self.pool, self.cluster, cache)
 
 
-def _tensors(study: Study) -> dict[str, Tensor]:
-    """All that the model and a loss module have, under the names that graphs give them."""
-    found: dict[str, Tensor] = {}
-    for prefix, module in (("loss.", study.loss), ("", study.model)):
-        if isinstance(module, torch.nn.Module):
-            found |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
-            found |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
-    return found
-
-
 def _device_type(spec: ClusterSpec, autocast: str | None) -> str:
     """The kind of all devices; under autocast they must be of one, as what is cast differs."""
     kinds = sorted({torch.device(device.torch_device).type for device in spec.devices})
@@ -369,16 +202,6 @@ def _device_type(spec: ClusterSpec, autocast: str | None) -> str:
             "other operators: leave it out, or take devices of one kind."
         )
     return kinds[0]
-
-
-def _warn_of_overflow(method: str, predicted: Timeline, cluster: Cluster) -> None:
-    for device in cluster.devices:
-        over = predicted.peak_bytes.get(device.name, 0) - device.capacity_bytes
-        if over > 0:
-            log.warning(
-                "%s: %s is predicted to need %.1f MiB more than its capacity at its peak, though the static "
-                "count fits", method, device.name, over / 2**20,
-            )  # fmt: skip
 
 
 def _probe(worker: Worker) -> LinkSamples:

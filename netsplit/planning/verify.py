@@ -8,14 +8,21 @@ is the definition of `max_load` written down once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem
 
-__all__ = ["Verdict", "recompute_max_load", "recompute_used_bytes", "verify"]
+__all__ = [
+    "Verdict",
+    "recompute_max_load",
+    "recompute_used_bytes",
+    "verify",
+    "verify_capacity",
+    "verify_contiguity",
+]
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,21 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
         if problem.objective.contiguous:
             checks.append(_contiguous)
         found = [sentence for check in checks for sentence in check(problem, placement)]
-    return Verdict(f"the placement of '{placement.method}'", tuple(found))
+    return _verdict(placement, found)
+
+
+def verify_capacity(problem: Problem, placement: Placement) -> Verdict:
+    """Only (5-18), of a placement that is right but for it."""
+    return _verdict(placement, _memory(problem, placement))
+
+
+def verify_contiguity(problem: Problem, placement: Placement) -> Verdict:
+    """Only contiguity, of a placement that is right but for it."""
+    return _verdict(placement, _contiguous(problem, placement))
+
+
+def _verdict(placement: Placement, violations: Iterable[str]) -> Verdict:
+    return Verdict(f"the placement of '{placement.method}'", tuple(violations))
 
 
 def _each_node_once(problem: Problem, placement: Placement) -> Iterator[str]:

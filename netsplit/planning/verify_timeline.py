@@ -10,18 +10,18 @@ more. Neither the simulator's nor the compiler's code is used, and the timeline 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.verify import Verdict
 from netsplit.profile.costs import DeviceCosts
-
-if TYPE_CHECKING:  # this room does not import what lies further along
-    from netsplit.program.instructions import Program, Segment
-    from netsplit.simulate.timeline import Event, Timeline
+from netsplit.program.instructions import Program, Segment
+from netsplit.simulate.timeline import Event, Timeline
 
 __all__ = ["verify_timeline"]
 
@@ -361,12 +361,26 @@ class _Check:
         costs = self._costs(e.device)
         most = seconds * costs.contention
         if costs.copy_s_per_byte > 0:
-            most += sum(
-                max(min(other.end_s, e.end_s) - max(other.start_s, e.start_s), 0.0)
-                for other in self.timeline.events
-                if other.kind in ("send", "reduce") and e.device in (other.device, other.peer)
-            )
+            most += self._copied_s(e.device, e.end_s) - self._copied_s(e.device, e.start_s)
         return most
+
+    def _copied_s(self, device: str, now_s: float) -> float:
+        """Seconds of a device's messages up to now, each for itself."""
+        starts, ends = self.messages_at.get(device, (_Moments([]), _Moments([])))
+        return starts.passed_s(now_s) - ends.passed_s(now_s)
+
+    @cached_property
+    def messages_at(self) -> dict[str, tuple[_Moments, _Moments]]:
+        """Device -> when its messages start, and when they end."""
+        found: dict[str, list[Event]] = {}
+        for e in self.timeline.events:
+            if e.kind in ("send", "reduce"):
+                for device in {e.device, e.peer}:
+                    found.setdefault(device, []).append(e)
+        return {
+            device: (_Moments([e.start_s for e in each]), _Moments([e.end_s for e in each]))
+            for device, each in found.items()
+        }
 
     def _adding_s(self, segment: Segment, device: str) -> float:
         """The most that gradients take to be added to those of micro-batches before."""
@@ -413,6 +427,18 @@ class _Check:
         seconds = self.timeline.iteration_s
         if not last - self.slack_s <= seconds <= last + overhead + self.slack_s:
             yield f"The iteration is said to take {seconds:.9g} s, but its last event ends at {last:.9g} s."
+
+
+class _Moments:
+    """Moments, asked how long ago all of those that are past were, together."""
+
+    def __init__(self, moments: list[float]) -> None:
+        self.moments = sorted(moments)
+        self.sums = [0.0, *accumulate(self.moments)]
+
+    def passed_s(self, now_s: float) -> float:
+        past = bisect_left(self.moments, now_s)
+        return past * now_s - self.sums[past]
 
 
 def _step_number(e: Event) -> int:

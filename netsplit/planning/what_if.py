@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Any, Literal
 
 import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Device, Link
-from netsplit.errors import InfeasibleError
+from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import decide
 from netsplit.planning.explanation.words import percent, seconds, wrapped
+from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import Costs
 
 __all__ = ["Change", "WhatIf", "apply_change", "possible_changes", "what_if", "what_if_lines"]
 
 Resource = Literal["memory", "speed", "bandwidth"]
 _DECIDING = 0.8  # of the time; the rest is for scoring every placement under every change
-
-With = Callable[[Problem, Cluster, Costs], Problem]
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,6 @@ def what_if(
     time_limit_s: float = 60.0,
     *,
     placement: Placement | None = None,
-    score: Callable[[Problem, Placement], float] | None = None,
-    with_: With | None = None,
 ) -> list[WhatIf]:
     """Decide the problem again under each change with the same method; what gains most comes first.
 
@@ -88,21 +87,15 @@ def what_if(
             the problem's time limit; those which the time does not reach are scored with the placements
             known (`resolved` False).
         placement: decided for the problem as it is; None: decided here.
-        score: seconds of the objective of a placement. None: the problem's own.
-        with_: the problem on another cluster with other costs, its `evaluate` included. Needed where the
-            score comes from `evaluate`, which knows the old cluster.
 
     Raises:
-        InfeasibleError: the problem has no placement as it is.
-        ValueError: nothing can score a placement under a change.
+        InfeasibleError, NetSplitError: the problem has no plan as it is (see `decide`).
     """
-    if problem.evaluate is not None and with_ is None and problem.objective.simulated:
-        raise ValueError("`evaluate` knows the cluster as it is: give `with_`, which makes it anew")
     changes = possible_changes(problem) if changes is None else list(changes)
     started = monotonic()
     deadline = started + _DECIDING * time_limit_s
-    scorer = _Scorer(problem, changes, score, with_ or _with)
-    known = [placement or partitioner.partition(problem)]
+    scorer = _Scorer(problem, changes)
+    known = [placement or decide(problem, partitioner, room=False).placement]
     resolved: list[Placement | None] = []
     notes: list[str] = []
     for i, change in enumerate(changes):
@@ -115,9 +108,12 @@ def what_if(
             if problem.time_limit_s is not None:
                 limit = min(limit, problem.time_limit_s)
             try:
-                found, note = partitioner.partition(replace(scorer.problems[i], time_limit_s=limit)), ""
+                changed = replace(scorer.problems[i], time_limit_s=limit)
+                found, note = decide(changed, partitioner, room=False).placement, ""
             except InfeasibleError:  # of a method that gives up: more of a resource does not take any away
                 note = "the method finds no placement under the change"
+            except NetSplitError:  # of a method that does not heed contiguity
+                note = "the method's answer under the change is no plan"
         resolved.append(found)
         notes.append(note)
         if found is not None and not any(_same(found, other) for other in known):
@@ -231,29 +227,17 @@ def what_if_lines(results: Sequence[WhatIf]) -> list[str]:
 class _Scorer:
     """Seconds of a placement under a change by its number, or under none; each problem is made once."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        changes: Sequence[Change],
-        score: Callable[[Problem, Placement], float] | None,
-        with_: With,
-    ) -> None:
+    def __init__(self, problem: Problem, changes: Sequence[Change]) -> None:
         self.problem = problem
-        self.problems = [with_(problem, *apply_change(problem, change)) for change in changes]
-        self.score = score
-        self._own: dict[int | None, Callable[[Placement], float]] = {}
+        self.problems = [_moved(problem, *apply_change(problem, change)) for change in changes]
+        self._scores: dict[int | None, Callable[[Placement], float]] = {}
         self._instances: dict[int | None, Instance] = {}
 
     def __call__(self, i: int | None, placement: Placement) -> float:
-        problem = self.problem if i is None else self.problems[i]
-        if self.score is not None:
-            return self.score(problem, placement)
-        if i not in self._own:
-            own = problem.objective.scorer(problem)
-            if own is None:
-                raise ValueError("nothing can score a placement: give `score`")
-            self._own[i] = own
-        return self._own[i](placement)
+        if i not in self._scores:
+            problem = self.problem if i is None else self.problems[i]
+            self._scores[i] = partial(problem.objective.score_s, problem)
+        return self._scores[i](placement)
 
     def fits(self, i: int | None, placement: Placement) -> bool:
         problem = self.problem if i is None else self.problems[i]
@@ -263,9 +247,10 @@ class _Scorer:
         return instance.fits(instance.encode(placement.device_of))
 
 
-def _with(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
-    """Without `evaluate`: it would simulate the old cluster."""
-    return replace(problem, cluster=cluster, costs=costs, evaluate=None)
+def _moved(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
+    if problem.evaluate is None:
+        return replace(problem, cluster=cluster, costs=costs)
+    return Simulated.moved_to(problem, cluster, costs)
 
 
 def _same(a: Placement, b: Placement) -> bool:

@@ -23,6 +23,7 @@ from netsplit.profile.memory import memory_of
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
+from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule, SingleBatch
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -39,18 +40,31 @@ _TORCH = "aten."  # begins the operators of a captured graph; those of the publi
 
 @dataclass(frozen=True)
 class Simulated:
-    """`Problem.evaluate`: the predicted timeline of a placement under one schedule."""
+    """`Problem.evaluate`: the program of a placement under one schedule, and its predicted timeline."""
 
     graph: Graph
     cluster: Cluster
     costs: Costs
     schedule: Schedule
     training: bool = True
+    shared_norm: bool = False  # see `compile_program`
+    tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
 
     def __call__(self, placement: Placement) -> Timeline:
-        return simulate(self.program(placement), self.cluster, self.costs)
+        return simulate(self._of_whole_microbatches(placement), self.cluster, self.costs)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of all micro-batches."""
+        missing = 0 if self.tail is None else self.graph.batch_size - self.tail.batch_size
+        return self.graph.batch_size * self.schedule.microbatches - missing
 
     def program(self, placement: Placement) -> Program:
+        """Raises as `compile_program` and `with_tail`."""
+        program = self._of_whole_microbatches(placement)
+        return program if self.tail is None else with_tail(program, self.graph, self.tail)
+
+    def _of_whole_microbatches(self, placement: Placement) -> Program:
         return compile_program(
             self.graph,
             placement.device_of,
@@ -59,6 +73,7 @@ class Simulated:
             self.schedule,
             self.training,
             placement.replicas,
+            self.shared_norm,
         )
 
     @staticmethod

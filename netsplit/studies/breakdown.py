@@ -149,7 +149,8 @@ def _planned(name: str, case: RunCase, seed: int) -> tuple[Timeline, list[str]]:
         seed=seed,
     )
     plan = study_of(experiment, case.cluster).plan(case.partitioner, seed)
-    return plan.predicted, list(plan.program.devices)
+    program, predicted = plan.simulated
+    return predicted, list(program.devices)
 
 
 def _trained(
@@ -161,13 +162,13 @@ def _trained(
     with Session(case.cluster, folder, profile_cache=default_folder()) as session:
         study = session.study(case.model(), case.loss, batch, case.schedule, case.optimizer)
         plan = study.plan(case.partitioner, seed)
-        model = session.deploy(plan, seed=seed)
+        model = session.deploy(study, plan, seed=seed)
         log.info("%s: training %d batches", name, warmup + iterations)
         for _ in range(warmup):
             model.train_batch(*batch)
         found = [model.measure_batch(*batch)[1] for _ in range(iterations)]
     typical = median_low(timeline.iteration_s for timeline in found)
-    return next(each for each in found if each.iteration_s == typical), list(plan.program.devices)
+    return next(each for each in found if each.iteration_s == typical), list(model.runtime.program.devices)
 
 
 def _mean(found: Iterable[dict[str, float]]) -> dict[str, float]:

@@ -2,11 +2,11 @@
 
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.table import ComparisonRow, comparison_table, markdown, outline
-from netsplit.tracking.tracker import Comparison, MethodRun, Tracker
+from netsplit.tracking.tracker import ComparisonRun, MethodRun, Tracker
 
 __all__ = [
-    "Comparison",
     "ComparisonRow",
+    "ComparisonRun",
     "MethodRun",
     "Tracker",
     "comparison_table",

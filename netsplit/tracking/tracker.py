@@ -39,7 +39,7 @@ from netsplit.tracking.store import (
 )
 from netsplit.tracking.values import as_yaml, flatten, hidden, numbers, plain
 
-__all__ = ["Comparison", "MethodRun", "Tracker"]
+__all__ = ["ComparisonRun", "MethodRun", "Tracker"]
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class MethodRun:
                 logger.error("run '%s' stays open in MLflow: %s", self.name, error)
 
 
-class Comparison(MethodRun):
+class ComparisonRun(MethodRun):
     """The parent run; each `method` is a child of it.
 
     Args:
@@ -277,7 +277,7 @@ class Tracker:
         params: Any = None,
         tags: Mapping[str, Any] | None = None,
         parent_run_id: str | None = None,
-    ) -> Iterator[Comparison]:
+    ) -> Iterator[ComparisonRun]:
         """A parent run; tagged with commit, versions and host.
 
         Args:
@@ -288,7 +288,7 @@ class Tracker:
         store = self.open()
         labels = {key: str(value) for key, value in (tags or {}).items() if key in LABELS}
         run_id = store.create_run(name, _tags("comparison", name, tags), parent_run_id)
-        run = Comparison(store, name, run_id, labels, params, self.system_metrics)
+        run = ComparisonRun(store, name, run_id, labels, params, self.system_metrics)
         with _ended(run):
             run.params(params, columns=(flatten(params) if params else {}) | labels)
             yield run

@@ -68,8 +68,8 @@ class ParallelModel:
         self.programs = programs
         self._summary = summary
         self._on_close = on_close
-        study = programs.plan.study
-        self._notice = Notice(model, study.loss, graph.constants) if study.check else None
+        captures = programs.captures
+        self._notice = Notice(model, captures.loss, graph.constants) if captures.check else None
 
     @property
     def batch_size(self) -> int:

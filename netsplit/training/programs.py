@@ -7,8 +7,8 @@ batch ──► known? ──yes──► its program
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +16,11 @@ from torch import Tensor
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
-from netsplit.program.compile import compile_program
+from netsplit.partition.base import Placement
+from netsplit.planning.workload import Simulated
 from netsplit.program.inference import inference_placement, like_priority
 from netsplit.program.instructions import Program
-from netsplit.program.resize import with_tail
-
-if TYPE_CHECKING:
-    from netsplit.experiment.session import Plan
+from netsplit.training.captures import Captures
 
 __all__ = ["BatchPart", "Programs"]
 
@@ -38,15 +36,28 @@ class BatchPart:
 
 @dataclass
 class Programs:
-    """Training and inference programs of a plan."""
+    """Training and inference programs of a placement.
 
-    plan: Plan
+    Args:
+        compiler: makes the program of a whole batch; others are made as it makes that.
+        program: of a whole batch.
+        captures: graphs of the model on other batches.
+        key: of batches with the shapes of the compiler's graph; None: all have them.
+        known: see `Batch.of`.
+    """
+
+    compiler: Simulated
+    placement: Placement
+    program: Program
+    captures: Captures
+    key: Hashable = None
+    known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)
     _trained: dict[Hashable, Program] = field(default_factory=dict)
     _predicting: dict[Hashable, Program] = field(default_factory=dict)
 
     def batch(self, inputs: Any, targets: Any = None) -> Batch:
         """Flat; tensors are cut as those of the first batch of the same structure were."""
-        found = Batch.of(inputs, targets, known=self.plan.study.known)
+        found = Batch.of(inputs, targets, known=self.known)
         if found.samples == 0:
             raise NetSplitError("there is nothing to compute: the batch has no sample.")
         return found
@@ -60,12 +71,11 @@ class Programs:
         """
         key = batch.key, batch.samples
         if key not in self._trained:
-            study = self.plan.study
-            usual = study.key is None or batch.key == study.key
-            if usual and batch.samples == study.batch_size:
-                self._trained[key] = self.plan.program
+            usual = self.key is None or batch.key == self.key
+            if usual and batch.samples == self.compiler.batch_size:
+                self._trained[key] = self.program
             else:
-                study.captures.require_room(self._trained, batch, "training")
+                self.captures.require_room(self._trained, batch, "training")
                 self._trained[key] = self._resized(batch) if usual else self._other(batch)
         return self._trained[key]
 
@@ -75,15 +85,14 @@ class Programs:
         Up to a micro-batch it is computed at its own size. A larger one is cut where every output has rows
         of its own for each sample, the last part filled up to a micro-batch, and computed whole where not.
         """
-        study, captures = self.plan.study, self.plan.study.captures
-        size = study.graph.batch_size
+        captures, size = self.captures, self.compiler.graph.batch_size
         small = batch.samples <= size
         if small and captures.is_full() and captures.known_dims(batch) is not None:
             yield BatchPart(batch.filled(size), batch.samples, self._inference(batch.filled(size), 1))
         elif small or captures.output_dims(batch, size) is None:
             yield BatchPart(batch, batch.samples, self._inference(batch, 1))
         else:
-            most = size * self.plan.program.microbatches
+            most = size * self.program.microbatches
             start = 0
             while start < batch.samples:
                 part = batch.rows(start, start + most)
@@ -99,7 +108,7 @@ class Programs:
         spec = part.program.graph.output_spec
         if len(found) == 1 and len(parts) == 1 and part.count == part.batch.samples:
             return spec.build(parts[0])
-        dims = self.plan.study.captures.known_dims(part.batch)
+        dims = self.captures.known_dims(part.batch)
         assert dims is not None
         joined = []
         for j, dim in enumerate(dims):
@@ -111,52 +120,48 @@ class Programs:
         return spec.build(joined)
 
     def _resized(self, batch: Batch) -> Program:
-        """For the shapes of the plan, and another number of samples."""
-        study = self.plan.study
-        full, rest = divmod(batch.samples, study.graph.batch_size)
-        program = study.program(self.plan.placement, full + bool(rest))
-        if not rest:
-            return program
-        part = batch.rows(full * study.graph.batch_size, batch.samples)
-        return with_tail(program, study.graph, study.captures.training(part, study.graph.batch_size, True))
+        """For the shapes of the placed graph, and another number of samples."""
+        graph = self.compiler.graph
+        full, rest = divmod(batch.samples, graph.batch_size)
+        part = batch.rows(full * graph.batch_size, batch.samples)
+        tail = self.captures.training(part, graph.batch_size, True) if rest else None
+        return self._compiled(replace(self.compiler, tail=tail), self.placement, full + bool(rest))
 
     def _other(self, batch: Batch) -> Program:
         """For shapes of its own."""
-        study, placement = self.plan.study, self.plan.placement
-        size = min(study.graph.batch_size, batch.samples)
+        size = min(self.compiler.graph.batch_size, batch.samples)
         full, rest = divmod(batch.samples, size)
-        graph = study.captures.training(batch.rows(0, size), size)
+        graph = self.captures.training(batch.rows(0, size), size)
         self._require_same_parameters(graph)
-        program = compile_program(
-            graph,
-            self._placed(graph),
-            like_priority(study.graph, graph, placement.priority),
-            study.cluster,
-            study.schedule.with_microbatches(full + bool(rest)),
-            replicas=placement.replicas,
-            shared_norm=study.rule.shared_norm,
+        placement = replace(
+            self.placement,
+            device_of=self._placed(graph),
+            priority=like_priority(self.compiler.graph, graph, self.placement.priority),
         )
-        if not rest:
-            return program
-        part = batch.rows(full * size, batch.samples)
-        return with_tail(program, graph, study.captures.training(part, size))
+        tail = self.captures.training(batch.rows(full * size, batch.samples), size) if rest else None
+        compiler = replace(self.compiler, graph=graph, tail=tail)
+        return self._compiled(compiler, placement, full + bool(rest))
 
     def _inference(self, batch: Batch, microbatches: int) -> Program:
         key = batch.key, batch.samples, microbatches
         if key not in self._predicting:
-            study = self.plan.study
-            graph = study.captures.inference(batch.rows(0, batch.samples // microbatches))
-            schedule = study.schedule.with_microbatches(microbatches)
-            self._predicting[key] = compile_program(
-                graph, self._placed(graph), graph.position, study.cluster, schedule, training=False
+            graph = self.captures.inference(batch.rows(0, batch.samples // microbatches))
+            placement = replace(
+                self.placement, device_of=self._placed(graph), priority=graph.position, stages=()
             )
+            compiler = replace(self.compiler, graph=graph, training=False, shared_norm=False, tail=None)
+            self._predicting[key] = self._compiled(compiler, placement, microbatches)
         return self._predicting[key]
+
+    def _compiled(self, compiler: Simulated, placement: Placement, microbatches: int) -> Program:
+        schedule = compiler.schedule.with_microbatches(microbatches)
+        return replace(compiler, schedule=schedule).program(placement)
 
     def _placed(self, graph: Graph) -> dict[str, str]:
         """Every node where its like in training is, and where its parameters are."""
-        study, device_of = self.plan.study, self.plan.placement.device_of
-        where = inference_placement(study.graph, graph, device_of)
-        homes = {k: device_of[node.name] for node in study.graph for k in node.initializers}
+        placed, device_of = self.compiler.graph, self.placement.device_of
+        where = inference_placement(placed, graph, device_of)
+        homes = {k: device_of[node.name] for node in placed for k in node.initializers}
         for node in graph:
             for k in node.initializers:
                 if homes.setdefault(k, where[node.name]) != where[node.name]:
@@ -167,7 +172,7 @@ class Programs:
         return where
 
     def _require_same_parameters(self, graph: Graph) -> None:
-        known = self.plan.study.graph.initializers
+        known = self.compiler.graph.initializers
         new = [k for k, init in graph.initializers.items() if init.requires_grad and k not in known]
         if new:
             raise NetSplitError(

@@ -89,7 +89,7 @@ def test_one_device_takes_the_sum_of_its_operators_and_the_step(
     step_s = nbytes * costs.step_s_per_byte
     instructions = study.plan(Single()).program.instructions["a"]
     overhead_s = len(instructions) * costs.instruction_s
-    predicted_s = study.plan(Single()).predicted.iteration_s
+    predicted_s = study.plan(Single()).objective_s
     assert predicted_s == pytest.approx(operators_s + step_s + overhead_s)
 
 
@@ -156,11 +156,11 @@ def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experim
             assert problem.evaluate.cluster is cluster
             return super().choose(problem)
 
-    whole = study.plan(Single()).predicted.iteration_s
+    whole = study.plan(Single()).objective_s
     plan = study.plan(Ablated(Spy(), "backward"))
     assert seen[0] == 0.0
     assert seen[1] < whole
-    assert plan.predicted.iteration_s == pytest.approx(whole)
+    assert plan.objective_s == pytest.approx(whole)
     assert plan.placement.method == "single without backward"
 
 

@@ -17,10 +17,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import netsplit
 from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.session import Plan, Session
+from netsplit.experiment.session import Session
+from netsplit.experiment.study import Study
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import MTopo, Random
+from netsplit.planning.plan import Plan
 from netsplit.runtime.share import UpdateRule
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import History, fit
@@ -238,9 +240,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield found
 
 
-def plan_with(rate: LearningRate, method: Any = None) -> Plan:
-    plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
-    return replace(plan, study=replace(plan.study, rule=UpdateRule(learning_rate=rate)))
+def plan_with(rate: LearningRate, method: Any = None) -> tuple[Study, Plan]:
+    study, plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
+    return replace(study, rule=UpdateRule(learning_rate=rate)), plan
 
 
 def rates_of(history: History) -> list[float]:
@@ -251,7 +253,7 @@ def test_an_epochs_loss_lowers_the_rate_and_a_resumed_training_goes_on_so(
     session: Session, tmp_path: Path
 ) -> None:
     rate = LearningRate(lr.ReduceLROnPlateau, every="epoch", factor=0.5, patience=0, threshold=0.9)
-    whole = fit(session.deploy(plan_with(rate)), samples_of(CHAIN), epochs=4)
+    whole = fit(session.deploy(*plan_with(rate)), samples_of(CHAIN), epochs=4)
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = SGD([parameter])
     plateau = lr.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.9)
@@ -262,9 +264,9 @@ def test_an_epochs_loss_lowers_the_rate_and_a_resumed_training_goes_on_so(
     assert rates_of(whole) == expected
     assert len(set(expected)) > 1
     with Checkpoints(tmp_path) as checkpoints:
-        fit(session.deploy(plan_with(rate)), samples_of(CHAIN), epochs=2, checkpoints=checkpoints)
+        fit(session.deploy(*plan_with(rate)), samples_of(CHAIN), epochs=2, checkpoints=checkpoints)
     with Checkpoints(tmp_path, resume=True) as checkpoints:
-        model = session.deploy(plan_with(rate, Random()))
+        model = session.deploy(*plan_with(rate, Random()))
         resumed = fit(model, samples_of(CHAIN), epochs=4, checkpoints=checkpoints)
     assert rates_of(resumed) == expected
     assert [e.train_loss for e in resumed.epochs] == pytest.approx(
@@ -273,13 +275,13 @@ def test_an_epochs_loss_lowers_the_rate_and_a_resumed_training_goes_on_so(
 
 
 def test_a_loop_of_ones_own_steps_epochs_itself(session: Session) -> None:
-    model = session.deploy(plan_with(LearningRate(lr.StepLR, every="epoch", step_size=1, gamma=0.5)))
+    model = session.deploy(*plan_with(LearningRate(lr.StepLR, every="epoch", step_size=1, gamma=0.5)))
     model.train_batch(CHAIN.inputs, CHAIN.targets)
     assert model.learning_rate == [0.05]
     model.step_scheduler()
     assert model.learning_rate == [0.025]
     assert model.stepped_rates == (0.05,)
-    model = session.deploy(plan_with(LearningRate(lr.ReduceLROnPlateau, every="epoch")))
+    model = session.deploy(*plan_with(LearningRate(lr.ReduceLROnPlateau, every="epoch")))
     with pytest.raises(ConfigError, match="goes by a loss: give it to step_scheduler"):
         model.step_scheduler()
     model.step_scheduler(1.0)
@@ -288,12 +290,11 @@ def test_a_loop_of_ones_own_steps_epochs_itself(session: Session) -> None:
 def test_a_scheduler_shorter_than_the_training_is_refused_before_it(session: Session) -> None:
     rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=5)
     with pytest.raises(ConfigError, match="OneCycleLR ends after 5 steps, and the training has 6"):
-        fit(session.deploy(plan_with(rate)), samples_of(CHAIN), epochs=2)
+        fit(session.deploy(*plan_with(rate)), samples_of(CHAIN), epochs=2)
 
 
 def test_a_model_without_averages_or_scheduler_says_so(session: Session) -> None:
-    plan = planned(CHAIN, SGD, MTopo())
-    model = session.deploy(plan)
+    model = session.deploy(*planned(CHAIN, SGD, MTopo()))
     with pytest.raises(NetSplitError, match="keeps no averages: give ema_decay"):
         model.ema_state_dict()
     with pytest.raises(NetSplitError, match=r"no scheduler to step \(none was given\)"):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.session import Plan, Study
+from netsplit.experiment.study import Study
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
@@ -29,7 +29,6 @@ from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1
 from netsplit.runtime.local import LocalRuntime
-from netsplit.simulate.timeline import Timeline
 from netsplit.training.captures import checked_capture
 from netsplit.training.programs import Programs
 from tests.models_of_people import plain
@@ -109,7 +108,7 @@ class Split:
         torch.manual_seed(7)
         programs = self._plan(schedule, drawing, devices)
         values = {k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in self.values.items()}
-        runtime = LocalRuntime(programs.plan.program, cluster_of(DEVICES), values, SGD)
+        runtime = LocalRuntime(programs.program, cluster_of(DEVICES), values, SGD)
         losses = []
         for batch in self.batches:
             flat = programs.batch(*batch)
@@ -125,7 +124,7 @@ class Split:
         names = [device.name for device in study.cluster.devices][:devices]
         device_of, priority = drawn(self.graph, names, drawing)
         placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
-        return Programs(Plan(study, placement, study.program(placement), Timeline((), 0.0)))
+        return study.programs(placement, study.compiler.program(placement))
 
 
 def _hold_constants(runtime: LocalRuntime, program: Program) -> None:

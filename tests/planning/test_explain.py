@@ -307,7 +307,7 @@ def test_replicas_of_a_stage_share_its_work() -> None:
 
 def test_explaining_needs_neither_torch_nor_the_simulator() -> None:
     code = (
-        "import sys, netsplit.planning.explanation.explain, netsplit.planning.what_if\n"
+        "import sys, netsplit.planning.explanation.explain\n"
         "import netsplit.planning.plan_diff\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'netsplit.simulate', 'netsplit.program')))"
     )

@@ -24,7 +24,7 @@ from netsplit.report.data.studies import _Files
 from netsplit.report.units import NONE
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies import Column, Picture, StudyResult, record, write
-from netsplit.tracking import Comparison, Tracker
+from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_summary
 from runners._entry import entry
 from runners.compare import main as compare
@@ -45,7 +45,7 @@ class Recorded(NamedTuple):
     ids: dict[str, str]  # of comparisons
 
 
-def train(comparison: Comparison, name: str, folder: Path, measured_s: float) -> None:
+def train(comparison: ComparisonRun, name: str, folder: Path, measured_s: float) -> None:
     with comparison.method(name, CONFIG, {"partitioner": name}) as run:
         run.summary(
             solver_summary(SolverReport("optimal", 1.5, engine="gurobi", objective=0.1, bound=0.09, gap=0.1))
@@ -59,7 +59,7 @@ def train(comparison: Comparison, name: str, folder: Path, measured_s: float) ->
         run.artifact(folder / "trace.json")
 
 
-def plan(comparison: Comparison, name: str, seconds: float) -> None:
+def plan(comparison: ComparisonRun, name: str, seconds: float) -> None:
     with comparison.method(name) as run:
         run.summary(solver_summary(SolverReport("heuristic", 0.01)))
         run.summary(
@@ -67,7 +67,7 @@ def plan(comparison: Comparison, name: str, seconds: float) -> None:
         )
 
 
-def fail(comparison: Comparison, name: str) -> None:
+def fail(comparison: ComparisonRun, name: str) -> None:
     with suppress(InfeasibleError), comparison.method(name):
         raise InfeasibleError("cpu:1 lacks <5> bytes.")
 

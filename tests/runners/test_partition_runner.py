@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from netsplit.planning import verify
+from netsplit.planning import decide
 from netsplit.planning.plan_diff import Moved, Part
 from netsplit.planning.what_if import Change, WhatIf, what_if_lines
 from runners import _plan
@@ -191,8 +191,8 @@ def test_a_largest_load_that_the_definition_contradicts_is_no_plan(
 ) -> None:
     asked = ["graph=g.json", "partitioner=m_topo", "objective=max_load", "result=r.json"]
     assert run(*asked).code == 0
-    most = verify.recompute_max_load
-    monkeypatch.setattr(verify, "recompute_max_load", lambda *args: most(*args) * (1 + 1e-8))
+    most = decide.recompute_max_load
+    monkeypatch.setattr(decide, "recompute_max_load", lambda *args: most(*args) * (1 + 1e-8))
     ended = run(*asked)
     assert ended.code == 2
     assert "the largest load of m_topo is" in ended.err

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from netsplit.data import Data
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.tracking import Comparison, Tracker
+from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.store import MlflowStore, StoreError
 
 
@@ -52,7 +52,7 @@ def spy_on_batches(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> list[di
     return calls
 
 
-def run_and_raise(comparison: Comparison, name: str, error: BaseException) -> None:
+def run_and_raise(comparison: ComparisonRun, name: str, error: BaseException) -> None:
     with comparison.method(name) as run:
         run.metrics([("loss", 3.0, 0)])
         raise error

@@ -34,10 +34,12 @@ from torch.utils.data import TensorDataset
 from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.session import Plan, Session, Study
+from netsplit.experiment.session import Session
+from netsplit.experiment.study import Study
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.random_draws.random import DrawCounter
 from netsplit.partition import MTopo, Random
+from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Program, compile_program
 from netsplit.runtime.checkpoint.files import (
@@ -479,14 +481,14 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield found
 
 
-def planned(case: Case, optimizer: Any, method: Any = None) -> Plan:
+def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Study, Plan]:
     graph, model = graph_of(case), case.fresh()
     values = initial_values(model, graph, case.loss)
     costs = Costs({"cpu": DeviceCosts({name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes})}, alpha=3)
     study = Study(model, graph, values, costs, cluster_of(2), ORDER, optimizer, case.loss)
     plan = study.plan(method or MTopo())
     assert len(set(plan.placement.device_of.values())) == 2
-    return plan
+    return study, plan
 
 
 def samples_of(case: Case) -> Data:
@@ -515,10 +517,10 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
 ) -> None:
     """Dropout, BatchNorm, Adam, an uneven batch; killed within the second epoch, after a checkpoint."""
     plan = planned(DROPPED, ADAM)
-    model = session.deploy(plan)
+    model = session.deploy(*plan)
     history = fit(model, samples_of(DROPPED), epochs=3)
     expected = model.state_dict()
-    model = session.deploy(plan)
+    model = session.deploy(*plan)
     killer = Killer(session, step=4)
     with caplog.at_level(logging.INFO), Checkpoints(tmp_path, every_iterations=2, keep=9) as checkpoints:
         found = fit(
@@ -527,7 +529,7 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
             epochs=3,
             observer=killer,
             checkpoints=checkpoints,
-            restart=lambda: session.deploy(plan).runtime,
+            restart=lambda: session.deploy(*plan).runtime,
         )
     assert re.search(r"worker cpu:1 .* died .*: restarting the workers \(1 of 3\)", caplog.text)
     assert "000003-step-4: 1 epochs and 4 iterations done, 8 samples of epoch 2" in caplog.text
@@ -541,7 +543,7 @@ def test_from_two_workers_to_another_placement_to_one_device_to_plain(
 ) -> None:
     losses: list[float] = []
     for number, method in enumerate((MTopo(), Random())):
-        model = session.deploy(planned(CHAIN, ADAM, method))
+        model = session.deploy(*planned(CHAIN, ADAM, method))
         if number:
             assert model.load_checkpoint(tmp_path / "0") == {"done": [0]}
         losses += [model.train_batch(CHAIN.inputs, CHAIN.targets) for _ in range(2)]
@@ -568,7 +570,7 @@ def test_what_is_drawn_goes_on_under_another_placement_and_in_plain_pytorch(
     losses: list[float] = []
     for number, seed in enumerate((3, 8)):
         plan = planned(DRAWING, ADAM, MTopo() if number else Random())
-        model = session.deploy(plan, seed=seed)
+        model = session.deploy(*plan, seed=seed)
         if number:
             model.load_checkpoint(tmp_path / "0")
         losses += [model.train_batch(*DRAWING.batch()) for _ in range(2)]
@@ -614,7 +616,7 @@ def drawn_plainly(
 def test_a_checkpoint_that_counts_no_draws_begins_them(one: Path, session: Session) -> None:
     assert not Saved(one).below("draws")  # as they were written before
     assert load_draws(one, seed=4) == DrawCounter(4, 0, 0)
-    model = session.deploy(planned(CHAIN, SGD), seed=4)
+    model = session.deploy(*planned(CHAIN, SGD), seed=4)
     model.load_checkpoint(one)
     assert model.runtime.draws == DrawCounter(4, 0, 0)
 
@@ -626,7 +628,7 @@ def _limit_files(worker: Worker, size: int) -> None:
 def test_a_worker_that_cannot_write_says_so_and_training_could_go_on(
     session: Session, tmp_path: Path
 ) -> None:
-    model = session.deploy(planned(CHAIN, SGD))
+    model = session.deploy(*planned(CHAIN, SGD))
     model.train_batch(CHAIN.inputs, CHAIN.targets)
     model.save_checkpoint(tmp_path / "one", {"step": 1})
     session.pool.call_one(1, _limit_files, 1000)
@@ -643,13 +645,13 @@ def test_a_worker_that_cannot_write_says_so_and_training_could_go_on(
 def test_workers_refuse_what_does_not_fit_and_stay(
     session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = session.deploy(planned(CHAIN, SGD))
+    model = session.deploy(*planned(CHAIN, SGD))
     model.save_checkpoint(tmp_path / "one")
     with pytest.raises(ConfigError, match="is of another model: it has no 'scale'"):
-        session.deploy(planned(CASES["tied"], SGD)).load_checkpoint(tmp_path / "one")
+        session.deploy(*planned(CASES["tied"], SGD)).load_checkpoint(tmp_path / "one")
     with pytest.raises(NetSplitError, match="was made with another optimiser"):
-        session.deploy(planned(CHAIN, ADAM)).load_checkpoint(tmp_path / "one")
-    session.deploy(planned(CHAIN, partial(SGD, lr=0.5))).load_checkpoint(tmp_path / "one")
+        session.deploy(*planned(CHAIN, ADAM)).load_checkpoint(tmp_path / "one")
+    session.deploy(*planned(CHAIN, partial(SGD, lr=0.5))).load_checkpoint(tmp_path / "one")
     assert "brings its own settings: lr 0.5 becomes 0.05" in caplog.text
 
 

@@ -15,15 +15,16 @@ from torch.utils.data import Dataset
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import NetSplitError
-from netsplit.experiment.session import Plan, Session
+from netsplit.experiment.session import Session
+from netsplit.experiment.study import Study
 from netsplit.graph import Graph
 from netsplit.partition import METHODS
+from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
-from netsplit.training.programs import Programs
 from tests.nets import cluster_of
 from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import assert_close
@@ -44,7 +45,7 @@ def planned(
     method: str = "round_robin",
     first: tuple[int, int] = SHAPES[0],
     **options: Any,
-) -> Plan:
+) -> tuple[Study, Plan]:
     """With costs that nobody measured, and so without workers."""
 
     def costs(self: Session, graph: Graph, *_: Any) -> Costs:
@@ -55,7 +56,7 @@ def planned(
     session = Session(_Spec(cluster.devices), folder, _cluster=cluster)  # type: ignore[arg-type]
     batch = kind.give(0, *first)
     study = session.study(kind.fresh(), kind.loss, batch, schedule or GPipe(4), OPTIMIZER, **options)
-    return study.plan(METHODS[method]())
+    return study, study.plan(METHODS[method]())
 
 
 class _Spec:
@@ -83,12 +84,12 @@ def test_batches_of_every_kind_train_as_plain(
     name: str, schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = KINDS[name]
-    plan = planned(kind, tmp_path, monkeypatch, 3, schedule)
+    study, plan = planned(kind, tmp_path, monkeypatch, 3, schedule)
     assert len(set(plan.placement.device_of.values())) == 3
-    assert plan.study.batch_size == 10
-    assert (plan.study.graph.batch_size, plan.program.microbatches) == (3, 4)
-    programs = Programs(plan)
-    runtime = LocalRuntime(plan.program, plan.study.cluster, plan.study.values, OPTIMIZER)
+    assert study.compiler.batch_size == 10
+    assert (study.graph.batch_size, plan.program.microbatches) == (3, 4)
+    programs = study.programs(plan.placement, plan.program)
+    runtime = LocalRuntime(plan.program, study.cluster, study.values, OPTIMIZER)
     losses = []
     for inputs, targets in batches_of(kind):
         batch = programs.batch(inputs, targets)
@@ -106,9 +107,9 @@ def deployed(
     request: pytest.FixtureRequest, pools: Pools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Kind, ParallelModel]:
     kind = KINDS[request.param]
-    plan = planned(kind, tmp_path, monkeypatch, max_programs=8)
-    session = Session(_Spec(plan.study.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
-    return kind, session.deploy(plan)
+    study, plan = planned(kind, tmp_path, monkeypatch, max_programs=8)
+    session = Session(_Spec(study.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
+    return kind, session.deploy(study, plan)
 
 
 def plain_output(kind: Kind, state: dict[str, Tensor], inputs: Any) -> Any:
@@ -196,9 +197,9 @@ def test_what_belongs_to_no_sample_is_computed_on_the_whole_batch(
         return tuple(torch.randn((n, 4), generator=generator, dtype=torch.float64) for _ in range(2))
 
     kind = Kind(Means, nn.functional.mse_loss, give, lambda *_: (None, None))
-    plan = planned(kind, tmp_path, monkeypatch)
-    session = Session(_Spec(plan.study.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
-    parallel, model = session.deploy(plan), kind.fresh()
+    study, plan = planned(kind, tmp_path, monkeypatch)
+    session = Session(_Spec(study.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
+    parallel, model = session.deploy(study, plan), kind.fresh()
     parallel.train_batch(*give(0, 10, 0))
     parallel.save_checkpoint(tmp_path / "early")
     model.load_state_dict(parallel.state_dict())

@@ -1,0 +1,116 @@
+"""What is known of a model on a cluster before anything is decided."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import decide
+from netsplit.planning.plan import Plan
+from netsplit.planning.workload import Simulated, Workload
+from netsplit.profile.costs import Costs
+from netsplit.program.instructions import Program
+from netsplit.program.schedules import Schedule
+from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.training.captures import MAX_PROGRAMS, Captures
+from netsplit.training.programs import Programs
+
+__all__ = ["Study"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is known of a model on a cluster before anything is decided."""
+
+    model: nn.Module
+    graph: Graph  # of the training step, at the micro-batch size
+    values: dict[str, Tensor]  # initializers; the model's own tensors
+    costs: Costs
+    cluster: Cluster
+    schedule: Schedule
+    optimizer: OptimizerFactory
+    loss: Loss | None
+    rule: UpdateRule = field(default_factory=UpdateRule)
+    tail: Graph | None = None  # at the size of the last micro-batch, where that is smaller
+    key: Hashable = None  # of batches with the shapes of the graph; None: all have them
+    known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)  # see `Batch.of`
+    max_programs: int = MAX_PROGRAMS
+    check: bool = True  # of every training graph against plain PyTorch
+
+    @cached_property
+    def captures(self) -> Captures:
+        """Graphs of the model on other batches, and of its evaluation."""
+        kind = torch.device(self.cluster.devices[0].torch_device).type
+        return Captures(self.model, self.loss, self.graph.autocast, kind, self.max_programs, self.check)
+
+    @property
+    def compiler(self) -> Simulated:
+        """Programs of a whole batch, and what they take."""
+        return Simulated(
+            self.graph,
+            self.cluster,
+            self.costs,
+            self.schedule,
+            shared_norm=self.rule.shared_norm,
+            tail=self.tail,
+        )
+
+    @property
+    def workload(self) -> Workload:
+        """The graph with its measured costs, on this cluster: what `runners.partition` plans from a file."""
+        return Workload(type(self.model).__name__, self.graph, self.costs, self.cluster)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All that the model and a loss module have now, under the names that graphs give them."""
+        found: dict[str, Tensor] = {}
+        for prefix, module in (("loss.", self.loss), ("", self.model)):
+            if isinstance(module, nn.Module):
+                found |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
+                found |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
+        return {k: tensor.detach() for k, tensor in (found | self.values).items()}
+
+    def problem(self, seed: int = 0) -> Problem:
+        """The least simulated iteration of the schedule, with its micro-batches."""
+        problem = self.workload.problem(objective="simulated", schedule=self.schedule, seed=seed)
+        return replace(problem, evaluate=self.compiler)
+
+    def plan(self, partitioner: Partitioner, seed: int = 0) -> Plan:
+        """What a method decides; over the capacities only if it is one that heeds none.
+
+        Raises:
+            InfeasibleError: the method finds no placement within the capacities.
+            NetSplitError: its answer breaks a rule.
+        """
+        plan = decide(self.problem(seed), partitioner, room=partitioner.respects_capacity)
+        log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
+        if partitioner.respects_capacity:
+            _warn_of_overflow(plan)
+        return plan
+
+    def programs(self, placement: Placement, program: Program) -> Programs:
+        """Of batches of any shapes and sizes; `program` is that of a whole batch."""
+        return Programs(self.compiler, placement, program, self.captures, self.key, self.known)
+
+
+def _warn_of_overflow(plan: Plan) -> None:
+    _, predicted = plan.simulated
+    for device in plan.problem.cluster.devices:
+        over = predicted.peak_bytes.get(device.name, 0) - device.capacity_bytes
+        if over > 0:
+            log.warning(
+                "%s: %s is predicted to need %.1f MiB more than its capacity at its peak, though the static "
+                "count fits", plan.placement.method, device.name, over / 2**20,
+            )  # fmt: skip

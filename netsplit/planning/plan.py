@@ -1,0 +1,242 @@
+"""The answer to a problem: what was asked, what was chosen, and what it will take.
+
+`decide` makes it, verified; `experiment.session` deploys it, `runners.partition` prints and writes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
+from netsplit.partition.base import Placement, Problem, Stage, Status
+from netsplit.partition.common.instance import Instance
+from netsplit.planning.explanation.explain import Explanation, explain
+from netsplit.planning.workload import Simulated
+from netsplit.program.instructions import Program
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["DeviceShare", "Plan", "shared_by_replicas"]
+
+PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
+
+
+@dataclass(frozen=True)
+class DeviceShare:
+    """What one device does and holds. Seconds of one step, or of one period under `max_load`."""
+
+    nodes: int
+    compute_s: float
+    transfer_s: float  # max_load: its share of transfers, which its load includes; else the sends it makes
+    seconds: float  # max_load: its load; else the same as compute_s
+    nbytes: int
+    capacity_bytes: int
+
+    @property
+    def filled(self) -> float:
+        return self.nbytes / self.capacity_bytes if self.capacity_bytes else 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A placement that was verified, compiled and simulated, with its score; `check` makes it."""
+
+    problem: Problem
+    placement: Placement
+    seconds: float  # that the decision took
+    objective_s: float
+    bound_s: float | None
+    program: Program | None = None  # None where the objective is not simulated
+    timeline: Timeline | None = None  # predicted of the program
+
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / objective."""
+        if self.bound_s is None:
+            return None
+        return max(0.0, 1.0 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
+
+    @property
+    def status(self) -> Status:
+        """With respect to the asked objective, which is not always the method's own."""
+        if self.gap is not None and self.gap <= PROVED:
+            return "optimal"
+        own = self.placement.report.status
+        return "feasible" if own == "optimal" else own
+
+    @cached_property
+    def shares(self) -> dict[str, DeviceShare]:
+        """Device name to what it does, in rank order."""
+        return _shares(self.problem, self.placement, self.timeline)
+
+    @property
+    def compiler(self) -> Simulated:
+        """What made the program; of an objective that is simulated."""
+        assert isinstance(self.problem.evaluate, Simulated)
+        return self.problem.evaluate
+
+    @property
+    def simulated(self) -> tuple[Program, Timeline]:
+        """The program, and what is predicted of it; of an objective that is simulated."""
+        assert self.program is not None
+        assert self.timeline is not None
+        return self.program, self.timeline
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """Device -> operators that it computes, where any; each replica computes all of its stage."""
+        return {name: share.nodes for name, share in self.shares.items() if share.nodes}
+
+    @property
+    def static_bytes(self) -> dict[str, int]:
+        """Device -> bytes as the partitioners count them (5-18), where it has operators."""
+        return {name: share.nbytes for name, share in self.shares.items() if share.nodes}
+
+    def explain(self) -> Explanation:
+        """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
+        return explain(self.problem, self.placement, self.timeline, self.program)
+
+    def summary(self) -> str:
+        """The decision in words: per device operators, seconds and bytes; what is predicted."""
+        program, predicted = self.simulated
+        schedule, size = self.compiler.schedule.name, self.problem.graph.batch_size
+        lines = [
+            f"{self.placement.method}: {self.placement.report.summary()}",
+            f"{schedule} with {program.microbatches} micro-batches of {size} samples",
+            f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers",
+        ]
+        for name, share in self.shares.items():
+            peak = predicted.peak_bytes.get(name, 0)
+            lines.append(
+                f"  {name}: {share.nodes} operators, {1e3 * predicted.busy_s(name):.1f} ms busy, peak "
+                f"{peak / 2**20:.1f} MiB (static {share.nbytes / 2**20:.1f}) of "
+                f"{share.capacity_bytes / 2**20:.1f}"
+            )
+        return "\n".join(lines)
+
+    def write_onnx(self, path: str | Path, node_data: str | Path | None = None) -> None:
+        """Write the placed graph as an ONNX file for Netron, and devices as node data for Model Explorer.
+
+        Metadata of a node: its device (of a replicated stage the first), seconds there, and bytes. Errors as
+        of `netsplit.graph.onnx.write_onnx`.
+        """
+        cluster, costs = self.problem.cluster, self.problem.costs.devices
+        device = self.placement.device_of
+        known = {name: costs[cluster.device(place).kind].nodes[name] for name, place in device.items()}
+        notes = NodeNotes(
+            device,
+            {name: each.forward_s for name, each in known.items()},
+            {name: each.backward_s for name, each in known.items()},
+        )
+        write_onnx(self.problem.graph, path, notes)
+        if node_data is not None:
+            write_node_data(self.problem.graph, node_data, notes)
+
+    def to_dict(self, unit: str = "s", unit_s: float = 1.0) -> dict[str, Any]:
+        """JSON-ready. All times in `unit`, of `unit_s` seconds each, except `seconds`: how long it took."""
+        report = self.placement.report
+        return {
+            "method": self.placement.method,
+            "status": self.status,
+            "objective_name": self.problem.objective.name,
+            "objective": self.objective_s / unit_s,
+            "bound": None if self.bound_s is None else self.bound_s / unit_s,
+            "gap": self.gap,
+            "unit": unit,
+            "seconds": self.seconds,
+            "seed": self.problem.seed,
+            "engine": report.engine,
+            "own_status": report.status,
+            "own_objective": None if report.objective is None else report.objective / unit_s,
+            "own_bound": None if report.bound is None else report.bound / unit_s,
+            "cluster": self.problem.cluster.name,
+            "device_of": dict(self.placement.device_of),
+            "per_device": {
+                name: {
+                    "nodes": share.nodes,
+                    "seconds": share.seconds / unit_s,
+                    "compute": share.compute_s / unit_s,
+                    "transfer": share.transfer_s / unit_s,
+                    "bytes": share.nbytes,
+                    "capacity": share.capacity_bytes,
+                }
+                for name, share in self.shares.items()
+            },
+            "stages": [
+                {
+                    "nodes": list(stage.nodes),
+                    "devices": list(stage.devices),
+                    "replicas": len(stage.devices),
+                    "warm_up": stage.warm_up,
+                }
+                for stage in self.placement.stages
+            ],
+            "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
+            "notes": _plain(report.notes),
+        }
+
+
+def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceShare]:
+    instance = Instance.of(problem)
+    where = instance.encode(placement.device_of)
+    nodes = np.bincount(where, minlength=len(instance.devices))
+    total = instance.forward_s + instance.backward_s
+    compute = np.bincount(where, weights=total[np.arange(instance.n), where], minlength=len(nodes))
+    used = instance.used_bytes(where)
+    if placement.stages:
+        nodes, compute, used = shared_by_replicas(instance, placement.stages, nodes, compute, used)
+    if not problem.objective.simulated:
+        transfer = np.maximum(instance.loads(where) - compute, 0.0) if not placement.stages else 0 * compute
+        seconds = compute + transfer
+    else:
+        sent: Counter[str] = Counter()
+        for event in timeline.events if timeline is not None else ():
+            if event.kind == "send":
+                sent[event.device] += event.seconds  # type: ignore[assignment]
+        transfer = np.array([float(sent[name]) for name in instance.devices])
+        seconds = compute
+        if timeline is not None:
+            seconds = np.array([timeline.busy_s(name) for name in instance.devices])
+    return {
+        name: DeviceShare(
+            int(nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
+            int(instance.capacity[p]),
+        )
+        for p, name in enumerate(instance.devices)
+    }  # fmt: skip
+
+
+def shared_by_replicas(
+    instance: Instance, stages: tuple[Stage, ...], nodes: Any, compute: Any, used: Any
+) -> tuple[Any, Any, Any]:
+    """Every replica of a stage holds what the stage's first device holds, and does its share of the work."""
+    rank = {name: p for p, name in enumerate(instance.devices)}
+    first = {stage.devices[0] for stage in stages}
+    nodes, compute, used = nodes.copy(), compute.copy(), used.copy()
+    for stage in stages:
+        home, share = rank[stage.devices[0]], 1.0 / len(stage.devices)
+        compute[home] = compute[home] * share
+        for name in stage.devices[1:]:
+            if name not in first:
+                p = rank[name]
+                nodes[p], compute[p], used[p] = nodes[home], compute[home], used[home]
+    return nodes, compute, used
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy, tuples and sets as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

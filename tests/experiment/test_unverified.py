@@ -1,0 +1,134 @@
+"""A method whose placement breaks a rule: refused by every way to a plan, before anything is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import netsplit
+from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
+from netsplit.data import synthetic
+from netsplit.errors import NetSplitError
+from netsplit.experiment.comparison import Experiment, compare
+from netsplit.experiment.forecast import forecast
+from netsplit.experiment.session import Session
+from netsplit.graph.ir import Graph
+from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
+from netsplit.profile.costs import Costs
+from netsplit.program import GPipe
+from netsplit.tracking import Tracker
+from tests.experiment.test_forecast import two
+from tests.partition.builders import costs_of
+
+
+class Wrong(Partitioner):
+    """`m_topo` with the last node on another device than the rest of the set that it must stay with."""
+
+    name = "wrong"
+
+    def choose(self, problem: Problem) -> Choice:
+        raise AssertionError("`partition` is the test's own")
+
+    def partition(self, problem: Problem) -> Placement:  # type: ignore[misc]
+        right = MTopo().partition(problem)
+        node = problem.graph.colocated[0][-1]
+        others = [each.name for each in problem.cluster.devices if each.name != right.device_of[node]]
+        return replace(right, method=self.name, device_of=right.device_of | {node: others[0]})
+
+
+class Backwards(Partitioner):
+    """`m_topo` in the opposite order."""
+
+    name = "backwards"
+
+    def choose(self, problem: Problem) -> Choice:
+        raise AssertionError("`partition` is the test's own")
+
+    def partition(self, problem: Problem) -> Placement:  # type: ignore[misc]
+        right = MTopo().partition(problem)
+        last = len(right.priority) - 1
+        return replace(right, priority={node: last - rank for node, rank in right.priority.items()})
+
+
+class Tied(nn.Module):
+    """Uses one weight twice, so that two nodes must share a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(12, 12, bias=False)
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.one(torch.relu(self.one(x.flatten(1))))))
+
+
+RULES: list[tuple[Partitioner, str]] = [(Wrong(), "of one colocated set"), (Backwards(), "comes before")]
+
+
+@pytest.fixture
+def spec(monkeypatch: pytest.MonkeyPatch) -> ClusterSpec:
+    """Two devices with costs that nobody measures; a deployment fails the test."""
+
+    def costs(session: Session, graph: Graph, *_: Any) -> Costs:
+        return costs_of(graph, 1e-4, 2e-4, kinds=tuple({device.kind for device in session.spec.devices}))
+
+    def deploy(*_: Any, **__: Any) -> None:
+        pytest.fail("a plan that was refused is deployed")
+
+    monkeypatch.setattr(Session, "_costs", costs)
+    monkeypatch.setattr(Session, "deploy", deploy)
+    monkeypatch.setattr(Session, "pool", property(lambda _: None))
+    return local_cluster("two", [LocalDevice("a"), LocalDevice("b")], latency_s=1e-5, bandwidth=1e9)
+
+
+@pytest.fixture
+def experiment() -> Callable[[Partitioner], Experiment]:
+    def made(partitioner: Partitioner) -> Experiment:
+        torch.manual_seed(0)
+        return Experiment(
+            name="broken",
+            model=Tied(),
+            loss=nn.CrossEntropyLoss(),
+            data=synthetic(shape=[3, 2, 2], num_classes=4),
+            partitioners={"broken": partitioner},
+            schedule=GPipe(2),
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            epochs=1,
+            batch_size=8,
+        )
+
+    return made
+
+
+@pytest.mark.parametrize(("method", "rule"), RULES)
+def test_parallelize_deploys_no_placement_that_breaks_a_rule(
+    method: Partitioner, rule: str, spec: ClusterSpec, tmp_path: Path
+) -> None:
+    batch = torch.randn(8, 12), torch.randint(4, (8,))
+    with pytest.raises(NetSplitError, match=rule):
+        netsplit.parallelize(
+            Tied(), nn.CrossEntropyLoss(), batch, cluster=spec, partitioner=method, folder=tmp_path
+        )
+
+
+@pytest.mark.parametrize(("method", "rule"), RULES)
+def test_a_comparison_and_a_forecast_keep_a_row_with_the_broken_rule(
+    method: Partitioner,
+    rule: str,
+    spec: ClusterSpec,
+    experiment: Callable[[Partitioner], Experiment],
+    tmp_path: Path,
+) -> None:
+    unrecorded = Tracker("sqlite:///nowhere.db", "none", enabled=False)
+    compared = compare(experiment(method), Session(spec, tmp_path), unrecorded, tmp_path, None)  # type: ignore[arg-type]
+    planned = forecast(experiment(method), two(), unrecorded, tmp_path)
+    for found in (compared, planned):
+        (row,) = found.rows
+        assert row.failed
+        assert rule in str(row.error)

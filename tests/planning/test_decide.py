@@ -1,0 +1,102 @@
+"""The one way to a plan: what is refused, what is scored, and what a plan holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.errors import InfeasibleError, NetSplitError
+from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration
+from netsplit.planning.decide import check, decide
+from netsplit.planning.workload import Simulated
+from netsplit.program import GPipe, Schedule, SingleBatch
+from netsplit.simulate import simulate
+from tests.partition.builders import with_capacities
+from tests.planning.test_verify import answer, four
+
+
+@dataclass(frozen=True)
+class Given(Partitioner):
+    """Answers what the test says."""
+
+    placement: Placement
+
+    name = "given"
+
+    def choose(self, problem: Problem) -> Choice:
+        raise AssertionError("`partition` is the test's own")
+
+    def partition(self, problem: Problem) -> Placement:  # type: ignore[misc]
+        return self.placement
+
+
+def simulated(problem: Problem, schedule: Schedule | None = None) -> Problem:
+    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, schedule or SingleBatch())
+    return replace(problem, evaluate=evaluate, objective=SimulatedIteration())
+
+
+def test_a_plan_is_compiled_simulated_and_scored_by_what_it_takes() -> None:
+    problem = simulated(four(), GPipe(3))
+    plan = decide(problem, Given(answer(problem, "0012")))
+    program, timeline = plan.simulated
+    assert program.microbatches == 3
+    assert simulate(program, problem.cluster, problem.costs) == timeline
+    assert plan.objective_s == timeline.iteration_s
+    assert (plan.bound_s, plan.gap, plan.status) == (None, None, "heuristic")
+    assert plan.nodes == {"d0": 2, "d1": 1, "d2": 1}
+    assert list(plan.shares) == [device.name for device in problem.cluster.devices]
+    assert plan.explain().objective_s == plan.objective_s
+    assert "gpipe with 3 micro-batches" in plan.summary()
+
+
+@pytest.mark.parametrize(
+    ("where", "rule"), [("0112", "of one colocated set"), ("0013", "no device of the cluster")]
+)
+def test_an_answer_that_breaks_a_rule_is_no_plan(where: str, rule: str) -> None:
+    problem = simulated(four())
+    for room in (True, False):
+        with pytest.raises(NetSplitError, match=rule):
+            decide(problem, Given(answer(problem, where)), room)
+
+
+def test_a_program_that_does_not_do_what_was_placed_is_no_plan() -> None:
+    """The compiler's graph is another's: what it makes is found wrong by the verifier of timelines."""
+
+    @dataclass(frozen=True)
+    class Misplacing(Simulated):
+        def program(self, placement: Placement):  # type: ignore[no-untyped-def]
+            return super().program(replace(placement, device_of=dict.fromkeys(placement.device_of, "d0")))
+
+    problem = four()
+    wrong = Misplacing(problem.graph, problem.cluster, problem.costs, SingleBatch())
+    with pytest.raises(NetSplitError, match="which was placed on"):
+        check(replace(problem, evaluate=wrong), answer(problem, "0012"))
+
+
+def test_what_is_over_the_capacities_is_a_plan_only_where_that_is_asked_for() -> None:
+    problem = simulated(with_capacities(four(), [1000, 1000, 30]))
+    over = Given(answer(problem, "0012"))
+    with pytest.raises(InfeasibleError, match="on 'd2'"):
+        decide(problem, over)
+    plan = decide(problem, over, room=False)
+    assert plan.shares["d2"].nbytes > plan.shares["d2"].capacity_bytes == 30
+    assert plan.objective_s == decide(simulated(four()), over).objective_s
+
+
+def test_a_largest_load_has_no_program() -> None:
+    problem = replace(four(), objective=MaxLoad())
+    plan = decide(problem, Given(answer(problem, "0012")))
+    assert (plan.program, plan.timeline) == (None, None)
+    assert plan.objective_s == pytest.approx(6.4)
+
+
+def test_a_moved_problem_is_simulated_where_it_was_moved_to() -> None:
+    problem = simulated(four())
+    slow: Cluster = problem.cluster.with_links(
+        {ends: replace(link, latency_s=10.0) for ends, link in problem.cluster.links.items()}
+    )
+    moved = Simulated.moved_to(problem, slow, problem.costs)
+    placement = answer(problem, "0012")
+    assert check(moved, placement).objective_s > check(problem, placement).objective_s + 20
