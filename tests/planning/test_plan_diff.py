@@ -14,17 +14,23 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Link
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport
 from netsplit.planning.plan_diff import moved
+from netsplit.planning.workload import Simulated
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.partition.builders import cluster_of, costs_of, graph_of, problems, with_capacities
 from tests.planning.test_explain import trained
-from tests.planning.test_what_if import with_
 
 
 def placed(problem: Problem, devices: str) -> Placement:
     """Node i on the device of the i-th digit."""
     names = dict(zip(problem.graph.nodes, (f"d{digit}" for digit in devices), strict=True))
     return Placement(f"by {devices}", names, dict(problem.graph.position), SolverReport("heuristic", 0.0))
+
+
+def simulated(problem: Problem) -> Problem:
+    """Of one batch at a time."""
+    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, SingleBatch())
+    return replace(problem, evaluate=evaluate)
 
 
 def line(count: int = 4, devices: int = 2, **modules: str) -> Problem:
@@ -35,7 +41,7 @@ def line(count: int = 4, devices: int = 2, **modules: str) -> Problem:
     nodes = {k: replace(node, module=modules.get(k, "")) for k, node in graph.nodes.items()}
     graph = replace(graph, nodes=nodes)
     problem = trained(Problem(graph, costs_of(graph), cluster_of([10_000] * devices, 0.0, 0.1)))
-    return with_(problem, problem.cluster, problem.costs)
+    return simulated(problem)
 
 
 def test_one_group_of_two_nodes_by_hand() -> None:
@@ -108,7 +114,7 @@ def test_the_parts_add_up_to_the_objectives_and_groups_to_what_moved(
     problem: Problem, seed: int, periodic: bool
 ) -> None:
     problem = trained(problem)
-    problem = with_(problem, problem.cluster, problem.costs)
+    problem = simulated(problem)
     problem = replace(problem, objective=MaxLoad() if periodic else Latency())
     rng = random.Random(seed)
     before, after = (

@@ -7,7 +7,7 @@ first call ─► what it made ─┬─► the second reads it, and puts anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from netsplit.errors import CaptureError
+from netsplit.graph.recording.reach import within
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.state import Held, State, equal, memory_of, same_values, shown
+from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.words import SWITCH, quoted, user_frame
 
-__all__ = ["Carried", "refuse_first_batch", "set_at_first"]
+__all__ = ["Carried", "handed_between", "refuse_first_batch", "set_at_first"]
 
 Run = Callable[[tuple[Tensor, ...]], tuple[list[Tensor], State]]
 """One forward of the model as it is, on a batch; its outputs, and the state it leaves."""
@@ -81,6 +83,29 @@ class Carried:
                     "it as a buffer (register_buffer), and write into it with tensors, in place"
                 )
         return None
+
+
+def handed_between(calls: Mapping[str, Any], first: State, second: State) -> str | None:
+    """What pieces of Python that stay whole hand to one another through Python, in words; None: nothing."""
+    moving = {
+        name
+        for name, held in second.tensors.items()
+        if name in first.tensors and first.tensors[name].tensor is not held.tensor
+    }
+    reached: dict[str, str] = {}
+    for code in dict.fromkeys(_code_of(call) for call in calls.values()) if moving else ():
+        for name in {name for name, _ in within((("", code),))} & moving:
+            if name in reached:
+                return (
+                    f"{reached[name]} and {code.__name__} hand {shown(name)} to one another, which is "
+                    "lost where they run on two devices: pass it as an argument"
+                )
+            reached[name] = code.__name__
+    return None
+
+
+def _code_of(call: Any) -> Any:
+    return call.function if isinstance(call, FunctionCall) else type(getattr(call, "module", call))
 
 
 class _Reads(TorchFunctionMode):

@@ -26,7 +26,7 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.carried import Carried, refuse_first_batch, set_at_first
+from netsplit.graph.checks.carried import Carried, handed_between, refuse_first_batch, set_at_first
 from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.difference import difference, has_nan
 from netsplit.graph.checks.other_draws import no_other_draws
@@ -154,7 +154,7 @@ class _CaptureCheck:
         if call == 0:
             self.carried.begin(self.states[-1])
             return
-        reason = self.carried.reason(self.states[-1])
+        reason = self.carried.reason(self.states[-1]) or handed_between(self.graph.calls, *self.states[-2:])
         if reason is not None:
             raise CaptureError(f"{self.name} keeps state in a tensor: {reason}; {SWITCH}.")
 

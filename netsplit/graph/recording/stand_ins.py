@@ -140,10 +140,12 @@ def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
     """
     for module in (model, loss):
         if isinstance(module, nn.Module):
-            own = {id(p): name for name, p in nn.Module.named_parameters(module) if p.requires_grad}
+            named = [*nn.Module.named_parameters(module, remove_duplicate=False)][::-1]
+            own = {id(p): name for name, p in named if p.requires_grad}
             given = {id(p) for p in module.parameters() if p.requires_grad}
             method = "named_parameters" if "named_parameters" in _overridden(module) else "parameters"
-            says = f"{method}() of {type(module).__name__}, which is its own,"
+            why = "is its own" if _overridden(module) else "takes modules that are equal (__eq__) for one"
+            says = f"{method}() of {type(module).__name__}, which {why},"
             left = [name for key, name in own.items() if key not in given]
             if left:
                 raise CaptureError(
