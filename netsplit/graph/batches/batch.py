@@ -82,7 +82,7 @@ class Batch:
 
         Raises:
             ConfigError: no tensor, tensors that disagree about the number of samples, or one of a layout
-                that cannot be cut, or that requires a gradient.
+                that cannot be cut, or that requires a gradient or is lazy.
         """
         first, input_tree, marks = flatten(inputs)
         second, target_tree, more = flatten(targets)
@@ -95,6 +95,11 @@ class Batch:
             if tensor.layout is not torch.strided or tensor.is_nested:
                 raise ConfigError(
                     f"batch has a tensor of layout {tensor.layout}: give it as a dense, padded tensor."
+                )
+            if tensor.is_conj() or tensor.is_neg():
+                raise ConfigError(
+                    f"batch has a tensor of shape {tuple(tensor.shape)} that is lazily conjugate or negative: "
+                    "give .resolve_conj() or .resolve_neg() of it."
                 )
             if tensor.requires_grad:
                 raise ConfigError(

@@ -319,6 +319,7 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
 
 
 _DATA = (Tensor.data.__get__, Tensor.data.__set__)  # type: ignore[attr-defined]
+_VERSION = vars(torch._C.TensorBase)["_version"].__get__
 _GRAD_FN = vars(torch._C.TensorBase)["grad_fn"].__get__
 _GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 _SWITCHED = (Tensor.requires_grad_, vars(torch._C.TensorBase)["requires_grad"].__set__)
@@ -351,6 +352,11 @@ class _Methods(TorchFunctionMode):
             )
         if func == _GRAD_FN and not _asked_by(2, ("torch.nn.", "torch.utils.", "torch._")):
             raise recorder.failure("it reads a tensor's autograd graph (.grad_fn)")
+        if func == _VERSION and not _asked_by(2, ("torch.", "netsplit.")):
+            raise CaptureError(
+                f"it reads a tensor's version counter (._version){recorder.at()}, which counts one process's "
+                "own writes: count in a buffer instead."
+            )
         if func == _GRADIENT and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
         if func in _LENT:
