@@ -98,7 +98,7 @@ class Batch:
                 )
             if tensor.is_conj() or tensor.is_neg():
                 raise ConfigError(
-                    f"batch has a tensor of shape {tuple(tensor.shape)} that is lazily conjugate or negative: "
+                    f"batch has a tensor of shape {tuple(tensor.shape)} with a lazy conjugate or sign: "
                     "give .resolve_conj() or .resolve_neg() of it."
                 )
             if tensor.requires_grad:
