@@ -1,7 +1,7 @@
 """Costs of a graph on a session's workers: each device kind alone, then together.
 
 one worker of each kind, alone      operators, optimiser, instructions        reused from disk
-all CPU workers of a kind at once   contention, messages (`rehearsal`)        with the rest, if it was steady
+all CPU workers of a kind at once   contention, messages (`trial_run`)        with the rest, if it was steady
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Device
-from netsplit.experiment.trial_run import Rehearsal, fitted
+from netsplit.experiment.trial_run import TrialRun, fitted
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts
 from netsplit.profile.measure.compute import Profiler, settle
@@ -132,15 +132,15 @@ def _mates(devices: Sequence[Device], rank: int) -> list[int]:
 def _together(
     alone: DeviceCosts, task: Calibration, pool: WorkerPool, cluster: Cluster, mates: list[int]
 ) -> tuple[DeviceCosts, bool]:
-    """With what shows only while several devices of a host compute: copying, and the rehearsal's fit; and
+    """With what shows only while several devices of a host compute: copying, and the trial run's fit; and
     whether that was steady."""
     copying = pool.call(_measure_copying, mates[:2])
     costs = replace(alone, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
     names = tuple(cluster.devices[rank].name for rank in mates)
     kind = cluster.devices[mates[0]].kind
-    log.info("rehearsing on %s", ", ".join(names))
-    rehearsal = Rehearsal(task.graph, task.batch, task.values, task.optimizer, kind, names)
-    fit = fitted(rehearsal, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool)
+    log.info("trial run on %s", ", ".join(names))
+    trial = TrialRun(task.graph, task.batch, task.values, task.optimizer, kind, names)
+    fit = fitted(trial, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool)
     # 0 s: nothing was found for a message, and an instruction's overhead stands for it.
     return replace(costs, contention=fit.contention, message_s=fit.message_s or None), fit.steady
 
@@ -148,13 +148,13 @@ def _together(
 def _still_good(device: Device, kept: Measured, age_s: float, now_s: float) -> bool:
     """Says how old it is, and how far the machine's speed has moved since.
 
-    False: that is too far to rehearse with these seconds, which would blame the difference on contention.
+    False: that is too far for a trial run with these seconds, which would blame the difference on contention.
     """
     log.info("costs on %s as measured %s ago", device.name, _ago(age_s))
     moved = now_s / kept.reference_s - 1 if kept.reference_s > 0 else 0.0
     if abs(moved) <= MOVED:
         if not kept.steady:
-            log.info("they lack how devices slow one another, which was uncertain: rehearsing again")
+            log.info("they lack how devices slow one another, which was uncertain: another trial run")
         return True
     if kept.steady:
         log.warning(

@@ -38,7 +38,7 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.simulate import simulate
 
-__all__ = ["Fit", "Rehearsal", "fitted", "in_turns"]
+__all__ = ["Fit", "TrialRun", "fitted", "in_turns"]
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ NEAR = 1e-3  # of contention: two fits are the same
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class TrialRun:
     """What is run.
 
     Args:
@@ -130,24 +130,24 @@ def in_turns(
     return {name: device_of[name] for name in graph.nodes}
 
 
-def fitted(rehearsal: Rehearsal, costs: Costs, cluster: Cluster, pool: WorkerPool) -> Fit:
+def fitted(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> Fit:
     """The costs with which the simulator predicts the programs: 1 for contention, 0 for messages at least.
 
     Where rounds differ their fastest count. A cost that would have to be beyond reason is left at rest.
     """
-    seconds, count = costs.devices[rehearsal.kind].nodes, len(rehearsal.names)
-    programs = [rehearsal.program(cluster, seconds, count, GPipe(MICROBATCHES))]
+    seconds, count = costs.devices[trial.kind].nodes, len(trial.names)
+    programs = [trial.program(cluster, seconds, count, GPipe(MICROBATCHES))]
     programs += [
-        rehearsal.program(cluster, seconds, PIECES * count, schedule)
+        trial.program(cluster, seconds, PIECES * count, schedule)
         for schedule in (GPipe(MICROBATCHES), OneFOneB(MICROBATCHES))
     ]
-    rounds = [[rehearsal.seconds(program, pool) for program in programs] for _ in range(ROUNDS)]
+    rounds = [[trial.seconds(program, pool) for program in programs] for _ in range(ROUNDS)]
     while _spread(rounds) > SPREAD and len(rounds) < ROUNDS + MORE_ROUNDS:
-        rounds.append([rehearsal.seconds(program, pool) for program in programs])
+        rounds.append([trial.seconds(program, pool) for program in programs])
     spread = _spread(rounds)
     typical = statistics.median if spread <= SPREAD else min
     explanation = _Explanation(
-        cluster, costs, rehearsal.kind, programs, [typical(each) for each in zip(*rounds, strict=True)], count
+        cluster, costs, trial.kind, programs, [typical(each) for each in zip(*rounds, strict=True)], count
     )
     contention, message_s = explanation.found()
     fit = Fit(
@@ -157,7 +157,7 @@ def fitted(rehearsal: Rehearsal, costs: Costs, cluster: Cluster, pool: WorkerPoo
         spread <= SPREAD and contention is not None and message_s is not None,
     )
     log.info(
-        "rehearsed with %d and %d transfers: computing together takes %.0f %% longer, a message %.0f µs",
+        "trial run with %d and %d transfers: computing together takes %.0f %% longer, a message %.0f µs",
         programs[0].transfers,
         programs[1].transfers,
         100 * (fit.contention - 1),
@@ -169,7 +169,7 @@ def fitted(rehearsal: Rehearsal, costs: Costs, cluster: Cluster, pool: WorkerPoo
             "how %s slow one another is uncertain (%s), most likely as other programs keep the machine busy: "
             "it is taken as %.0f %% and %.0f µs a message for now and measured anew next time; run again on "
             "a quiet machine.",
-            ", ".join(rehearsal.names), why, 100 * (fit.contention - 1), 1e6 * fit.message_s,
+            ", ".join(trial.names), why, 100 * (fit.contention - 1), 1e6 * fit.message_s,
         )  # fmt: skip
     return fit
 

@@ -19,7 +19,7 @@ from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.experiment import calibration
 from netsplit.experiment.calibration import Calibration, calibrate, located
 from netsplit.experiment.session import Session
-from netsplit.experiment.trial_run import Fit, Rehearsal
+from netsplit.experiment.trial_run import Fit, TrialRun
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.overhead import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache
@@ -55,9 +55,9 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
             first = studied(session)
         assert "measuring" in caplog.text
         assert 1e-6 < first.devices["cpu"].instruction_s < 0.1
-        assert "rehearsed with" in caplog.text
+        assert "trial run with" in caplog.text
         steady = "uncertain" not in caplog.text  # other work on this machine may forbid it
-        # Operators of microseconds: what a rehearsal takes beyond them can only be its messages'.
+        # Operators of microseconds: what a trial run takes beyond them can only be its messages'.
         assert not steady or (first.devices["cpu"].message_s or 0.0) > 1e-5
         assert first.devices["cpu"].copy_s_per_byte < 1e-6
         assert any(each.weight_s > 0 for each in first.devices["cpu"].nodes.values())
@@ -66,7 +66,7 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
         with caplog.at_level(logging.INFO, logger="netsplit"):
             again = studied(session)
         assert "as measured" in caplog.text
-        assert ("rehearsed with" in caplog.text) == (not steady)
+        assert ("trial run with" in caplog.text) == (not steady)
         assert len(list((tmp_path / "kept").iterdir())) == 1
         if "measuring" not in caplog.text:  # an unsure profile is, on a machine whose speed moves
             assert again.devices["cpu"].nodes == first.devices["cpu"].nodes
@@ -131,11 +131,11 @@ class Told:
 
 @dataclass
 class Stage:
-    """Two workers of one machine, a folder, and what their next rehearsal finds."""
+    """Two workers of one machine, a folder, and what their next trial run finds."""
 
     folder: Path
     fit: Fit = STEADY
-    rehearsed: list[tuple[str, ...]] = field(default_factory=list)
+    tried: list[tuple[str, ...]] = field(default_factory=list)
     spec: ClusterSpec = field(
         default_factory=lambda: local_cluster("two", [LocalDevice("cpu:0"), LocalDevice("cpu:1")])
     )
@@ -161,23 +161,23 @@ class Stage:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     found = Stage(tmp_path)
 
-    def fitted(rehearsal: Rehearsal, *_: object) -> Fit:
-        found.rehearsed.append(rehearsal.names)
+    def fitted(trial: TrialRun, *_: object) -> Fit:
+        found.tried.append(trial.names)
         return found.fit
 
     monkeypatch.setattr(calibration, "fitted", fitted)
     return found
 
 
-def test_a_steady_fit_is_kept_and_not_rehearsed_again(stage: Stage) -> None:
+def test_a_steady_fit_is_kept_and_not_tried_again(stage: Stage) -> None:
     first = stage.costs()
     assert (first.devices["cpu"].contention, first.devices["cpu"].message_s) == (1.2, 1e-4)
     assert stage.costs() == first
-    assert stage.rehearsed == [("cpu:0", "cpu:1")]
+    assert stage.tried == [("cpu:0", "cpu:1")]
     assert stage.pool.took() == [("_measure", 0)]
 
 
-def test_an_unsure_fit_serves_once_and_the_next_study_rehearses_with_the_seconds_kept(stage: Stage) -> None:
+def test_an_unsure_fit_serves_once_and_the_next_study_runs_with_the_seconds_kept(stage: Stage) -> None:
     stage.fit = UNSURE
     assert stage.costs().devices["cpu"].contention == 1.4
     (kept,) = stage.files()
@@ -191,7 +191,7 @@ def test_an_unsure_fit_serves_once_and_the_next_study_rehearses_with_the_seconds
     assert (again["steady"], again["costs"]["contention"]) == (True, 1.2)
     assert again["measured_at"] == pytest.approx(kept["measured_at"] - 3600, abs=60)
     stage.costs()
-    assert len(stage.rehearsed) == 2
+    assert len(stage.tried) == 2
 
 
 def test_on_a_machine_of_another_speed_an_unsure_profile_is_measured_as_a_whole(
@@ -215,22 +215,22 @@ def test_stated_links_are_part_of_what_a_profile_depends_on(stage: Stage) -> Non
         stage.pool.spec = replace(stage.spec, latency_s=latency_s, bandwidth=bandwidth)
         stage.costs()
         stage.costs()
-    assert len(stage.files()) == len(stage.rehearsed) == 3
+    assert len(stage.files()) == len(stage.tried) == 3
 
 
-def test_devices_rehearse_with_those_of_their_host_only_whatever_they_are_called(stage: Stage) -> None:
+def test_devices_are_tried_with_those_of_their_host_only_whatever_they_are_called(stage: Stage) -> None:
     """On the first host there is one device; contention shows on the second."""
     cluster = cluster_of(3)
     names, hosts = ("cpu:0", "left", "right"), ("here", "there", "there")
     devices = tuple(replace(d, name=n, host=h) for d, n, h in zip(cluster.devices, names, hosts, strict=True))
     stage.pool = Told(stage.spec, hosts, ("x86",) * 3)
     stage.costs(replace(cluster, devices=devices))
-    assert stage.rehearsed == [("left", "right")]
+    assert stage.tried == [("left", "right")]
     assert stage.pool.took() == [("_measure", 1)]
 
     apart = tuple(replace(d, host=h) for d, h in zip(devices, "abc", strict=True))
     assert stage.costs(replace(cluster, devices=apart)).devices["cpu"].contention == 1.0
-    assert len(stage.rehearsed) == 1
+    assert len(stage.tried) == 1
     assert len(stage.files()) == 2
 
 

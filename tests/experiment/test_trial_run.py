@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 import torch
 
-from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, Rehearsal, fitted, in_turns
+from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, TrialRun, fitted, in_turns
 from netsplit.graph import capture, initial_values
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
@@ -23,7 +23,7 @@ BARE = Costs({"cpu": DeviceCosts(SECONDS)}, 2)
 TRUE = BARE.with_device("cpu", contention=1.25, message_s=3e-4)
 
 
-class Played(Rehearsal):
+class Played(TrialRun):
     """What a program takes is what the simulator says with certain costs, times a factor for the round."""
 
     costs: Costs
@@ -44,7 +44,7 @@ class Played(Rehearsal):
         return factor * simulate(program, cluster_of(2), self.costs).iteration_s
 
 
-def rehearsal(costs: Costs) -> Played:
+def trial(costs: Costs) -> Played:
     values = initial_values(CASE.fresh(), GRAPH)
     sgd = partial(torch.optim.SGD, lr=0.1)
     return Played(GRAPH, (), values, sgd, "cpu", ("cpu:0", "cpu:1")).played_by(costs)
@@ -53,7 +53,7 @@ def rehearsal(costs: Costs) -> Played:
 @pytest.mark.parametrize(("contention", "message_s"), [(1.0, 0.0), (1.25, 3e-4), (1.1, 1e-3), (1.0, 2e-4)])
 def test_the_costs_that_were_played_by_are_found(contention: float, message_s: float) -> None:
     played = BARE.with_device("cpu", contention=contention, message_s=message_s)
-    found = fitted(rehearsal(played), BARE, cluster_of(2), cast(WorkerPool, None))
+    found = fitted(trial(played), BARE, cluster_of(2), cast(WorkerPool, None))
     assert found.contention == pytest.approx(contention, abs=0.02)
     assert found.message_s == pytest.approx(message_s, abs=5e-5)
     assert found.steady
@@ -61,7 +61,7 @@ def test_the_costs_that_were_played_by_are_found(contention: float, message_s: f
 
 def test_what_is_faster_than_predicted_costs_nothing_more() -> None:
     faster = {name: NodeSeconds(each.forward_s / 2, each.backward_s / 2) for name, each in SECONDS.items()}
-    played = rehearsal(BARE.with_device("cpu", nodes=faster))
+    played = trial(BARE.with_device("cpu", nodes=faster))
     assert fitted(played, BARE, cluster_of(2), cast(WorkerPool, None)) == Fit(1.0, 0.0)
 
 
@@ -77,7 +77,7 @@ def test_devices_take_pieces_of_equal_seconds_in_turn() -> None:
 
 
 def test_one_disturbed_round_of_three_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    played = rehearsal(TRUE).disturbed(1.0, 1.6, 1.0)
+    played = trial(TRUE).disturbed(1.0, 1.6, 1.0)
     fit = fitted(played, BARE, cluster_of(2), cast(WorkerPool, None))
     assert fit.steady
     warnings = [each for each in caplog.records if each.levelname == "WARNING"]
@@ -87,7 +87,7 @@ def test_one_disturbed_round_of_three_changes_nothing(caplog: pytest.LogCaptureF
 
 
 def test_rounds_that_differ_are_followed_by_others_until_most_agree() -> None:
-    played = rehearsal(TRUE).disturbed(1.0, 1.6, 1.5, 1.0, 1.01)
+    played = trial(TRUE).disturbed(1.0, 1.6, 1.5, 1.0, 1.01)
     fit = fitted(played, BARE, cluster_of(2), cast(WorkerPool, None))
     assert fit.steady
     assert played.runs == 15
@@ -97,7 +97,7 @@ def test_rounds_that_differ_are_followed_by_others_until_most_agree() -> None:
 def test_where_rounds_keep_differing_the_fastest_counts_and_a_warning_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    fit = fitted(rehearsal(TRUE).disturbed(1.5, 1.6, 1.0), BARE, cluster_of(2), cast(WorkerPool, None))
+    fit = fitted(trial(TRUE).disturbed(1.5, 1.6, 1.0), BARE, cluster_of(2), cast(WorkerPool, None))
     assert not fit.steady
     assert fit.spread == pytest.approx(0.5)
     assert fit.contention == pytest.approx(1.25, abs=0.02)
@@ -116,7 +116,7 @@ def test_a_cost_beyond_reason_is_left_at_rest_and_not_to_be_kept(
 ) -> None:  # fmt: skip
     """Two devices that share everything take twice as long together; a busy machine has them take more."""
     played = BARE.with_device("cpu", contention=contention, message_s=message_s)
-    fit = fitted(rehearsal(played), BARE, cluster_of(2), cast(WorkerPool, None))
+    fit = fitted(trial(played), BARE, cluster_of(2), cast(WorkerPool, None))
     assert not fit.steady
     assert fit.spread == 0.0
     assert all(want in (None, got) for got, want in zip((fit.contention, fit.message_s), found, strict=True))
