@@ -6,6 +6,7 @@ compared with the plain loop in double precision (float32 where the model's own 
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -284,16 +285,19 @@ def test_hooks_see_the_gradient_one_after_another_and_only_where_there_is_one() 
     assert not still.requires_grad
 
 
-def test_a_skeleton_has_no_values_and_a_call_leaves_none_in_it() -> None:
+def test_a_skeleton_has_no_values_and_a_copy_of_a_call_has_none_after_it_has_run() -> None:
     module = Experts()
     names = [(name,) for name, _ in (*module.named_parameters(), *module.named_buffers())]
     own = [t.detach().clone() for t in (*module.parameters(), *module.buffers())]
     given_, structure, _ = flatten(((torch.randn(4, 6),), {}))
     call = ModuleCall(skeleton_of(module).eval(), names, structure, (len(names) - 1,))
+    assert all(t.is_meta for t in (*call.module.parameters(), *call.module.buffers()))
     results = call(*own, *given_)
     assert all(map(torch.equal, results, module.eval()(*given_)))
     assert int(own[-1].sum()) == 4
-    assert all(t.is_meta for t in (*call.module.parameters(), *call.module.buffers()))
+    again = copy.deepcopy(call)
+    assert all(t.is_meta for t in (*again.module.parameters(), *again.module.buffers()))
+    assert all(map(torch.equal, again(*own, *given_), results))
 
 
 def test_what_a_whole_module_assigns_to_a_buffer_is_written_into_it_and_views_are_copied() -> None:
