@@ -152,7 +152,7 @@ def test_a_case_that_fails_stops_no_other_and_is_named_at_the_end(
     monkeypatch.setattr(compare, "_labels", lambda *_: {})
     monkeypatch.setattr(compare, "_title", lambda: "models")
     monkeypatch.setattr(compare, "_comparison", comparison)
-    monkeypatch.setattr(compare, "_conclude", lambda done, *_: shown.extend(done.found))
+    monkeypatch.setattr(compare, "_conclude", lambda done, *_: shown.extend(done.comparisons))
     with pytest.raises(NetSplitError, match=r"^1 of 3 cases failed \(wide\); wide: there is no room\."):
         compare._each_case(DictConfig({}), cases("models"), {}, tmp_path, Console())
     assert began == [f"models: {name}" for name in NAMES]
