@@ -140,8 +140,10 @@ def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
     """
     for module in (model, loss):
         if isinstance(module, nn.Module):
-            named = [*nn.Module.named_parameters(module, remove_duplicate=False)][::-1]
-            own = {id(p): name for name, p in named if p.requires_grad}
+            own: dict[int, str] = {}
+            for name, p in nn.Module.named_parameters(module, remove_duplicate=False):
+                if p.requires_grad:
+                    own.setdefault(id(p), name)
             given = {id(p) for p in module.parameters() if p.requires_grad}
             method = "named_parameters" if "named_parameters" in _overridden(module) else "parameters"
             why = "is its own" if _overridden(module) else "takes modules that are equal (__eq__) for one"
