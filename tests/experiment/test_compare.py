@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,14 +150,6 @@ def wait_for_training(folder: Path, process: subprocess.Popen[str]) -> None:
     wait_until(trains, process)
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # --- a comparison that goes well --------------------------------------------------------------------
 
 
@@ -288,7 +280,6 @@ def test_netsplit_uses_both_devices_and_stays_within_their_capacity(compared: Ou
     assert metrics["single"]["static_bytes.cpu:0"] > CAPACITY
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Outcome) -> None:
     data = digits(limit=LIMIT, seed=0)
     images, targets = (
@@ -304,7 +295,6 @@ def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Ou
         assert right == pytest.approx(recorded, abs=1.01 / len(targets))  # one tie may fall either way
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_single_trains_bit_for_bit_as_a_plain_loop(compared: Outcome) -> None:
     """Losses of every iteration and all parameters and buffers at the end."""
     plain, loss_of = model(), torch.nn.CrossEntropyLoss()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -29,14 +29,6 @@ MOMENTUM = 3  # alpha: parameters, gradients, one moment
 AMOEBANET_TOLERANCE = 0.05
 """Seen: exact on one device, +0.7 % on two (a send is over sooner here). The allocator's own peak,
 operators' scratch space included, is 0.6 % (one batch) and 0.1 % (GPipe) above the prediction."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # By hand. Every variable has 100 bytes, every operator without `saved` keeps nothing.

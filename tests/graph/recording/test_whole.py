@@ -246,13 +246,8 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
 
 
 def _trained_plainly(case: Whole, graph: Graph) -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        batches = [case.batch(seed) for seed in range(3)]
-        return plain_loop(case.fresh(), LOSS, batches, 2, SGD, drawing=lambda n, i: draws(graph, SEED, n, i))
-    finally:
-        torch.set_num_threads(threads)
+    batches = [case.batch(seed) for seed in range(3)]
+    return plain_loop(case.fresh(), LOSS, batches, 2, SGD, drawing=lambda n, i: draws(graph, SEED, n, i))
 
 
 @pytest.mark.parametrize("at", [0.3, 0.7])

@@ -68,14 +68,6 @@ CHAIN = CASES["chain"]
 NAMES = ("chain", "cells", "tied", "shared_norm", "assigned")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @cache
 def captured(name: str) -> Graph:
     case = {**CASES, DROPPED.name: DROPPED, DRAWING.name: DRAWING}[name]

@@ -42,14 +42,6 @@ from tests.runtime.references import plain_loop
 DECAY = 0.7
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def runtime_of(
     program: Program, case: Case, optimizer: OptimizerFactory, rule: UpdateRule | None = None
 ) -> LocalRuntime:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import torch
 
 from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.runtime.workers.pool import WorkerPool
@@ -30,11 +29,3 @@ def pools() -> Iterator[Pools]:
             return found[workers]
 
         yield pool
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
