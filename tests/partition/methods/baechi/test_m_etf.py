@@ -16,7 +16,8 @@ from netsplit.partition.methods.baechi.baechi import memory_for
 from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.baechi_cases import problem_of, tasks_of
-from tests.partition.builders import large_problem, problems, with_capacities
+from tests.partition.builders import problems, with_capacities
+from tests.partition.work import growth, twice
 
 FORK = {"a": 2, "b": 4, "c": 5}
 
@@ -183,9 +184,8 @@ def test_a_wrong_parameter_is_named(options, key):
         MEtf(**options)
 
 
-def test_two_thousand_nodes_take_seconds():
-    report = MEtf().partition(large_problem(2000, devices=4)).report
-    assert report.seconds < 10  # about 0.25 on an idle machine
+def test_the_work_grows_as_the_graph_does():
+    assert growth(lambda problem: MEtf().partition(problem), *twice(400)) < 2.2
 
 
 def test_a_counter_does_not_draw_its_normalisation_away():
