@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
 
+from netsplit.experiment.session import Session
+from netsplit.graph import Graph
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measured import CACHE_VARIABLE
+from netsplit.runtime.workers.pool import WorkerPool
+from tests.workers import Pools, cpu_workers
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +43,28 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'outputs' / 'mlflow.db'}"
     open_client(uri)
     return uri
+
+
+@pytest.fixture(scope="session")
+def pools() -> Iterator[Pools]:
+    """Number of workers -> their pool, started when first asked for; a failed one is replaced."""
+    with ExitStack() as stack:
+        started: dict[int, WorkerPool] = {}
+
+        def pool(workers: int) -> WorkerPool:
+            if workers not in started or started[workers].failed:
+                own = WorkerPool(cpu_workers(workers), Path(tempfile.mkdtemp()))
+                started[workers] = stack.enter_context(own)
+            return started[workers]
+
+        yield pool
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions take every operator to cost the same, since measuring takes longer than most tests."""
+
+    def equal(session: Session, graph: Graph, *_: object) -> Costs:
+        return Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 1e-3)))}, alpha=2)
+
+    monkeypatch.setattr(Session, "_costs", equal)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.errors import NetSplitError, WorkerError
 from netsplit.training.parallel import ParallelModel
+from tests.workers import Pools, lent_to_sessions
 
 BATCH = 32
 LOSS = nn.CrossEntropyLoss()
@@ -68,10 +69,12 @@ def split(capacity: str = "all", **options: Any) -> ParallelModel:
 
 
 @pytest.fixture(scope="module")
-def parallel() -> Iterator[ParallelModel]:
+def parallel(pools: Pools) -> Iterator[ParallelModel]:
     """On two workers of which neither has room for all; the tests train it further and leave it usable."""
-    with split("16KiB", optimizer=partial(torch.optim.Adam, lr=0.02)) as found:
-        yield found
+    with lent_to_sessions(pools):
+        knots = split("16KiB", optimizer=partial(torch.optim.Adam, lr=0.02))
+    with knots:
+        yield knots
 
 
 def test_before_training_the_outputs_are_those_of_the_plain_model(parallel: ParallelModel) -> None:
@@ -158,6 +161,7 @@ def test_a_wrong_batch_is_refused_in_one_sentence_and_training_goes_on(
     assert parallel.train_batch(*samples(BATCH)) > 0
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_close_ends_the_workers_and_a_closed_model_says_so(tmp_path: Path) -> None:
     parallel = split(
         partitioner="m_topo", schedule="single_batch", optimizer=lambda p: torch.optim.SGD(p, 0.1)
@@ -190,6 +194,7 @@ def _loss_of_rows(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
     return LOSS(outputs["rows"].view(len(targets), 2, 3).mean(1), targets)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_outputs_have_the_models_structure_and_rows_and_no_temporary_folder_is_left() -> None:
     x, y = samples(BATCH)
     model = Structured()
@@ -253,6 +258,7 @@ def test_a_bad_argument_is_one_sentence_before_any_worker_starts(
     assert all(word in str(e.value) for word in words), e.value
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_capacities_too_small_say_how_many_bytes_are_missing_and_leave_no_worker() -> None:
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(NetSplitError, match=r"\(\d+ bytes\) are missing"):
@@ -278,19 +284,15 @@ def plain_steps(
     return model.state_dict()
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(("clip_norm", "autocast"), [(0.05, None), (None, "bfloat16")])
 def test_uneven_batches_clipping_and_autocast_train_as_plain_pytorch(
-    clip_norm: float | None, autocast: str | None
+    pools: Pools, clip_norm: float | None, autocast: str | None
 ) -> None:
     batches = [samples(n) for n in (BATCH, 21, 5, 43)]  # micro-batches of 8: 4, 2 and one of 5, one of 5, 5
     plain = plain_steps(batches, 8, clip_norm, autocast is not None)
-    with split(
-        partitioner="m_topo",
-        schedule="1f1b",
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        clip_norm=clip_norm,
-        autocast=autocast,
-    ) as parallel:
+    options = {"clip_norm": clip_norm, "autocast": autocast, "optimizer": partial(torch.optim.SGD, lr=0.1)}
+    with lent_to_sessions(pools), split(partitioner="m_topo", schedule="1f1b", **options) as parallel:
         for inputs, targets in batches:
             parallel.train_batch(inputs, targets)
         state = parallel.state_dict()

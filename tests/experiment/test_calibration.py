@@ -27,6 +27,7 @@ from netsplit.program import GPipe
 from netsplit.runtime.workers.handshake import Hello
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.nets import SGD, cluster_of
+from tests.workers import Pools, lent_session
 
 
 class Net(nn.Module):
@@ -47,10 +48,10 @@ def studied(session: Session, lr: float = 0.1) -> Costs:
 
 
 def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_the_first(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pools: Pools, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = local_cluster("two", [LocalDevice("cpu:0"), LocalDevice("cpu:1")])
-    with Session(spec, tmp_path / "run", profile_cache=tmp_path / "kept") as session:
+    with lent_session(pools, tmp_path / "run") as session:
+        session.profile_cache = tmp_path / "kept"
         with caplog.at_level(logging.INFO, logger="netsplit"):
             first = studied(session)
         assert "measuring" in caplog.text

@@ -31,7 +31,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.utils.data import TensorDataset
 
-from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.session import Session
@@ -59,6 +58,7 @@ from netsplit.runtime.workers.worker import Worker
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import Epoch, Iteration, fit
 from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, cluster_of, placements, plain_training
+from tests.workers import Pools, lent_session
 
 ADAM = partial(torch.optim.Adam, lr=0.01, weight_decay=0.01)
 OPTIMIZERS: dict[str, Any] = {"momentum": SGD, "adam": ADAM}
@@ -467,10 +467,9 @@ SAMPLES = 20  # two whole batches of eight an epoch, and one of four
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    spec = local_cluster("cpu2", [LocalDevice("cpu:0"), LocalDevice("cpu:1")], timeout_s=30)
-    with Session(spec, tmp_path_factory.mktemp("workers")) as found:
-        yield found
+def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with lent_session(pools, tmp_path_factory.mktemp("workers")) as lent:
+        yield lent
 
 
 def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Study, Plan]:

@@ -19,7 +19,6 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.nets import CASES, SGD, STAGES, TOLERANCE, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     Placed,
@@ -36,6 +35,7 @@ from tests.runtime.equivalence.running import (
 )
 from tests.runtime.references import Batch as Example
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "single_batch": SingleBatch(),

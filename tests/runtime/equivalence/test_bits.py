@@ -13,7 +13,6 @@ from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_prog
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from tests.nets import CASES, SGD, STAGES, cluster_of
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     SCHEDULES,
     assert_same,
@@ -25,6 +24,7 @@ from tests.runtime.equivalence.running import (
     on_workers,
 )
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 METHODS: dict[str, Partitioner] = {
     "single": Single(),

@@ -26,9 +26,9 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.nets import cluster_of
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import assert_close
 from tests.runtime.kinds import KINDS, Kind, plain_steps
+from tests.workers import Pools
 
 OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 TOLERANCE = 1e-9

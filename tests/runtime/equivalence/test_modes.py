@@ -13,9 +13,9 @@ from netsplit.program.schedules import ZBH1, OneFOneB, PipeDream
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import assert_same, batches_of, compiled, cut, graph_of
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe+recompute": GPipe(4, recompute=True),

@@ -13,7 +13,6 @@ from netsplit.program import Program
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import PipeDream
 from tests.nets import CASES, SGD, STAGES, Case
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     assert_same,
@@ -26,6 +25,7 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import Batch, Trained, double_loop, paper_version, pipedream_loop
+from tests.workers import Pools
 
 WHERE = {
     1: ["cpu:0"] * 4,

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from netsplit.program import Schedule
 from tests.nets import CASES, SGD
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     SCHEDULES,
@@ -23,6 +22,7 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 
 @cache

@@ -21,9 +21,9 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.nets import CASES, STAGES, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import PATIENT, compiled, cut, scattered
 from tests.runtime.references import Batch, Trained, plain_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "single_batch": SingleBatch(),

@@ -19,7 +19,6 @@ from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.nets import DRAWING, DROPPED, SGD, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     SCHEDULES,
@@ -37,6 +36,7 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import Batch, Trained, plain_loop
+from tests.workers import Pools
 
 BOTH = {case.name: case for case in (DROPPED, DRAWING)}
 SEED = 5

@@ -13,7 +13,6 @@ from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB, PipeDream
 from tests.nets import CASES, DRAWING, DROPPED, SGD, Case
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     batches_of,
@@ -25,6 +24,7 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe": GPipe(4),

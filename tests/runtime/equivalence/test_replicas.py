@@ -14,7 +14,6 @@ from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.nets import CASES, SGD, STAGES, TOLERANCE, cluster_of
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     assert_same,
@@ -29,6 +28,7 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop, replicated_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe": GPipe(4),

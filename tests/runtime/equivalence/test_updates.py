@@ -23,7 +23,6 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.nets import CASES, SGD, STAGES, TOLERANCE, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     assert_close,
@@ -37,6 +36,7 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 STEPS = 4
 ORDER = GPipe(4)
