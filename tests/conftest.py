@@ -12,9 +12,10 @@ import torch
 
 from netsplit.experiment.session import Session
 from netsplit.graph import Graph
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import Costs
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.runtime.workers.pool import WorkerPool
+from tests.builders import costs_of
 from tests.workers import Pools, cpu_workers
 
 
@@ -65,6 +66,6 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions take every operator to cost the same, since measuring takes longer than most tests."""
 
     def equal(session: Session, graph: Graph, *_: object) -> Costs:
-        return Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 1e-3)))}, alpha=2)
+        return costs_of(graph, 1e-3, 1e-3)
 
     monkeypatch.setattr(Session, "_costs", equal)

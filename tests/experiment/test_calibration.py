@@ -26,7 +26,8 @@ from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
 from netsplit.runtime.workers.handshake import Hello
 from netsplit.runtime.workers.pool import WorkerPool
-from tests.nets import SGD, cluster_of
+from tests.builders import cpus
+from tests.nets import SGD
 from tests.workers import Pools, lent_session
 
 
@@ -147,7 +148,7 @@ class Stage:
 
     def costs(self, cluster: Cluster | None = None) -> Costs:
         cache = ProfileCache(self.folder)
-        return calibrate(TASK, cast(WorkerPool, self.pool), cluster or cluster_of(2), cache)
+        return calibrate(TASK, cast(WorkerPool, self.pool), cluster or cpus(2), cache)
 
     def files(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.folder.iterdir())]
@@ -221,7 +222,7 @@ def test_stated_links_are_part_of_what_a_profile_depends_on(stage: Stage) -> Non
 
 def test_devices_are_tried_with_those_of_their_host_only_whatever_they_are_called(stage: Stage) -> None:
     """On the first host there is one device; contention shows on the second."""
-    cluster = cluster_of(3)
+    cluster = cpus(3)
     names, hosts = ("cpu:0", "left", "right"), ("here", "there", "there")
     devices = tuple(replace(d, name=n, host=h) for d, n, h in zip(cluster.devices, names, hosts, strict=True))
     stage.pool = Told(stage.spec, hosts, ("x86",) * 3)
@@ -243,7 +244,7 @@ def test_each_processor_model_is_a_kind_that_is_measured(stage: Stage) -> None:
         ("cpu new", "one"), ("cpu old", "two"), ("cpu old", "two"), ("H100", "two"),
     ]  # fmt: skip
     stage.pool = pool
-    costs = stage.costs(replace(cluster_of(1), devices=found))
+    costs = stage.costs(replace(cpus(1), devices=found))
     contention = {kind: each.contention for kind, each in costs.devices.items()}
     assert contention == {"cpu new": 1.0, "cpu old": 1.2, "H100": 1.0}
 

@@ -19,7 +19,8 @@ from netsplit.graph.files import save
 from netsplit.partition.objectives import MaxLoad, StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import DeviceCosts
-from tests.partition.builders import chain, cluster_of, costs_of, problems
+from tests.builders import chain, cluster_of, costs_of
+from tests.partition.builders import problems
 
 
 @st.composite

@@ -10,7 +10,8 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import METHODS, Auto, NetSplit, NetSplitExact, Partitioner, Pesto, Placement, Problem
 from netsplit.planning.verify import verify
 from netsplit.profile.memory import static_bytes
-from tests.partition.builders import chain, cluster_of, costs_of, problems, trained, with_capacities
+from tests.builders import chain, cluster_of, costs_of
+from tests.partition.builders import problems, trained, with_capacities
 
 SET = {
     "auto": Auto(time_limit_s=10.0, starts=4),

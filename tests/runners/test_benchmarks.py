@@ -14,18 +14,14 @@ from benchmarks import fidelity, runtime
 from benchmarks._ours import Cut, unit_of
 from benchmarks._rounds import Contender, Rounds, quartiles
 from benchmarks._subjects import Subject, UNet, resnet
-from netsplit.graph import Graph, capture
+from netsplit.graph import capture
 from netsplit.partition.base import Problem
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.nets import cluster_of
+from netsplit.profile.costs import Costs
+from tests.builders import costs_of, cpus
 from tests.workers import Pools, lent_to_sessions
 
 CHAIN = Subject("chain", partial(resnet, (1, 1), 8), (3, 16, 16), 2, chain=True)
 SKIPS = Subject("skips", partial(UNet, 2, 4), (3, 16, 16), 2, maps=True)
-
-
-def costs_of(graph: Graph) -> Costs:
-    return Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 1e-3)))}, alpha=2)
 
 
 @pytest.fixture
@@ -113,7 +109,7 @@ def test_fidelity_refuses_no_rounds(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_cut_gives_the_pieces_to_the_devices_in_turn() -> None:
     inputs, targets = SKIPS.batch(1)
     graph = capture(SKIPS.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
-    placement = Cut((1, 3)).partition(Problem(graph, costs_of(graph), cluster_of(2)))
+    placement = Cut((1, 3)).partition(Problem(graph, costs_of(graph), cpus(2)))
     unit = unit_of(graph)
     assert max(unit.values()) == 6  # three ways down, two up, scores, loss
     for name, device in placement.device_of.items():

@@ -200,7 +200,7 @@ CASES = {
 }
 
 
-def graph_of(name: str, size: int = 2) -> Graph:
+def captured(name: str, size: int = 2) -> Graph:
     case = CASES[name]
     return capture(case.fresh(), LOSS, case.batch(0, size))
 
@@ -208,7 +208,7 @@ def graph_of(name: str, size: int = 2) -> Graph:
 @pytest.mark.parametrize("name", CASES)
 def test_the_rebuilt_graph_is_the_model_bit_for_bit_in_loss_gradients_and_buffers(name: str) -> None:
     case = CASES[name]
-    graph = graph_of(name, 8)
+    graph = captured(name, 8)
     assert case.shows(graph)
     model, twin = case.fresh(), case.fresh()
     for p in twin.parameters():
@@ -244,7 +244,7 @@ def _trained_plainly(case: Whole, graph: Graph) -> Any:
 @pytest.mark.parametrize("at", [0.3, 0.7])
 @pytest.mark.parametrize("name", CASES)
 def test_two_workers_train_what_the_plain_loop_trains(pools: Pools, name: str, at: float) -> None:
-    case, graph = CASES[name], graph_of(name)
+    case, graph = CASES[name], captured(name)
     placed = cut(graph, [at])
     assert set(placed.values()) == {"cpu:0", "cpu:1"}
     order = GPipe(4) if at < 0.5 else OneFOneB(4)

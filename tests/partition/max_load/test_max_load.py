@@ -18,15 +18,8 @@ from netsplit.partition.max_load.contraction import contract
 from netsplit.partition.max_load.ideals import Ideals, Order
 from netsplit.partition.max_load.model import Hypergraph
 from netsplit.partition.max_load.probing import probe
-from tests.partition.builders import (
-    chain,
-    cluster_of,
-    costs_of,
-    graph_of,
-    large_problem,
-    problems,
-    with_capacities,
-)
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import large_problem, problems, with_capacities
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

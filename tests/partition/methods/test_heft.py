@@ -14,14 +14,8 @@ from netsplit.partition.methods.heft import Heft, mean_ranks
 from netsplit.partition.methods.insertion import IdleSlots, Room, Tasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.partition.builders import (
-    chain,
-    cluster_of,
-    costs_of,
-    graph_of,
-    problems,
-    with_capacities,
-)
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import problems, with_capacities
 from tests.partition.work import growth, twice
 
 examples = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

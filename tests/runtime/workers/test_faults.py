@@ -24,7 +24,8 @@ from netsplit.program import GPipe, compile_program
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
-from tests.nets import CASES, SGD, cluster_of
+from tests.builders import cpus
+from tests.nets import CASES, SGD
 
 CASE = CASES["chain"]
 TIMEOUT_S = 4.0
@@ -81,7 +82,7 @@ def deployed(pool: WorkerPool, replicated: bool = False) -> DistributedRuntime:
     for group in graph.colocated:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
     replicas = {"cpu:0": tuple(f"cpu:{rank}" for rank in range(count))} if replicated else None
-    cluster = cluster_of(count)
+    cluster = cpus(count)
     program = compile_program(graph, device_of, graph.position, cluster, GPipe(2), replicas=replicas)
     runtime = DistributedRuntime(program, pool, initial_values(CASE.fresh(), graph), SGD)
     for _ in range(4):

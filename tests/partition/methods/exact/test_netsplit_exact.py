@@ -13,8 +13,9 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.exact import netsplit_exact
 from netsplit.partition.methods.exact.cp_schedule import latency_of
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact, canonical, solve_latency
+from tests.builders import chain, cluster_of, costs_of, graph_of
 from tests.partition.brute_force import arrays, iteration, least_latency
-from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
+from tests.partition.builders import large_problem, problems
 
 quick = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 

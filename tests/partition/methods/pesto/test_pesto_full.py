@@ -17,16 +17,8 @@ from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import Tasks
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
-from tests.partition.builders import (
-    chain,
-    cluster_of,
-    costs_of,
-    graph_of,
-    large_problem,
-    problems,
-    required_bytes,
-    with_capacities,
-)
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import large_problem, problems, required_bytes, with_capacities
 from tests.partition.every_placement import fitting
 
 EXACT = {"gap": 0.0, "target": 1000}

@@ -12,7 +12,8 @@ from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.costs import NodeSeconds
-from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import large_problem, problems
 from tests.partition.every_placement import assert_best_of_all, least
 
 EXACT = {"gap": 0.0, "groups": 1000}
