@@ -17,18 +17,16 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from netsplit.partition.bounds.latency_chain import chain_bound
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock, diagram_bound
+from netsplit.partition.bounds.latency_relaxed import RelaxedModel
 from netsplit.partition.common.atoms import DisjointSets
-from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.step_graph import Edge, StepGraph
-
-if TYPE_CHECKING:
-    from netsplit.partition.bounds.latency_relaxed import RelaxedModel
 
 __all__ = ["Relaxed", "critical_path_s", "latency_bound", "least_load_s", "never_cut", "relaxation"]
 
@@ -81,7 +79,7 @@ def relaxation(
     bound_s = max(path_s, load_s)
     notes: dict[str, Any] = {"critical_path_s": path_s, "load_s": load_s}
     known = incumbent_s is not None and np.isfinite(incumbent_s)
-    most_s = float(incumbent_s) if known and incumbent_s is not None else graph.serial_s
+    most_s = float(incumbent_s) if known and incumbent_s is not None else instance.serial_s
     if instance.n == 0 or bound_s >= most_s:
         return Relaxed(min(bound_s, most_s), None, notes)
     diagram_s = _diagrams(graph, most_s, time.perf_counter() + 0.15 * time_limit_s)
@@ -108,8 +106,6 @@ def _model(
     graph: StepGraph, most_s: float, bound_s: float, notes: dict[str, Any], deadline: float
 ) -> RelaxedModel:
     """R, built within half of the time left: the other half is for solving it."""
-    from netsplit.partition.bounds.latency_relaxed import RelaxedModel
-
     now = time.perf_counter()
     until = now + BUILDING * (deadline - now)
     shut = never_cut(graph, most_s, until)
@@ -178,47 +174,3 @@ def least_load_s(instance: Instance) -> float:
         return 0.0
     speed = (least[some, None] / seconds[some]).max(axis=0)
     return float(least[some].sum() / speed.sum())
-
-
-def dominated_sets(
-    before: list[list[int]], sizes: Floats, deadline: float = math.inf
-) -> list[tuple[int, int, list[int]]]:
-    """(s, t, tasks strictly between) for joins t of a graph and their immediate dominators s.
-
-    `before[t]` are the predecessors, all below t. Only sets with parallel tasks in them are returned;
-    -1 stands for the start of everything. After the deadline the sets found so far are returned.
-    """
-    n = len(before)
-    depth, idom = np.zeros(n, np.int64), np.full(n, -1, np.int64)
-    for t in range(n):
-        if time.perf_counter() > deadline:
-            return []
-        if before[t]:
-            meet = before[t][0]
-            for s in before[t][1:]:
-                meet = _meet(meet, s, idom, depth)
-            idom[t] = meet
-        depth[t] = depth[idom[t]] + 1 if idom[t] >= 0 else 1
-    found = []
-    for t in range(n):
-        if len(before[t]) < 2:
-            continue
-        if time.perf_counter() > deadline:
-            break
-        s, inside, stack = int(idom[t]), set[int](), list(before[t])
-        while stack:
-            v = stack.pop()
-            if v != s and v not in inside:
-                inside.add(v)
-                stack.extend(before[v])
-        if sum(sizes[v] > 0 for v in inside) > 1:
-            found.append((s, t, sorted(inside)))
-    return found
-
-
-def _meet(a: int, b: int, idom: Ints, depth: Ints) -> int:
-    while a != b and a >= 0 and b >= 0:
-        if depth[a] < depth[b]:
-            a, b = b, a
-        a = int(idom[a])
-    return a if a == b else -1

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netsplit.partition.bounds.dominators import dominated_sets
 from netsplit.partition.bounds.latency_diagram import check_clock
 from netsplit.partition.common.instance import Ints
 from netsplit.partition.common.step_graph import Edge, StepGraph
@@ -143,8 +144,6 @@ class RelaxedModel:
 
     def _windows(self, until: float) -> None:
         """The load of each device, of everything and between a join and its immediate dominator."""
-        from netsplit.partition.bounds.latency_bounds import dominated_sets
-
         graph, n = self.graph, self.graph.n
         sizes = self._whole(graph.seconds)
         steps = self._whole(self.instance.step_s)

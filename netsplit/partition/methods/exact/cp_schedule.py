@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Instance, Ints
 
-__all__ = ["Durations", "Schedule", "latency_of", "schedule", "serial_seconds", "trained_readers"]
+__all__ = ["Durations", "Schedule", "latency_of", "schedule", "trained_readers"]
 
 Array = NDArray[Any]
 
@@ -126,11 +126,3 @@ def schedule(
 def latency_of(instance: Instance, where: Sequence[int] | Ints, order: Sequence[int] | Ints) -> float:
     """Seconds of one iteration."""
     return float(schedule(instance, where, order).end)
-
-
-def serial_seconds(instance: Instance) -> float:
-    """No placement with any order takes longer than this: everything one after the other, at its slowest."""
-    transfers = instance.transfer_s.max(axis=(1, 2), initial=0.0)
-    copies = np.minimum(np.diff(instance.consumers.starts), max(len(instance.devices) - 1, 0))
-    nodes = (instance.forward_s + instance.backward_s + instance.step_s).max(axis=1, initial=0.0)
-    return float(nodes.sum() + (transfers * copies * (1 + instance.carrying)).sum())
