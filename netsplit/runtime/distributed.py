@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
-from netsplit.graph.random_draws.random import DrawCounter, DrawKey
+from netsplit.graph.random_draws import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal, State, refuse, write
 from netsplit.runtime.checkpoint.shares import Holder

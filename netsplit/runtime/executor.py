@@ -23,7 +23,7 @@ from netsplit.errors import WorkerError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import Graph
-from netsplit.graph.random_draws.random import DrawKey, drawing
+from netsplit.graph.random_draws import DrawKey, drawing
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import (
     Backward,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.random_draws.random import DrawCounter, DrawKey, generators_kept
+from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import loss_shares, mean_loss, mean_metrics, split_batch

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import place_of_tensor, rebuild
 from netsplit.graph.operators import written_references
-from netsplit.graph.random_draws.random import node_draws
+from netsplit.graph.random_draws import node_draws
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Segment
 

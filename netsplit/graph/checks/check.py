@@ -33,8 +33,8 @@ from netsplit.graph.checks.other_draws import no_other_draws
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references
-from netsplit.graph.random_draws.plain_draws import draws
-from netsplit.graph.random_draws.random import DrawKey, run_microbatch
+from netsplit.graph.plain_draws import draws
+from netsplit.graph.random_draws import DrawKey, run_microbatch
 from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors

@@ -2,7 +2,7 @@
 
 Two problems. *Contiguous*: a dynamic programme over ideals, exact (`contiguous`, `ideals`, `stages`).
 *Non-contiguous*: a hypergraph to be divided (`model`), made smaller by merges that keep the optimum
-(`contraction`, `probing`), annealed (`annealing`), and bounded by what one device can do alone (`bounds`).
+(`contraction`), annealed (`annealing`), and bounded by what one device can do alone (`bounds`).
 Sources: Tarnawski et al., NeurIPS 2020; Archer et al., ICML 2024.
 """
 

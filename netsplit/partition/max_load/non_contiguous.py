@@ -16,10 +16,9 @@ from netsplit.partition.max_load.annealing import Annealer
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.blocks import excluded
 from netsplit.partition.max_load.bounds import core_bound, sharing_bound
-from netsplit.partition.max_load.contraction import contract
+from netsplit.partition.max_load.contraction import contract, probe
 from netsplit.partition.max_load.ideals import Order
 from netsplit.partition.max_load.model import Hypergraph
-from netsplit.partition.max_load.probing import probe
 from netsplit.partition.max_load.slice_graph import linear_split
 from netsplit.partition.max_load.small import solve_small
 

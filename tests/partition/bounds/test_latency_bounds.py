@@ -114,8 +114,9 @@ def test_without_time_the_bound_is_the_critical_path_or_the_load():
 
 def test_a_model_that_takes_too_long_to_build_is_given_up():
     step = StepGraph(Instance.of(large_problem(60)))
-    shut = never_cut(step, 2 * step.instance.serial_s)
+    serial_s = step.instance.serial_s
+    shut = never_cut(step, 2 * serial_s)
     with pytest.raises(OutOfTime):
-        RelaxedModel(step, np.arange(step.n), shut, 2 * step.instance.serial_s, 10**6, deadline=time.perf_counter())
+        RelaxedModel(step, np.arange(step.n), shut, 2 * serial_s, 10**6, deadline=time.perf_counter())
     with pytest.raises(OutOfTime):
-        never_cut(step, step.instance.serial_s, deadline=time.perf_counter())
+        never_cut(step, serial_s, deadline=time.perf_counter())
