@@ -15,6 +15,7 @@ from netsplit.partition.base import Latency, Placement, Problem, Status
 from netsplit.partition.bounds.latency_bounds import relaxation
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.candidates import candidates, order_of
 from netsplit.partition.engines.kernels import Step, list_schedule, upward_rank
@@ -22,7 +23,7 @@ from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.exact.cp_model import LatencyModel, interchangeable, reachable
+from netsplit.partition.methods.exact.cp_model import LatencyModel, reachable
 from netsplit.partition.methods.exact.cp_schedule import Durations, latency_of, schedule
 from netsplit.partition.methods.exact.enumeration import enumerated
 from netsplit.partition.methods.heft import Heft
@@ -321,12 +322,7 @@ def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:
     where = np.asarray(where, np.int64)
     first = [int(instance.atom_of[where == p].min(initial=instance.n)) for p in range(len(instance.devices))]
     name = np.arange(len(instance.devices))
-    before = {q: p for p, q in interchangeable(instance)}
-    root = {p: p for p in name.tolist()}
-    for q, p in sorted(before.items()):
-        root[q] = root[p]
-    for r in set(root.values()):
-        alike = sorted(p for p in root if root[p] == r)
+    for alike in interchangeable_devices(instance):
         for to, p in zip(alike, sorted(alike, key=lambda p: first[p]), strict=True):
             name[p] = to
     return np.asarray(name[where])
