@@ -20,6 +20,7 @@ from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.roofline.classes import unknown_operators
+from netsplit.profile.roofline.fit import fitted_rates
 from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes
 
 __all__ = [
@@ -111,6 +112,4 @@ def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]],
     Raises:
         ValueError: no profile.
     """
-    from netsplit.profile.roofline.fit import fitted_rates
-
     return fitted_rates(profiles, name)

@@ -92,7 +92,7 @@ def _serve(line: _LogLine) -> None:
         return task.function(worker, *task.args)
 
     line.answer(answer)
-    # Calls will need it; importing it takes a second, in which the controller has other things to do.
+    # Calls will need it; loading it takes a second, in which the controller has other things to do.
     import netsplit.runtime.distributed  # noqa: F401
 
     while True:
