@@ -1,6 +1,7 @@
 """What holds of the tree of files as a whole, beside the contracts of `make lint`."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,3 +34,14 @@ def test_no_circle_among_files() -> None:
     circles = [sorted(each) for each in nx.strongly_connected_components(nx.DiGraph(arrows)) if len(each) > 1]
     assert len(arrows) > 1000
     assert not circles
+
+
+def test_a_class_name_means_one_class() -> None:
+    names = Counter(
+        statement.name
+        for module, file in FILES.items()
+        if module.startswith("netsplit")
+        for statement in ast.parse(file.read_text()).body
+        if isinstance(statement, ast.ClassDef)
+    )
+    assert not [name for name, count in names.items() if count > 1]

@@ -26,8 +26,8 @@ from netsplit.program.instructions import Program, Recv, Reduce, Send
 from netsplit.simulate.tasks import (
     Key,
     Message,
+    ProgramTasks,
     Task,
-    Tasks,
     missing_link,
     reduce_bytes,
     reduce_links,
@@ -58,7 +58,7 @@ class Run:
         self.program = program
         self.cluster = cluster
         self.links = cluster.links
-        tasks = Tasks(program, cluster, costs)
+        tasks = ProgramTasks(program, cluster, costs)
         self.devices = {name: DeviceClock(name, tasks.of[name]) for name in program.devices}
         self.events: list[Event] = []
         self.met: dict[int, list[tuple[float, Message]]] = {}  # tag -> who came so far, and when

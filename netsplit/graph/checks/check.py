@@ -38,7 +38,7 @@ from netsplit.graph.random_draws import DrawKey, run_microbatch
 from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
-from netsplit.graph.recording.state import State, changed_state, memory_of, shown, state_of
+from netsplit.graph.recording.state import StateSnapshot, changed_state, memory_of, shown, state_of
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.storage import storage_of
@@ -166,11 +166,11 @@ class _CaptureCheck:
         """
         suspects = set_at_first(*self.states)
 
-        def fresh(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], State]:
+        def fresh(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], StateSnapshot]:
             with kept(self.model, self.loss):
                 return self._forward(0, tensors), state_of(self.model, self.loss)
 
-        def carried(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], State]:
+        def carried(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], StateSnapshot]:
             with kept(self.model, self.loss):
                 before = {k: t.detach().clone() for k, t in self.real.items()}
                 buffers, followed = self._buffers(), list(attribute_tensors(self.step))

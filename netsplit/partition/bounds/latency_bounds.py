@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from netsplit.partition.bounds.latency_chain import chain_bound
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock, diagram_bound
-from netsplit.partition.bounds.latency_relaxed import RelaxedModel
+from netsplit.partition.bounds.latency_relaxed import Relaxed, RelaxedModel
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.step_graph import Edge, StepGraph
@@ -32,15 +31,6 @@ __all__ = ["Relaxed", "critical_path_s", "latency_bound", "least_load_s", "never
 
 _TICKS = 10_000_000  # of the horizon
 BUILDING = 0.5  # of the time that is left, for the model
-
-
-@dataclass(frozen=True, eq=False)
-class Relaxed:
-    """R's bound, and the best placement it came across (it fits; its R value may be below any schedule)."""
-
-    bound_s: float
-    where: Ints | None
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def latency_bound(

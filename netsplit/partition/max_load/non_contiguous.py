@@ -12,7 +12,7 @@ import numpy as np
 
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.max_load.annealing import Annealer
+from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.blocks import excluded
 from netsplit.partition.max_load.bounds import core_bound, sharing_bound
@@ -100,12 +100,12 @@ def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: floa
     full = Hypergraph.of(instance)
     value = float("inf")
     rate = 5e5
-    annealer = Annealer.of(full)
+    annealer = LoadAnnealer.of(full)
     turn = 0
     while not incumbent.stop.is_set() and time.perf_counter() < deadline:
         if incumbent.value < 0.995 * value:
             value = incumbent.value
-            annealer = Annealer.of(contract(full, value * (1 + 1e-6)))
+            annealer = LoadAnnealer.of(contract(full, value * (1 + 1e-6)))
         model = annealer.model
         if not model.allowed.any(axis=1).all():
             break

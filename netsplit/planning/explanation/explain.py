@@ -20,7 +20,7 @@ from netsplit.planning.explanation.binding import (
 )
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, predicted
-from netsplit.planning.explanation.path import Span, critical_path, overheads
+from netsplit.planning.explanation.path import PathSpan, critical_path, overheads
 from netsplit.planning.explanation.uses import cut_edges, device_uses, with_replicas
 
 __all__ = ["explain"]
@@ -48,7 +48,7 @@ def explain(
     instance = Instance.of(problem)
     where = instance.encode(placement.device_of)
     cuts = cut_edges(instance, where)
-    path: tuple[Span, ...] = ()
+    path: tuple[PathSpan, ...] = ()
     # Of stages without replicas, too, the loads are what is explained.
     objective: Objective = problem.objective if problem.objective.simulated else MaxLoad()
     replicated = not (objective.simulated or problem.objective.largest_load) and bool(placement.stages)

@@ -8,7 +8,7 @@ from typing import Any
 
 from netsplit.partition.base import Objective, Stage
 from netsplit.planning.explanation.binding import Binding
-from netsplit.planning.explanation.path import Span, merged, totals
+from netsplit.planning.explanation.path import PathSpan, merged, totals
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding
 from netsplit.planning.explanation.words import nbytes, node_run, percent, seconds, short, wrapped
 
@@ -28,7 +28,7 @@ class Explanation:
     cuts: tuple[CutEdge, ...]  # all of them, the costliest first
     binding: Binding
     memory: str  # the sentence about memory limits; "" where no move could be tried
-    path: tuple[Span, ...]  # the critical path from start to end; empty under `max_load`
+    path: tuple[PathSpan, ...]  # the critical path from start to end; empty under `max_load`
     stages: tuple[Stage, ...] = ()
 
     @property
@@ -154,7 +154,7 @@ def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
         yield f"  and {len(rest)} more: {nbytes(size)}, {seconds(spent)}"
 
 
-def path_lines(path: Sequence[Span], whole: float, limit: int) -> Iterator[str]:
+def path_lines(path: Sequence[PathSpan], whole: float, limit: int) -> Iterator[str]:
     """A critical path of `whole` seconds: where it is spent, then its `limit` longest spans in order."""
     shares = [f"{percent(s, whole)} on {where}" for where, s in totals(path).items() if s > 0]
     yield from wrapped(f"critical path: {', '.join(shares[:8])}", "", "  ")
@@ -169,7 +169,7 @@ def path_lines(path: Sequence[Span], whole: float, limit: int) -> Iterator[str]:
             yield from wrapped(_span(spans[i]), "  ", " " * 25)
 
 
-def _span(span: Span) -> str:
+def _span(span: PathSpan) -> str:
     when = f"{seconds(span.start_s):>9} {'+' + seconds(span.seconds):>10}"
     i = f", micro-batch {span.microbatch}" if span.microbatch > 0 else ""
     what = node_run(span.nodes, 24) if span.nodes else short(span.name, 40)
@@ -181,7 +181,7 @@ def _span(span: Span) -> str:
     return f"{when}  {span.where}: {span.what} of {what}{i}"
 
 
-def _span_facts(span: Span) -> dict[str, Any]:
+def _span_facts(span: PathSpan) -> dict[str, Any]:
     found = asdict(span) | {"seconds": span.seconds, "node_count": len(span.nodes)}
     del found["nodes"]
     return found | {"first": span.nodes[0], "last": span.nodes[-1]} if span.nodes else found

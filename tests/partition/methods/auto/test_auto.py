@@ -11,7 +11,7 @@ from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, Simulat
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer, clusters_of
 from netsplit.partition.engines.candidates import candidates
-from netsplit.partition.engines.kernels import Step
+from netsplit.partition.engines.kernels import SingleBatchStep
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch, compile_program
 from netsplit.simulate import Timeline, simulate
@@ -128,7 +128,7 @@ def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Prob
         assert (
             found.where == found.where[instance.atoms.items[instance.atoms.starts[instance.atom_of]]]
         ).all()
-        step = Step(instance).makespan_s(found.where, found.order)
+        step = SingleBatchStep(instance).makespan_s(found.where, found.order)
         assert found.value_s == pytest.approx(step + 2 * instance.loads(found.where).max(), abs=1e-12)
 
 
