@@ -45,3 +45,8 @@ def test_a_class_name_means_one_class() -> None:
         if isinstance(statement, ast.ClassDef)
     )
     assert not [name for name, count in names.items() if count > 1]
+
+
+def test_a_folder_has_at_most_fifteen_files() -> None:
+    count = Counter(file.parent for module, file in FILES.items() if module.startswith("netsplit"))
+    assert not {folder: files for folder, files in count.items() if files > 15}

@@ -96,7 +96,7 @@ class LocalRuntime:
         key: DrawKey | None = None,
     ) -> dict[tuple[str, int], Tensor]:
         """Outputs of every micro-batch, by (variable, i)."""
-        drawing = any(piece.draws for each in executors.values() for piece in each.pieces.values())
+        drawing = any(piece.draws for each in executors.values() for piece in each.pieces.whole.values())
         with generators_kept() if drawing else nullcontext():
             return self._run(program, executors, split_batch(program, inputs, targets), shares, step, key)
 

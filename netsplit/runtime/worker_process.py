@@ -93,7 +93,7 @@ def _serve(line: _LogLine) -> None:
 
     line.answer(answer)
     # Calls will need it; loading it takes a second, in which the controller has other things to do.
-    import netsplit.runtime.distributed  # noqa: F401
+    import netsplit.runtime.worker_calls  # noqa: F401
 
     while True:
         line.answer(answer)

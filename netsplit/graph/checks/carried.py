@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.recording.reach import within
+from netsplit.graph.checks.state import Held, StateSnapshot, equal, memory_of, same_values, shown
 from netsplit.graph.recording.stand_ins import attribute_tensors
-from netsplit.graph.recording.state import Held, StateSnapshot, equal, memory_of, same_values, shown
 from netsplit.graph.recording.whole import FunctionCall
+from netsplit.graph.surroundings.reach import within
 from netsplit.graph.words import SWITCH, quoted, user_frame
 
 __all__ = ["Carried", "handed_between", "refuse_first_batch", "set_at_first"]

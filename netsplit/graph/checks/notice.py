@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.recording.reach import SIMPLE
-from netsplit.graph.recording.state import Values, changed_names
+from netsplit.graph.checks.state import Values, changed_names
+from netsplit.graph.surroundings.reach import SIMPLE
 
 __all__ = ["Notice"]
 

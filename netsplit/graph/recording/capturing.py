@@ -31,13 +31,13 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.build import built
-from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.observe import Kind, Observation, Observed, observe
 from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_in_mode import StandInMode
 from netsplit.graph.recording.stand_ins import named_tensors, refuse_other_parameters, refuse_sharing
 from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
+from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import line_of, quoted, where_of
 
 __all__ = ["RecordedStep", "graph_of_step"]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.batches.tree import Tree, flatten
-from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.own_seeds import SeededCall, SeedWatch
+from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["Observation", "Observed", "observe", "valid_other_values"]
 

@@ -25,7 +25,7 @@ from netsplit.graph.batches.calls import (
 from netsplit.graph.batches.tree import Tree
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.capturing import RecordedStep, graph_of_step
-from netsplit.graph.recording.keep import kept
+from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["Inference", "LossFunction", "TrainingStep", "as_tuple", "capture", "capture_inference"]
 

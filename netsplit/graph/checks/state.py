@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.recording.reach import INSIDE, SIMPLE, names_in, within
 from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.surroundings.reach import INSIDE, SIMPLE, names_in, within
 
 __all__ = [
     "Held", "StateSnapshot", "Values", "changed_names", "changed_state", "equal", "memory_of", "same_values",

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.recording.reach import (
+from netsplit.graph.surroundings.reach import (
     SIMPLE,
     attributes,
     is_own_file,
@@ -32,7 +32,7 @@ from netsplit.graph.recording.reach import (
     slots,
     within,
 )
-from netsplit.graph.recording.settings import settings, take_settings
+from netsplit.graph.surroundings.settings import settings, take_settings
 from netsplit.graph.words import line_of
 
 __all__ = ["Surroundings", "surroundings_of"]
