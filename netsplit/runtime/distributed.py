@@ -154,7 +154,7 @@ class DistributedRuntime:
         self.pool.call(worker_calls.step_scheduler, loss)
 
     def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
-        """Write what all devices hold, and what the controller adds (see `checkpoint_files.write`)."""
+        """Write what all devices hold, and what the controller adds (see `checkpoint.files.write`)."""
         rules = self._checkpoint_rules()
         write(
             folder,

@@ -34,7 +34,7 @@ class Piece:
 
     Args:
         tensors: the initializers by name.
-        deferrable: weights' gradients can be put off (see `graph.deferred`).
+        deferrable: weights' gradients can be put off (see `graph.deferral`).
     """
 
     def __init__(

@@ -27,25 +27,10 @@ from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.step_graph import Edge, StepGraph
 
-__all__ = ["Relaxed", "critical_path_s", "latency_bound", "least_load_s", "never_cut", "relaxation"]
+__all__ = ["Relaxed", "critical_path_s", "least_load_s", "never_cut", "relaxation"]
 
 _TICKS = 10_000_000  # of the horizon
 BUILDING = 0.5  # of the time that is left, for the model
-
-
-def latency_bound(
-    instance: Instance, time_limit_s: float, seed: int = 0, incumbent_s: float | None = None
-) -> tuple[float, dict[str, Any]]:
-    """Seconds that no placement and order of the full graph can beat, and how they were found.
-
-    Args:
-        instance: the problem as arrays.
-        time_limit_s: of all of it.
-        seed: of the search.
-        incumbent_s: latency of a known answer; a better one makes the bound better.
-    """
-    found = relaxation(instance, time_limit_s, seed, incumbent_s)
-    return found.bound_s, found.notes
 
 
 def critical_path_s(instance: Instance) -> float:
@@ -61,7 +46,15 @@ def relaxation(
     incumbent_s: float | None = None,
     workers: int = 2,
 ) -> Relaxed:
-    """Solve R as far as the time allows."""
+    """What no placement and order of the full graph can beat: R, solved as far as the time allows.
+
+    Args:
+        instance: the problem as arrays.
+        time_limit_s: of all of it.
+        seed: of the search.
+        incumbent_s: latency of a known answer; a better one makes the bound better.
+        workers: of CP-SAT.
+    """
     deadline = time.perf_counter() + time_limit_s
     graph = StepGraph(instance)
     path_s = float((graph.head + graph.fastest + graph.tail).max(initial=0.0))

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.latency_bounds import (
     critical_path_s,
-    latency_bound,
     least_load_s,
     never_cut,
     relaxation,
@@ -34,7 +33,7 @@ def test_no_bound_exceeds_the_optimum(problem):
     graph = StepGraph(instance)
     assert critical_path_s(instance) <= most
     for incumbent in (None, best[0], 1.5 * best[0]):
-        assert latency_bound(instance, 0.5, 0, incumbent)[0] <= most
+        assert relaxation(instance, 0.5, 0, incumbent).bound_s <= most
     for width in (1, 5, 1000):
         bound = diagram_bound(graph, 2 * best[0] + 1, width, time.perf_counter() + 60)
         assert bound is not None or width < 1000  # a narrow one gives up where more states are open at once

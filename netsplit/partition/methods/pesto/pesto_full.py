@@ -1,8 +1,8 @@
 """`pesto_full`: Pesto with non-overlap, congestion and coarsening, for any number of devices.
 
 Source: Hafeez et al., Towards optimal placement and scheduling of DNN operations with Pesto, Middleware
-2021; for more than two devices the form of Moirai (arXiv 2312.04025). Rows: `pesto_rows`; coarsening:
-`pesto_coarsen`.
+2021; for more than two devices the form of Moirai (arXiv 2312.04025). Rows: `rows`; coarsening:
+`coarsen`.
 """
 
 from __future__ import annotations
