@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture
 def few_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Annealing ends by its moves, also on a busy machine, and in little time."""
-    monkeypatch.setattr("netsplit.partition.methods.auto.search.MOVES_A_CHOICE", 30)
+    monkeypatch.setattr("netsplit.partition.engines.search.MOVES_A_CHOICE", 30)

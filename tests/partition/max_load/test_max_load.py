@@ -14,10 +14,9 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load import solve_max_load
-from netsplit.partition.max_load.contraction import contract
+from netsplit.partition.max_load.contraction import contract, probe
 from netsplit.partition.max_load.ideals import Ideals, Order
 from netsplit.partition.max_load.model import Hypergraph
-from netsplit.partition.max_load.probing import probe
 from tests.builders import chain, cluster_of, costs_of, graph_of
 from tests.partition.builders import large_problem, problems, with_capacities
 
