@@ -95,14 +95,13 @@ def _two_in_flight(
             for loss in waiting:
                 loss.backward()
     except Exception as error:
+        text = str(error) if "modified by an inplace" in str(error) else ""
         for k in _written(graph):
-            if "modified by an inplace" in str(error) and str(list(graph.initializers[k].shape)) in str(
-                error
-            ):
+            if str(list(graph.initializers[k].shape)) in text:
                 raise CaptureError(
-                    f"{name} writes into '{k}' in the forward while the backward of the micro-batch before still "
-                    f"needs what was there, as a pipeline has several in flight: compute with {k}.clone(); "
-                    f"{SWITCH}."
+                    f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "
+                    "still needs what was there, as a pipeline has several in flight: compute with "
+                    f"{k}.clone(); {SWITCH}."
                 ) from error
         raise CaptureError(
             f"{name} cannot be computed with two micro-batches in flight, as a pipeline has them"
