@@ -36,7 +36,7 @@ from yaml import YAMLError
 
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
-from runners._sweep import JobsFailed, marked
+from netsplit.experiment.sweep import JobsFailed, marked
 
 __all__ = ["entry", "sentence", "settings_of", "tracker_of"]
 

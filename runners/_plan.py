@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-from rich.table import Table
 
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.planning.decide import SAME, check
 from netsplit.planning.plan import Plan
 from netsplit.profile.memory import memory_of
+from netsplit.tables import Column, Table
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Placement, Problem
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from netsplit.planning.what_if import WhatIf
     from netsplit.planning.workload import Workload
 
-__all__ = ["Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
+__all__ = ["NO_LIMIT", "Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
 
 log = logging.getLogger(__name__)
 
+NO_LIMIT = 2**50  # bytes: a capacity that stands for none
 _LINE_EVERY_S = 10.0
 _SHOWN = 0.0005  # of the objective: the least gain that one decimal of a percentage shows
 
@@ -95,38 +96,41 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
         facts.append(f"gap {100 * plan.gap:.2f} %")
     facts.append(f"{plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
     console.print("[bold]" + escape(", ".join(facts)), highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device")
-    columns = (
-        "nodes",
-        f"busy {unit}" if plan.problem.objective.simulated else f"load {unit}",
-        f"transfers {unit}",
-        "%",
-        "MB",
-        "of MB",
-        "full %",
-    )
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, share in plan.shares.items():
-        part = 100 * share.seconds / plan.objective_s if plan.objective_s > 0 else 0.0
-        table.add_row(
-            escape(name),
-            str(share.nodes),
-            _number(share.seconds / unit_s),
-            _number(share.transfer_s / unit_s),
-            f"{part:.1f}",
-            f"{share.nbytes / 1e6:,.1f}",
-            f"{share.capacity_bytes / 1e6:,.1f}" if share.capacity_bytes < 2**50 else "no limit",
-            f"{100 * share.filled:.1f}",
-        )
-    console.print(table)
+    console.print(_devices(plan, work).terminal())
     for i, stage in enumerate(plan.placement.stages):
         console.print(
             f"stage {i}: {len(stage.nodes)} nodes on {', '.join(stage.devices)}, warm-up {stage.warm_up}",
             highlight=False,
             markup=False,
         )
+
+
+def _devices(plan: Plan, work: Workload) -> Table:
+    unit, unit_s = work.unit, work.unit_s
+    columns = [
+        Column("device", text=True),
+        Column("nodes"),
+        Column(f"busy {unit}" if plan.problem.objective.simulated else f"load {unit}"),
+        Column(f"transfers {unit}"),
+        Column("%", ".1f", 100.0),
+        Column("MB", ",.1f", 1e-6),
+        Column("of MB", ",.1f", 1e-6),
+        Column("full %", ".1f", 100.0),
+    ]
+    rows = [
+        (
+            name,
+            share.nodes,
+            _number(share.seconds / unit_s),
+            _number(share.transfer_s / unit_s),
+            share.seconds / plan.objective_s if plan.objective_s > 0 else 0.0,
+            share.nbytes,
+            share.capacity_bytes if share.capacity_bytes < NO_LIMIT else "no limit",
+            share.filled,
+        )
+        for name, share in plan.shares.items()
+    ]
+    return Table(columns, rows)
 
 
 def explain_plan(

@@ -196,47 +196,9 @@ def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | No
         raise ConfigError(
             f"compare_with is '{name}', neither a file nor a partitioner: {suggest(name, known)}"
         )
-    return _earlier(name, problem)
+    from netsplit.formats.placements import read_placement
 
-
-def _earlier(name: str, problem: Problem) -> Placement:
-    """The plan of a `result.json`, with its order and its stages."""
-    from netsplit.partition.base import Placement, SolverReport, Stage
-    from netsplit.partition.common.priority import topological_priority
-    from netsplit.planning.verify import verify
-
-    graph = problem.graph
-    try:
-        found = json.loads(Path(name).read_text(encoding="utf-8"))
-        device_of = found["device_of"]
-        device_of = {str(node): str(device) for node, device in device_of.items()}
-        order = [str(node) for node in found.get("priority") or ()]
-        stages = tuple(
-            Stage(tuple(map(str, stage["nodes"])), tuple(map(str, stage["devices"])), int(stage["warm_up"]))
-            for stage in found.get("stages") or ()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"compare_with is '{name}', which is no result.json with a plan ({error})."
-        ) from error
-    devices = {device.name for device in problem.cluster.devices}
-    strange = next((node for node in graph.nodes if node not in device_of), None) or next(
-        (f"{node} on {device}" for node, device in device_of.items() if device not in devices), None
-    )
-    if strange is not None or device_of.keys() != graph.nodes.keys():
-        raise ConfigError(f"compare_with is '{name}', a plan of another graph or cluster ({strange}).")
-    if absent := [key for key in ("priority", "stages") if key not in found]:
-        log.warning(
-            "%s has no %s: nodes run as the graph has them, on one device.", name, " and no ".join(absent)
-        )
-    priority = {node: rank for rank, node in enumerate(order)}
-    priority = priority or topological_priority(graph, graph.position)
-    placement = Placement("earlier plan", device_of, priority, SolverReport("heuristic", 0.0), stages)
-    free = replace(problem, objective=problem.objective.relaxed())
-    wrong = verify(free, placement, capacity=False).violations
-    if wrong:
-        raise ConfigError(f"compare_with is '{name}', whose plan does not hold: {wrong[0]}")
-    return placement
+    return replace(read_placement(name, problem, "compare_with"), method="earlier plan")
 
 
 def _loaded(option: Path) -> DictConfig:
