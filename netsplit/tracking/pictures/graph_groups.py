@@ -15,6 +15,7 @@ from functools import cached_property
 from math import log
 
 from netsplit.graph.ir import Graph
+from netsplit.graph.order import topological_order
 
 __all__ = ["Group", "GroupGraph", "group_nodes"]
 
@@ -192,18 +193,11 @@ class _Merger:
         return True
 
     def _topological(self) -> list[int]:
-        waiting = {group: len(before) for group, before in self.before.items()}
-        ready = sorted(group for group, count in waiting.items() if count == 0)
-        order = []
-        while ready:
-            group = ready.pop(0)
-            order.append(group)
-            for follower in sorted(self.after[group]):
-                waiting[follower] -= 1
-                if waiting[follower] == 0:
-                    ready.append(follower)
-        assert len(order) == len(self.members), "merging made a cycle"
-        return order
+        groups = sorted(self.members)
+        index = {group: i for i, group in enumerate(groups)}
+        order = topological_order([sorted(index[v] for v in self.after[u]) for u in groups])
+        assert len(order) == len(groups), "merging made a cycle"
+        return [groups[i] for i in order]
 
 
 def _common_prefix(paths: Iterable[str]) -> str:

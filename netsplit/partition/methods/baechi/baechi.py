@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.graph.ir import Graph
+from netsplit.graph.order import topological_order
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.common.instance import Csr, Instance, Ints
@@ -117,17 +117,9 @@ class Tasks:
 
 def breadth_first(graph: Graph) -> dict[str, int]:
     """Node name to its place in the authors' topological order: first ready, first placed."""
-    waits_for = {name: len(found) for name, found in graph.predecessors.items()}
-    queue = deque(name for name, count in waits_for.items() if not count)
-    order: dict[str, int] = {}
-    while queue:
-        name = queue.popleft()
-        order[name] = len(order)
-        for later in graph.successors[name]:
-            waits_for[later] -= 1
-            if not waits_for[later]:
-                queue.append(later)
-    return order
+    names = list(graph.nodes)
+    after = [[graph.position[v] for v in graph.successors[name]] for name in names]
+    return {names[v]: i for i, v in enumerate(topological_order(after))}
 
 
 def receive(

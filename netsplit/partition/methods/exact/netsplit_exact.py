@@ -14,6 +14,7 @@ from netsplit.errors import ConfigError
 from netsplit.partition.base import Latency, Placement, Problem, Status
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.exact.cp_schedule import Durations, latency_of, schedule, serial_seconds
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -321,17 +322,10 @@ class _Search:
 
 def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:
     """The same placement with devices that may swap names named in the order of their first atoms."""
-    from netsplit.partition.methods.exact.cp_model import interchangeable
-
     where = np.asarray(where, np.int64)
     first = [int(instance.atom_of[where == p].min(initial=instance.n)) for p in range(len(instance.devices))]
     name = np.arange(len(instance.devices))
-    before = {q: p for p, q in interchangeable(instance)}
-    root = {p: p for p in name.tolist()}
-    for q, p in sorted(before.items()):
-        root[q] = root[p]
-    for r in set(root.values()):
-        alike = sorted(p for p in root if root[p] == r)
+    for alike in interchangeable_devices(instance):
         for to, p in zip(alike, sorted(alike, key=lambda p: first[p]), strict=True):
             name[p] = to
     return np.asarray(name[where])

@@ -37,6 +37,7 @@ from itertools import combinations
 import numpy as np
 
 from netsplit.partition.common.instance import Ints
+from netsplit.partition.common.interchangeable import interchangeable
 from netsplit.partition.methods.pesto.mip import Mip, Term
 from netsplit.partition.methods.pesto.tasks import Schedule, Tasks
 
@@ -329,10 +330,8 @@ def _class_bytes(tasks: Tasks) -> tuple[list[int], dict[tuple[int, ...], int]]:
 def _all_alike(tasks: Tasks) -> bool:
     """Whether any two devices may be exchanged."""
     instance = tasks.instance
-    apart = ~np.eye(len(instance.devices), dtype=bool)
-    tables = (instance.latency_s[apart], instance.seconds_per_byte[apart], instance.capacity)
-    same = all(len(set(table.tolist())) <= 1 for table in tables)
-    return same and bool((tasks.seconds == tasks.seconds[:, :1]).all())
+    own = [(int(c), tasks.seconds[:, p].tobytes()) for p, c in enumerate(instance.capacity)]
+    return len(interchangeable(own, (instance.latency_s, instance.seconds_per_byte))) == 1
 
 
 def _relabelled(known: Schedule) -> Schedule:
