@@ -20,7 +20,7 @@ from rich.console import Console
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.files import check_replaceable, write_text
-from runners._entry import CONF, entry, settings_of
+from runners._entry import entry, option, options, settings_of
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Placement, Problem
@@ -187,24 +187,17 @@ def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | No
     name = settings.compare_with
     if name is None:
         return None
-    option = CONF / "partitioner" / f"{name}.yaml"
-    if option.parent == CONF / "partitioner" and option.is_file():
-        return _with_limit(build(_loaded(option)), name, settings.time_limit)
-    file = Path(name)
-    if not file.is_file():
-        known = [path.stem for path in (CONF / "partitioner").glob("*.yaml")]
+    known = options("partitioner")
+    if name in known:
+        return _with_limit(build(option("partitioner", name)), name, settings.time_limit)
+    if not Path(name).is_file():
         raise ConfigError(
             f"compare_with is '{name}', neither a file nor a partitioner: {suggest(name, known)}"
         )
+
     from netsplit.formats.placements import read_placement
 
     return replace(read_placement(name, problem, "compare_with"), method="earlier plan")
-
-
-def _loaded(option: Path) -> DictConfig:
-    config = OmegaConf.load(option)
-    assert isinstance(config, DictConfig)
-    return config
 
 
 def _infeasible(

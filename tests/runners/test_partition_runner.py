@@ -122,6 +122,18 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
     assert result()["compared_with"]["nodes"] == 0
 
 
+def test_a_plan_is_compared_with_a_method_of_one_s_own(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "partitioner").mkdir(parents=True)
+    text = "# @package partitioner.mine\n_target_: netsplit.partition.RoundRobin\n"
+    (tmp_path / "conf" / "partitioner" / "mine.yaml").write_text(text)
+    asked = ["graph=g.txt", *FAST, "cluster.capacity=100%", "partitioner=m_topo", "result=r.json"]
+    ended = run(*asked, "hydra.searchpath=[conf]", "compare_with=mine")
+    assert ended.code == 0, ended.err
+    assert "from round_robin" in ended.out
+    ended = run(*asked, "hydra.searchpath=[conf]", "compare_with=min")
+    assert (ended.code, "did you mean mine?" in ended.err) == (2, True)
+
+
 @pytest.mark.parametrize("method", ["heft", "pipedream"])
 def test_an_earlier_plan_keeps_its_order_and_its_stages(run: Run, method: str) -> None:
     objective = "max_load" if method == "pipedream" else "latency"
