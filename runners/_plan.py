@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from dataclasses import replace
@@ -15,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.planning.decide import SAME, check
+from netsplit.planning.decide import check
 from netsplit.planning.plan import Plan
 from netsplit.profile.memory import memory_of
 from netsplit.tables import Column, Table
@@ -23,8 +22,6 @@ from netsplit.tables import Column, Table
 if TYPE_CHECKING:
     from netsplit.partition.base import Placement, Problem
     from netsplit.partition.partitioner import Partitioner
-    from netsplit.planning.plan_diff import Moved
-    from netsplit.planning.what_if import WhatIf
     from netsplit.planning.workload import Workload
 
 __all__ = ["NO_LIMIT", "Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
@@ -33,7 +30,6 @@ log = logging.getLogger(__name__)
 
 NO_LIMIT = 2**50  # bytes: a capacity that stands for none
 _LINE_EVERY_S = 10.0
-_SHOWN = 0.0005  # of the objective: the least gain that one decimal of a percentage shows
 
 
 class Waiting:
@@ -144,11 +140,7 @@ def explain_plan(
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
     with Waiting(console, f"{partitioner.name} for what would help", limit):
         changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
-    known = [_without_noise(change) for change in changes if change.resolved or _tells(change)]
-    late = [change.change.label for change in changes if not (change.resolved or _tells(change))]
-    _lines(console, what_if_lines(known) if known or not late else [])
-    if late:
-        _lines(console, [f"  not decided anew, as the time was up: {', '.join(late)}"])
+    _lines(console, what_if_lines(changes))
     return found.to_dict() | {"what_if": [change.to_dict() for change in changes]}
 
 
@@ -161,19 +153,15 @@ def show_moves(
 ) -> dict[str, Any]:
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
     from netsplit.partition.base import Placement
-    from netsplit.planning.plan_diff import moved
 
-    problem, objective = plan.problem, plan.problem.objective
-    free = replace(problem, objective=objective.relaxed())
+    problem = plan.problem
+    free = replace(problem, objective=problem.objective.relaxed())
     if isinstance(other, Placement):
         before = check(free, other, room=False)
     else:
         with Waiting(console, other.name, limit_s):
             before = check(free, other.partition(problem), 0.0, room=False)
-    found = moved(problem, before.placement, plan.placement, before.timeline, plan.timeline)
-    if not (objective.simulated or objective.largest_load):  # loads of devices do not add up to that
-        found = replace(found, before_s=before.objective_s, after_s=plan.objective_s, parts=())
-    found = _without_rounding(found)
+    found = plan.moved_from(before)
     console.print(
         f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "
         f"{plan.placement.method} ({_number(plan.objective_s / work.unit_s)} {work.unit})",
@@ -181,26 +169,6 @@ def show_moves(
     )
     _lines(console, found.lines())
     return found.to_dict()
-
-
-def _without_rounding(found: Moved) -> Moved:
-    """Without what differs only by the order in which floats were added."""
-    parts = tuple(part for part in found.parts if not _same(part.before_s, part.after_s))
-    same = found.before_s is not None and found.after_s is not None and _same(found.before_s, found.after_s)
-    return replace(found, parts=parts, after_s=found.before_s if same else found.after_s)
-
-
-def _without_noise(change: WhatIf) -> WhatIf:
-    """A gain that would read as 0.0 % is none, and where nothing is gained no note is needed."""
-    return change if _tells(change) else replace(change, value_s=change.base_s, note="")
-
-
-def _tells(change: WhatIf) -> bool:
-    return change.gain_s >= _SHOWN * change.base_s and change.gain_s > 0
-
-
-def _same(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=SAME)
 
 
 def _lines(console: Console, lines: list[str]) -> None:

@@ -17,6 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from netsplit.cluster.described import ClusterDescription
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.files import check_replaceable, write_text
@@ -32,7 +33,7 @@ __all__ = ["Settings", "described", "job", "main", "need_graph", "one_partitione
 log = logging.getLogger(__name__)
 
 GROUPS = ("partitioner", "cluster", "schedule")
-DESCRIBED = "netsplit.cluster.described."
+HERE = ("netsplit.cluster.local.", "netsplit.cluster.nvml.")  # builders of what workers run on
 TIME_LIMIT = "time_limit_s"
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
@@ -168,18 +169,19 @@ def _with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partit
     return partitioner
 
 
-def described(cfg: DictConfig, command: str) -> Any:
+def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
     """The cluster that is described, or None for the file's own; `command` names who asks."""
     node = cfg.get("cluster")
     if node is None:
         return None
-    target = str(node.get(TARGET, ""))
-    if target.startswith("netsplit.cluster.") and not target.startswith(DESCRIBED):
+    here = str(node.get(TARGET, "")).startswith(HERE)
+    found = None if here else build(node)  # GPUs that are not there would be refused for that
+    if not isinstance(found, ClusterDescription):
         raise ConfigError(
             f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
             f"which {command} does not start: choose cluster=uniform, mixed3 or mixed4."
         )
-    return build(node)
+    return found
 
 
 def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import DictConfig
 
 from netsplit.formats.read import read_workload
+from runners._entry import entry
+from tests.commands import Command
 from tests.docs.page import blocks, follow, sections
 
 PAGE = sections("extending.md")
@@ -31,6 +34,25 @@ def test_every_section_has_files_and_commands() -> None:
         found = blocks(text)
         assert any(block.file for block in found)
         assert found[-1].language == "bash"
+
+
+def test_options_may_lie_in_a_package(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    option = tmp_path / "lab_of_options" / "conf" / "schedule" / "thrice.yaml"
+    option.parent.mkdir(parents=True)
+    option.write_text("_target_: netsplit.program.GPipe\nmicrobatches: 3\n")
+    for folder in option.parents[1:3]:
+        (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[int] = []
+
+    def job(cfg: DictConfig) -> None:
+        seen.append(cfg.schedule.microbatches)
+
+    words = ("hydra.searchpath=[pkg://lab_of_options.conf]", "schedule=thrice")
+    ended = command(entry()(job), "job", *words)
+    assert (ended.code, ended.err, seen) == (0, "", [3])
 
 
 def test_a_partitioner_of_one_s_own_is_compared_with_others(tmp_path: Path) -> None:

@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 from netsplit.planning import decide
-from netsplit.planning.plan_diff import Moved, Part
-from netsplit.planning.what_if import Change, WhatIf, what_if_lines
-from runners import _plan
 from runners._entry import entry
 from runners.partition import job
 from tests.commands import Command, Ended
@@ -192,17 +189,6 @@ def test_a_largest_load_that_the_definition_contradicts_is_no_plan(
     ended = run(*asked)
     assert ended.code == 2
     assert "the largest load of m_topo is" in ended.err
-
-
-def test_differences_that_would_not_show_are_left_out() -> None:
-    parts = (Part("time of d0", 0.1, 0.1 * (1 + 1e-12)), Part("time of d1", 0.1, 0.2))
-    found = Moved("a", "b", {}, (), (), (), (), 0, 0.3, 0.3 * (1 - 1e-12), parts)
-    assert [part.name for part in _plan._without_rounding(found).parts] == ["time of d1"]
-    assert "the objective stays at" in " ".join(_plan._without_rounding(found).lines())
-    change = Change("speed", "speed of d0", ("d0",))
-    small, large = (WhatIf(change, 1.0, 1.0, value, True, True, "kept") for value in (0.9997, 0.999))
-    assert what_if_lines([_plan._without_noise(small)])[-1].strip() == "no gain: speed of d0"
-    assert "-0.1 %" in what_if_lines([_plan._without_noise(large)])[-1]
 
 
 def test_jobs_of_a_multirun_do_not_write_one_file(run: Run) -> None:
