@@ -28,7 +28,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.carried import Carried, handed_between, refuse_first_batch, set_at_first
 from netsplit.graph.checks.check_parts import check_parts
-from netsplit.graph.checks.difference import difference, has_nan
+from netsplit.graph.checks.difference import difference, has_nan, largest
 from netsplit.graph.checks.other_draws import no_other_draws
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import initial_values, rebuild
@@ -294,8 +294,9 @@ class _CaptureCheck:
 
     def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
         when = "at the first step" if call == 0 else "at a second step, of other values"
+        gradients = largest(p.grad for p in self.model.parameters())
         for what, a, b in self._pairs(plain, ours):
-            apart = difference(a, b)
+            apart = difference(a, b, gradients if what.startswith("the gradient") else 0.0)
             if apart is None:
                 continue
             if self.graph.calls and has_nan(b) and not has_nan(a):

@@ -23,6 +23,7 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor, nn
 from torch._functorch import eager_transforms
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -133,6 +134,7 @@ _TRANSFORMS = "it transforms functions (torch.func: grad, jacrev, jvp)"
 _BEYOND = (
     (eager_transforms, "_grad_increment_nesting", _TRANSFORMS),
     (eager_transforms, "_jvp_increment_nesting", _TRANSFORMS),
+    (forward_ad, "enter_dual_level", _TRANSFORMS),
 )
 """(module, name, what a model does with it) that no operator shows."""
 
@@ -324,6 +326,7 @@ _GRAD_FN = vars(torch._C.TensorBase)["grad_fn"].__get__
 _GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 _SWITCHED = (Tensor.requires_grad_, vars(torch._C.TensorBase)["requires_grad"].__set__)
 _TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
+_BY_PYTHON = {Tensor.apply_: "apply_", Tensor.map_: "map_", Tensor.map2_: "map2_"}
 _LENT = (Tensor.__dlpack__, Tensor.__dlpack_device__)
 _DIFFERENTIATED = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
 
@@ -359,6 +362,8 @@ class _Methods(TorchFunctionMode):
             )
         if func == _GRADIENT and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
+        if func in _BY_PYTHON:
+            raise recorder.failure(f"it computes elements of a tensor in Python ({_BY_PYTHON[func]})")
         if func in _LENT:
             raise recorder.failure("it hands a tensor's memory to others (dlpack)")
         if func in _TAKEN and recorder.reference(args[0]) is not None:
