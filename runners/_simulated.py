@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from netsplit.planning.explanation.explanation import path_lines
 from netsplit.planning.explanation.path import critical_path, overheads
-from netsplit.planning.explanation.text import path_lines
 from netsplit.planning.explanation.words import counted, nbytes, percent, seconds, short
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.shares import device_shares, peak_moment_s, waits

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from netsplit.graph.recording.reach import (
+from netsplit.graph.surroundings.reach import (
     attributes,
     filled,
     is_own_file,

@@ -24,8 +24,8 @@ from netsplit.graph.batches.calls import (
 )
 from netsplit.graph.batches.tree import Tree
 from netsplit.graph.ir import Graph
-from netsplit.graph.recording.capturing import Step, graph_of_step
-from netsplit.graph.recording.keep import kept
+from netsplit.graph.recording.capturing import RecordedStep, graph_of_step
+from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["Inference", "LossFunction", "TrainingStep", "as_tuple", "capture", "capture_inference"]
 
@@ -44,7 +44,7 @@ class LossFunction(nn.Module):
         self.forward = function
 
 
-class TrainingStep(Step):
+class TrainingStep(RecordedStep):
     """``(*tensors of a batch) -> (loss, *metrics)`` as one module: the loss too becomes nodes with a device.
 
     Args:
@@ -68,7 +68,7 @@ class TrainingStep(Step):
         return (value, *scalars)
 
 
-class Inference(Step):
+class Inference(RecordedStep):
     """``(*tensors of the inputs) -> (*tensors of the output)``, each tensor once."""
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.recording.reach import INSIDE, SIMPLE, names_in, within
 from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.surroundings.reach import INSIDE, SIMPLE, names_in, within
 
 __all__ = [
-    "Held", "State", "Values", "changed_names", "changed_state", "equal", "memory_of", "same_values", "shown",
-    "state_of",
+    "Held", "StateSnapshot", "Values", "changed_names", "changed_state", "equal", "memory_of", "same_values",
+    "shown", "state_of",
 ]  # fmt: skip
 
 _INTERNAL = ("training", "_is_full_backward_hook", "_version", "call_super_init", "dump_patches")
@@ -50,12 +50,12 @@ class Held:
 
 
 @dataclass(frozen=True)
-class State:
+class StateSnapshot:
     values: Values
     tensors: dict[str, Held]
 
 
-def state_of(model: Any, loss: Any, moving: bool = True) -> State:
+def state_of(model: Any, loss: Any, moving: bool = True) -> StateSnapshot:
     """All that model and loss reach.
 
     Args:
@@ -85,10 +85,10 @@ def state_of(model: Any, loss: Any, moving: bool = True) -> State:
             found = value.cache_info()
         if found is not _NOTHING:
             values[_free(name, values)] = found
-    return State(values, tensors)
+    return StateSnapshot(values, tensors)
 
 
-def changed_state(before: State, after: State) -> list[str]:
+def changed_state(before: StateSnapshot, after: StateSnapshot) -> list[str]:
     """Names of values that are others now, or have come or gone."""
     return changed_names(before.values, after.values)
 
