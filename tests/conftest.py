@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from netsplit.profile.costs import Costs
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.builders import costs_of
+from tests.commands import Command, run_command
 from tests.workers import Pools, cpu_workers
 
 
@@ -69,3 +71,11 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
         return costs_of(graph, 1e-3, 1e-3)
 
     monkeypatch.setattr(Session, "_costs", equal)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs commands in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    return partial(run_command, monkeypatch=monkeypatch, capfd=capfd)
