@@ -26,7 +26,7 @@ from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.carried import Carried, handed_between, refuse_first_batch, set_at_first
 from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.copies import copies, own, with_own_calls
-from netsplit.graph.checks.difference import difference, has_nan
+from netsplit.graph.checks.difference import difference, has_nan, largest
 from netsplit.graph.checks.in_flight import check_order, order_may_matter
 from netsplit.graph.checks.other_draws import no_other_draws
 from netsplit.graph.checks.state import StateSnapshot, changed_state, memory_of, shown, state_of
@@ -292,8 +292,9 @@ class _CaptureCheck:
 
     def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
         when = "at the first step" if call == 0 else "at a second step, of other values"
+        gradients = largest(p.grad for p in self.model.parameters())
         for what, a, b in self._pairs(plain, ours):
-            apart = difference(a, b)
+            apart = difference(a, b, gradients if what.startswith("the gradient") else 0.0)
             if apart is None:
                 continue
             if self.graph.calls and has_nan(b) and not has_nan(a):

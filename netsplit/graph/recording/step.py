@@ -109,6 +109,9 @@ def capture(
         CaptureError: the model cannot be captured; names the line of the model that stops it.
         ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
     """
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise CaptureError(f"the model is {what}: give an object that is a torch.nn.Module.")
     example = batch if isinstance(batch, Batch) else Batch.of(*batch)
     step = TrainingStep(model, loss, example)
     graph = graph_of_step(step, model, step.loss, example.tensors, autocast, device_type, constants)

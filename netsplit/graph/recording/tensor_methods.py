@@ -24,6 +24,7 @@ _GRAD_FN = vars(torch._C.TensorBase)["grad_fn"].__get__
 _GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 _SWITCHED = (Tensor.requires_grad_, vars(torch._C.TensorBase)["requires_grad"].__set__)
 _TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
+_BY_PYTHON = {Tensor.apply_: "apply_", Tensor.map_: "map_", Tensor.map2_: "map2_"}
 _LENT = (Tensor.__dlpack__, Tensor.__dlpack_device__)
 _DIFFERENTIATED = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
 
@@ -61,6 +62,8 @@ class TensorMethods(TorchFunctionMode):
             )
         if func == _GRADIENT and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
+        if func in _BY_PYTHON:
+            raise recorder.failure(f"it computes elements of a tensor in Python ({_BY_PYTHON[func]})")
         if func in _LENT:
             raise recorder.failure("it hands a tensor's memory to others (dlpack)")
         if func in _TAKEN and recorder.reference(args[0]) is not None:

@@ -22,6 +22,7 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor, nn
 from torch._functorch import eager_transforms
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -127,6 +128,7 @@ _TRANSFORMS = "it transforms functions (torch.func: grad, jacrev, jvp)"
 _BEYOND = (
     (eager_transforms, "_grad_increment_nesting", _TRANSFORMS),
     (eager_transforms, "_jvp_increment_nesting", _TRANSFORMS),
+    (forward_ad, "enter_dual_level", _TRANSFORMS),
 )
 """(module, name, what a model does with it) that no operator shows."""
 
