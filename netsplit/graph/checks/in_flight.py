@@ -100,8 +100,8 @@ def _two_in_flight(
                 error
             ):
                 raise CaptureError(
-                    f"{name} writes into '{k}' in the forward while the backward of the micro-batch before still "
-                    f"needs what was there, as a pipeline has several in flight: compute with {k}.clone(); "
+                    f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "
+                    f"still needs what was there, as a pipeline has several in flight: compute with {k}.clone(); "
                     f"{SWITCH}."
                 ) from error
         raise CaptureError(
