@@ -101,8 +101,8 @@ def _two_in_flight(
             ):
                 raise CaptureError(
                     f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "
-                    f"still needs what was there, as a pipeline has several in flight: compute with {k}.clone(); "
-                    f"{SWITCH}."
+                    f"still needs what was there, as a pipeline has several in flight: compute with "
+                    f"{k}.clone(); {SWITCH}."
                 ) from error
         raise CaptureError(
             f"{name} cannot be computed with two micro-batches in flight, as a pipeline has them"
