@@ -95,13 +95,12 @@ def _two_in_flight(
             for loss in waiting:
                 loss.backward()
     except Exception as error:
+        text = str(error) if "modified by an inplace" in str(error) else ""
         for k in _written(graph):
-            if "modified by an inplace" in str(error) and str(list(graph.initializers[k].shape)) in str(
-                error
-            ):
+            if str(list(graph.initializers[k].shape)) in text:
                 raise CaptureError(
                     f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "
-                    f"still needs what was there, as a pipeline has several in flight: compute with "
+                    "still needs what was there, as a pipeline has several in flight: compute with "
                     f"{k}.clone(); {SWITCH}."
                 ) from error
         raise CaptureError(
