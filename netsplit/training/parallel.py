@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
+from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.notice import Notice
 from netsplit.graph.ir import Graph
 from netsplit.optim.optimizers import ForModel
@@ -23,6 +24,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.programs import Programs
+from netsplit.training.reuse import Reuse
 
 __all__ = ["Metric", "ParallelModel", "correct", "save_state"]
 
@@ -70,6 +72,7 @@ class ParallelModel:
         self._on_close = on_close
         captures = programs.captures
         self._notice = Notice(model, captures.loss, graph.constants) if captures.check else None
+        self._reuse = Reuse() if captures.check else None
 
     @property
     def batch_size(self) -> int:
@@ -96,7 +99,7 @@ class ParallelModel:
         """
         if self._notice is not None:
             self._notice.look()
-        batch = self.programs.batch(inputs, targets)
+        batch = self._batch(inputs, targets)
         return self._open().train_batch(batch, share=share, step=step)
 
     @property
@@ -112,7 +115,7 @@ class ParallelModel:
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        batch = self.programs.batch(inputs, targets)
+        batch = self._batch(inputs, targets)
         return self._open().measure(batch, None, bytes_too, share=share, step=step)
 
     @told_plainly
@@ -321,6 +324,12 @@ class ParallelModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _batch(self, inputs: Any, targets: Any) -> Batch:
+        batch = self.programs.batch(inputs, targets)
+        if self._reuse is not None:
+            self._reuse.look(self.programs.training(batch).graph, batch)
+        return batch
 
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""

@@ -22,7 +22,7 @@ from netsplit.graph.recording.state import Held, State, equal, memory_of, same_v
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.words import SWITCH, quoted, user_frame
 
-__all__ = ["Carried", "handed_between", "refuse_first_batch", "set_at_first"]
+__all__ = ["Carried", "alike", "handed_between", "refuse_first_batch", "set_at_first"]
 
 Run = Callable[[tuple[Tensor, ...]], tuple[list[Tensor], State]]
 """One forward of the model as it is, on a batch; its outputs, and the state it leaves."""
@@ -167,7 +167,7 @@ def refuse_first_batch(
     for other in _others(batch):
         try:
             plain, state = fresh(other)
-            moved = [each for each in suspects if not _alike(each, first, state)]
+            moved = [each for each in suspects if not alike(each, first, state)]
             if not moved or not all(bool(torch.isfinite(t).all()) for t in plain):
                 continue
             ours, _ = carried(other)
@@ -196,7 +196,7 @@ def _others(batch: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(found)
 
 
-def _alike(name: str, a: State, b: State) -> bool:
+def alike(name: str, a: State, b: State) -> bool:
     if name in a.tensors:
         return name in b.tensors and same_values(a.tensors[name].tensor, b.tensors[name].tensor)
     return name in b.values and equal(a.values[name], b.values[name])
