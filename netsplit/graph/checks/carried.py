@@ -192,7 +192,8 @@ def _others(batch: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
             end = max(begin + 1, int(high * len(values)))
             index = torch.randint(begin, end, (len(values),), generator=generator)
             drawn = values[index.to(values.device)]
-            found.append((drawn * scale if drawn.is_floating_point() else drawn).view(tensor.shape))
+            drawn = drawn * scale if drawn.is_floating_point() else drawn
+            found.append(torch.empty_like(tensor).copy_(drawn.view(tensor.shape)))
         yield tuple(found)
 
 

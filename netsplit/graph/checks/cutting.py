@@ -21,7 +21,7 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.history import History
-from netsplit.graph.checks.plain import copies, has_values, stance, threads_for
+from netsplit.graph.checks.plain import copies, has_values, stance, tensors_kept, threads_for
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.step import TrainingStep
@@ -31,7 +31,7 @@ __all__ = ["check_cutting"]
 
 log = logging.getLogger(__name__)
 
-_MOST = 4  # micro-batches that are looked at
+_MOST = 2  # micro-batches that are looked at
 _APART, _APART_COARSE = 1e-3, 3e-2  # relative; of losses in few digits
 _BY_CHANCE = 0.15  # relative: what a loss that draws may vary by and still be told to be a sum
 _NORMS = nn.modules.batchnorm._BatchNorm
@@ -56,13 +56,14 @@ def check_cutting(
     history = History(model, loss)
     example, rest = whole.rows(0, size), whole.rows(whole.samples - whole.samples % size, whole.samples)
     history.add(graph, example.own())
-    if size < whole.samples:
+    if size < whole.samples and history.leaves:
         history.add(graph, whole.own(), captured=False)
     if tail is not None:
         history.add(tail, rest.own())
     if size < whole.samples and has_values(model, loss, whole):
         with threads_for(2 * sum(v.nbytes for v in graph.variables.values())):
-            _check_loss(model, loss, graph, whole.rows(0, _MOST * size), size)
+            with kept(model, loss):
+                _check_loss(model, loss, graph, whole.rows(0, _MOST * size), size)
         _tell_of_norms(model, size)
     return history
 
@@ -110,7 +111,7 @@ def _refuse_no_number(name: str, at_once: float, found: list[tuple[int, float]])
         if not math.isfinite(value):
             raise CaptureError(
                 f"the loss of {name} is {value} on micro-batch {i + 1}, of {samples} samples, where it is "
-                f"{at_once:.4g} on the whole batch (a mean over none, where all its targets are ignored?): "
+                f"{at_once:.4g} on it and others at once (a mean over none, where all its targets are ignored?): "
                 "divide by a count that is at least 1, or take the schedule 'single_batch', which does not "
                 f"cut batches; {SWITCH}."
             )
@@ -139,20 +140,19 @@ def _repeated(batch: Batch, times: int) -> Batch:
 def _loss_of(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch, seed: int) -> float:
     """Where modules that draw, or take statistics of the batch, do not."""
     step = TrainingStep(model, loss, batch)
-    try:
-        with kept(model, loss), torch.no_grad():
-            return _quiet(step, graph, batch, seed)
-    except Exception:  # code that differentiates
-        with kept(model, loss):
-            return _quiet(step, graph, batch, seed)
-
-
-def _quiet(step: TrainingStep, graph: Graph, batch: Batch, seed: int) -> float:
-    torch.manual_seed(seed)
     for module in step.modules():
         if isinstance(module, _QUIET):
             module.training = False
-    with stance(graph), autocast_of(graph, "cpu"):
+    try:
+        with torch.no_grad():
+            return _run(step, graph, batch, seed)
+    except Exception:  # code that differentiates
+        return _run(step, graph, batch, seed)
+
+
+def _run(step: TrainingStep, graph: Graph, batch: Batch, seed: int) -> float:
+    torch.manual_seed(seed)
+    with tensors_kept(step), stance(graph), autocast_of(graph, "cpu"):
         return float(step(*copies(batch.tensors))[0])
 
 

@@ -70,6 +70,11 @@ class History:
                 self._compare(new, known)
         self._kinds.append(new)
 
+    @property
+    def leaves(self) -> bool:
+        """Whether any of them puts something into Python."""
+        return any(kind.leaves for kind in self._kinds)
+
     def _alone(self, graph: Graph, batch: Batch, captured: bool) -> _Kind:
         step = TrainingStep(self.model, self.loss, batch)
         with kept(self.model, self.loss):
