@@ -38,7 +38,7 @@ class Marked:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TensorLeaf:
     """Where tensor number `index` stands."""
 
     index: int
@@ -118,7 +118,7 @@ class _Object:
             yield from child.statics()
 
 
-_Item = _Place | _Static | _Branch | _Object
+_Item = _TensorLeaf | _Static | _Branch | _Object
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,12 @@ class _Flat:
         finally:
             self.above.discard(id(value))
 
-    def _tensor(self, tensor: Tensor, mark: Marked | None) -> _Place:
+    def _tensor(self, tensor: Tensor, mark: Marked | None) -> _TensorLeaf:
         if not self.merge or id(tensor) not in self.place_of:
             self.place_of[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
             self.marks.append(mark)
-        return _Place(self.place_of[id(tensor)])
+        return _TensorLeaf(self.place_of[id(tensor)])
 
     def _structure(self, value: Any) -> _Item:
         opened = iter([False])  # the value itself; what is in it stays whole
@@ -222,7 +222,7 @@ class _Flat:
 
 
 def _places(item: _Item) -> Iterator[bool]:
-    if isinstance(item, _Place):
+    if isinstance(item, _TensorLeaf):
         yield True
     elif isinstance(item, _Branch | _Object):
         for child in item.children:
@@ -254,7 +254,7 @@ def _frozen(value: Any, above: frozenset[int] = frozenset()) -> Hashable:
     if isinstance(value, float | complex):
         return type(value), repr(value)  # nan equals itself, 0.0 is not -0.0
     if id(value) in above:
-        return type(value)
+        return (type(value),)
     above |= {id(value)}
     if isinstance(value, list | tuple):
         return type(value), tuple(_frozen(each, above) for each in value)
@@ -269,7 +269,8 @@ def _frozen(value: Any, above: frozenset[int] = frozenset()) -> Hashable:
 
 def _is_value(value: Any) -> bool:
     """Whether it may be more than its attributes: a number, text or date of a class with some."""
-    return type(value).__eq__ is not object.__eq__ and type(value).__hash__ is not None
+    kind: Any = type(value)
+    return kind.__eq__ is not object.__eq__ and kind.__hash__ is not None
 
 
 def _told_apart(value: Any) -> Hashable:
@@ -280,4 +281,5 @@ def _told_apart(value: Any) -> Hashable:
             f"a batch has a {type(value).__module__}.{type(value).__name__}, whose values cannot be told "
             "apart: give arrays as tensors, and other objects a __hash__ and an __eq__."
         ) from error
-    return value  # type: ignore[no-any-return]
+    found: Hashable = value
+    return found

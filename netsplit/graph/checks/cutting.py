@@ -20,11 +20,12 @@ from netsplit.errors import CaptureError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.copies import copies
 from netsplit.graph.checks.history import History
-from netsplit.graph.checks.plain import copies, has_values, stance, tensors_kept, threads_for
+from netsplit.graph.checks.plain import has_values, stance, tensors_kept, threads_for
 from netsplit.graph.ir import Graph
-from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import SWITCH
 
 __all__ = ["check_cutting"]
@@ -61,9 +62,8 @@ def check_cutting(
     if tail is not None:
         history.add(tail, rest.own())
     if size < whole.samples and has_values(model, loss, whole):
-        with threads_for(2 * sum(v.nbytes for v in graph.variables.values())):
-            with kept(model, loss):
-                _check_loss(model, loss, graph, whole.rows(0, _MOST * size), size)
+        with threads_for(2 * sum(v.nbytes for v in graph.variables.values())), kept(model, loss):
+            _check_loss(model, loss, graph, whole.rows(0, _MOST * size), size)
         _tell_of_norms(model, size)
     return history
 
@@ -111,7 +111,7 @@ def _refuse_no_number(name: str, at_once: float, found: list[tuple[int, float]])
         if not math.isfinite(value):
             raise CaptureError(
                 f"the loss of {name} is {value} on micro-batch {i + 1}, of {samples} samples, where it is "
-                f"{at_once:.4g} on it and others at once (a mean over none, where all its targets are ignored?): "
+                f"{at_once:.4g} with others at once (a mean over none, where all its targets are ignored?): "
                 "divide by a count that is at least 1, or take the schedule 'single_batch', which does not "
                 f"cut batches; {SWITCH}."
             )

@@ -15,13 +15,14 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.carried import alike
+from netsplit.graph.checks.copies import copies
 from netsplit.graph.checks.difference import difference
-from netsplit.graph.checks.plain import copies, forward, has_values, stance, tensors_kept, threads_for
+from netsplit.graph.checks.plain import forward, has_values, stance, tensors_kept, threads_for
+from netsplit.graph.checks.state import StateSnapshot, equal, shown, state_of
 from netsplit.graph.ir import Graph
-from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
-from netsplit.graph.recording.state import State, equal, shown, state_of
 from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import SWITCH
 
 __all__ = ["History"]
@@ -34,7 +35,7 @@ class _Kind:
     graph: Graph
     captured: bool  # else the graph is of its micro-batches
     leaves: list[str]  # names of what one call puts into Python
-    state: State  # after that
+    state: StateSnapshot  # after that
     outputs: list[Tensor]
 
 
@@ -129,7 +130,7 @@ def _run(step: TrainingStep, graph: Graph, batch: Batch, captured: bool) -> list
         return list(step(*copies(batch.tensors)))
 
 
-def _left(before: State, after: State, followed: set[int]) -> list[str]:
+def _left(before: StateSnapshot, after: StateSnapshot, followed: set[int]) -> list[str]:
     """What a call changed in Python; tensors that a capture follows as state are not."""
     known = followed | {id(held.tensor) for held in before.tensors.values()}
     missing = object()

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.copies import copies
 from netsplit.graph.ir import Graph
-from netsplit.graph.random_draws.plain_draws import draws
+from netsplit.graph.plain_draws import draws
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 
-__all__ = ["copies", "forward", "has_values", "stance", "tensors_kept", "threads_for"]
+__all__ = ["forward", "has_values", "stance", "tensors_kept", "threads_for"]
 
 _SMALL = 2**28  # bytes
 
@@ -38,10 +39,6 @@ def stance(graph: Graph) -> AbstractContextManager[Any]:
     """Compiled functions compute the same as they are; but what stays whole may need the compiler."""
     native = any(isinstance(call, ModuleCall) for call in graph.calls.values())
     return nullcontext() if native else torch.compiler.set_stance("force_eager")
-
-
-def copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(tensor.detach().clone() for tensor in tensors)
 
 
 def forward(step: TrainingStep, graph: Graph, tensors: tuple[Tensor, ...], iteration: int) -> list[Tensor]:
