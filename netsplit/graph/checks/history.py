@@ -18,10 +18,12 @@ from netsplit.graph.checks.carried import alike
 from netsplit.graph.checks.copies import copies
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.plain import forward, has_values, stance, tensors_kept, threads_for
+from netsplit.graph.checks.rarely_set import set_by_forward
 from netsplit.graph.checks.state import StateSnapshot, equal, shown, state_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import SWITCH
 
@@ -69,7 +71,22 @@ class History:
             for known in near.values():
                 self._compare(known, new)
                 self._compare(new, known)
+        if captured and any(kind.captured for kind in self._kinds):
+            self._refuse_second_copies(new)
         self._kinds.append(new)
+
+    def _refuse_second_copies(self, new: _Kind) -> None:
+        """What a call has set has been compared; what it sets rarely would be each program's own."""
+        left = [name for kind in (*self._kinds, new) for name in kind.leaves]
+        for call in new.graph.calls.values():
+            for module, key in set_by_forward(call.module) if isinstance(call, ModuleCall) else ():
+                if not any(name.startswith(f"'{key}' of") for name in left):
+                    raise CaptureError(
+                        f"the forward of {type(module).__name__}, which stays whole, reads and sets '{key}', "
+                        f"and the program for {new.batch.samples} samples of these shapes would have one "
+                        "of its own: keep it in a buffer (register_buffer), or use batches of one shape, whose "
+                        f"micro-batches are of one size (drop_last); {SWITCH}."
+                    )
 
     @property
     def leaves(self) -> bool:
