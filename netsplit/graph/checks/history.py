@@ -84,8 +84,8 @@ class History:
                     raise CaptureError(
                         f"the forward of {type(module).__name__}, which stays whole, reads and sets '{key}', "
                         f"and the program for {new.batch.samples} samples of these shapes would have one "
-                        "of its own: keep it in a buffer (register_buffer), or use batches of one shape, whose "
-                        f"micro-batches are of one size (drop_last); {SWITCH}."
+                        "of its own: keep it in a buffer (register_buffer), or use batches of one shape "
+                        f"whose micro-batches are of one size (drop_last); {SWITCH}."
                     )
 
     @property
