@@ -13,6 +13,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.check import check_capture
+from netsplit.graph.checks.history import History
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
 
@@ -44,6 +45,7 @@ class Captures:
     Args:
         limit: how many kinds of batches training may see, and how many prediction; one more is refused.
         check: training graphs are compared with plain PyTorch.
+        history: of what has been captured before.
     """
 
     model: nn.Module
@@ -52,6 +54,7 @@ class Captures:
     device_type: str
     limit: int = MAX_PROGRAMS
     check: bool = True
+    history: History | None = None
     _training: dict[Hashable, Graph] = field(default_factory=dict)
     _inference: dict[Hashable, Graph] = field(default_factory=dict)
     _dims: dict[Hashable, OutputDims] = field(default_factory=dict)
@@ -69,11 +72,14 @@ class Captures:
         if (group, batch.samples) not in self._training:
             self.require_room(self._training, batch, "training")
             prefix = "" if usual else f"shapes{self._number(group)}."
-            self._training[group, batch.samples] = self._capture(
+            graph = self._capture(
                 batch,
                 lambda **options: checked_capture(self.model, self.loss, check=self.check, **options),
                 prefix,
             )
+            if self.check and self.history is not None:
+                self.history.add(graph, batch.own())
+            self._training[group, batch.samples] = graph
         return self._training[group, batch.samples]
 
     def inference(self, batch: Batch) -> Graph:

@@ -16,6 +16,7 @@ from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
 from netsplit.graph.autocast import refuse_surrounding
+from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.notice import Notice
 from netsplit.graph.ir import Graph
 from netsplit.optim.optimizers import ForModel
@@ -25,6 +26,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.programs import Programs
+from netsplit.training.reuse import Reuse
 
 __all__ = ["Metric", "ParallelModel", "correct", "save_state"]
 
@@ -73,6 +75,7 @@ class ParallelModel:
         captures = programs.captures
         kept = runtime.optimizer.made if isinstance(runtime.optimizer, ForModel) else ()
         self._notice = Notice(model, captures.loss, kept) if captures.check else None
+        self._reuse = Reuse() if captures.check else None
 
     @property
     def batch_size(self) -> int:
@@ -98,7 +101,7 @@ class ParallelModel:
             WorkerError: a worker died, raised or hung.
         """
         with self._own(look=True):
-            batch = self.programs.batch(inputs, targets)
+            batch = self._batch(inputs, targets)
             return self._open().train_batch(batch, share=share, step=step)
 
     @property
@@ -115,7 +118,7 @@ class ParallelModel:
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
         with self._own(look=True):
-            batch = self.programs.batch(inputs, targets)
+            batch = self._batch(inputs, targets)
             return self._open().measure(batch, None, bytes_too, share=share, step=step)
 
     @told_plainly
@@ -343,6 +346,12 @@ class ParallelModel:
         yield self.state_dict()
         if self.runtime.rule.ema_decay is not None:
             yield self.ema_state_dict()
+
+    def _batch(self, inputs: Any, targets: Any) -> Batch:
+        batch = self.programs.batch(inputs, targets)
+        if self._reuse is not None:
+            self._reuse.look(self.programs.training(batch).graph, batch)
+        return batch
 
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""
