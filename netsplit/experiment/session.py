@@ -30,6 +30,7 @@ from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs
+from netsplit.profile.measure.optimizer import check_idle
 from netsplit.profile.measured import ProfileCache
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
@@ -143,6 +144,7 @@ class Session:
         values = initial_values(model, graph, loss)
         in_flight = schedule.in_flight(len(self.spec.devices))
         optimizer = for_model(optimizer, model, loss)
+        check_idle(optimizer, graph)
         costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
         rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay)
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))

@@ -7,14 +7,12 @@ leaves it before the backward. The graph's variables have the dtypes that they t
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from netsplit.errors import ConfigError
-
-if TYPE_CHECKING:
-    from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph
 
 __all__ = ["autocast_context", "autocast_of"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.plain_state import first_names, loaded, plain_state
+from netsplit.training.plain_state import by_name, first_names, loaded, plain_state
 from netsplit.training.programs import Programs
 
 __all__ = ["Metric", "ParallelModel", "correct", "save_state"]
@@ -71,7 +72,8 @@ class ParallelModel:
         self._summary = summary
         self._on_close = on_close
         captures = programs.captures
-        self._notice = Notice(model, captures.loss, graph.constants) if captures.check else None
+        kept = runtime.optimizer.made if isinstance(runtime.optimizer, ForModel) else ()
+        self._notice = Notice(model, captures.loss, kept) if captures.check else None
 
     @property
     def batch_size(self) -> int:
@@ -96,10 +98,9 @@ class ParallelModel:
                 did not train on the example; the model was changed meanwhile, which the split does not see.
             WorkerError: a worker died, raised or hung.
         """
-        if self._notice is not None:
-            self._notice.look()
-        batch = self.programs.batch(inputs, targets)
-        return self._open().train_batch(batch, share=share, step=step)
+        with self._own(look=True):
+            batch = self.programs.batch(inputs, targets)
+            return self._open().train_batch(batch, share=share, step=step)
 
     @property
     def metrics(self) -> Any:
@@ -114,8 +115,9 @@ class ParallelModel:
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        batch = self.programs.batch(inputs, targets)
-        return self._open().measure(batch, None, bytes_too, share=share, step=step)
+        with self._own(look=True):
+            batch = self.programs.batch(inputs, targets)
+            return self._open().measure(batch, None, bytes_too, share=share, step=step)
 
     @told_plainly
     def predict(self, inputs: Any) -> Any:
@@ -130,8 +132,9 @@ class ParallelModel:
         """
         batch = self.programs.batch(inputs)
         runtime = self._open()
-        parts = self.programs.parts(batch)
-        return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
+        with self._own():
+            parts = self.programs.parts(batch)
+            return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
 
     def evaluate(self, batches: Iterable[Pair], metric: Metric = correct) -> float:
         """Mean of a metric over batches; the share of right classes by default.
@@ -287,7 +290,8 @@ class ParallelModel:
         if changed:
             log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
         own = self._own_state()
-        load_own(place, own)
+        with self._own():
+            load_own(place, own)
         late = {k: f"model.{k}" for k in self._open().late}
         self._open().put({k: own[name] for k, name in late.items() if name in own})
         torch.set_rng_state(own["rng.controller"])
@@ -307,6 +311,22 @@ class ParallelModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def _own(self, look: bool = False) -> Iterator[None]:
+        """Tell what is done here to the user's model from what the user does to it; `look` for that first."""
+        if self._notice is None:
+            yield
+            return
+        if look:
+            self._notice.look(self._states)
+        with self._notice.own():
+            yield
+
+    def _states(self) -> Iterator[dict[str, Tensor]]:
+        yield by_name(self.model, self._open().state())
+        if self.runtime.rule.ema_decay is not None:
+            yield by_name(self.model, self._open().state(averaged=True))
 
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""

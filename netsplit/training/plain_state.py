@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.recording.keep import kept
+from netsplit.graph.checks.state import changed_names, state_of
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
-from netsplit.graph.recording.state import changed_names, state_of
+from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import where_of
 
-__all__ = ["first_names", "holding", "loaded", "plain_state"]
+__all__ = ["by_name", "first_names", "holding", "loaded", "plain_state"]
 
 Values = Mapping[str, Tensor]
 """By initializer."""
@@ -33,15 +33,27 @@ def first_names(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(t._cdata, name) for name, t in named_tensors(model).items()}
 
 
+def by_name(model: nn.Module, values: Values) -> dict[str, Tensor]:
+    """The present parameters and buffers by all their names in the modules."""
+    names = first_names(model)
+    return {name: values.get(names[name], tensor) for name, tensor in named_tensors(model).items()}
+
+
 @contextmanager
 def holding(model: nn.Module, values: Values) -> Iterator[None]:
     """The model with these values in its tensors; afterwards it is as it was, whatever its code did."""
-    with kept(model):
+    with _unseen(model), kept(model):
         attributes = {f"attribute {name}": tensor for *_, name, tensor in attribute_tensors(model)}
         for name, tensor in (named_tensors(model) | attributes).items():
             if name in values:
                 tensor.data.copy_(values[name])
         yield
+
+
+def _unseen(model: nn.Module) -> AbstractContextManager[Any]:
+    """Whoever counts writes into the model's tensors counts none of those within."""
+    tensors = {t._cdata: t for t in named_tensors(model).values() if not t.is_inference()}
+    return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors.values()))
 
 
 def plain_state(model: nn.Module, values: Values) -> OrderedDict[str, Any]:
@@ -84,7 +96,8 @@ def loaded(
         in_python = bool(changed_names(before, state_of(model, None).values))
     if in_python:
         tensors = {k: t.detach().clone() for k, t in named_tensors(model).items()}
-        model.load_state_dict(state, strict=strict)
+        with _unseen(model):
+            model.load_state_dict(state, strict=strict)
         for k, tensor in named_tensors(model).items():
             if k in tensors:
                 tensor.data.copy_(tensors[k])

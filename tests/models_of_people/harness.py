@@ -22,7 +22,7 @@ from netsplit.experiment.study import Study
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
-from netsplit.graph.random_draws.random import node_draws
+from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.partition import Placement, SolverReport
 from netsplit.profile.costs import Costs

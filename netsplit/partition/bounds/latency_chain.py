@@ -18,6 +18,7 @@ import numpy as np
 from netsplit.partition.bounds.latency_blocks import Block, Steps, blocks_of, steps_of
 from netsplit.partition.bounds.latency_diagram import OutOfTime
 from netsplit.partition.bounds.latency_fold import Folded, fold
+from netsplit.partition.bounds.latency_kernels import advance, undominated
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.step_graph import StepGraph
 
@@ -39,8 +40,6 @@ class Chain:
 
     def bound(self, buckets: int, limit: int, deadline: float) -> float | None:
         """Seconds that no answer beats, at most `most_s`; None: too many labels, or out of time."""
-        from netsplit.partition.bounds.latency_kernels import advance, undominated
-
         capacity = self.folded.capacity.astype(np.int64)
         bucket = max(1, int(capacity.max()) // buckets)
         room = capacity // bucket

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.compiled import compiled
 
-__all__ = ["NOTHING", "Arrays", "Step", "StepTimes", "list_schedule", "makespan", "upward_rank"]
+__all__ = ["NOTHING", "Arrays", "SingleBatchStep", "StepTimes", "list_schedule", "makespan", "upward_rank"]
 
 
 class Arrays(NamedTuple):
@@ -50,7 +50,7 @@ class StepTimes:
     backward: Floats  # [n, 2]
 
 
-class Step:
+class SingleBatchStep:
     """The single-batch training step of an instance, for many placements and orders."""
 
     def __init__(self, instance: Instance) -> None:

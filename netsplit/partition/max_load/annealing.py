@@ -17,14 +17,14 @@ from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Csr, Floats, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
-__all__ = ["Annealer"]
+__all__ = ["LoadAnnealer"]
 
 _LEVELS = 12
 _PENALTY = 1e3  # energy of one capacity's worth of bytes too many, in units of the largest load's own
 
 
 @dataclass(frozen=True)
-class Annealer:
+class LoadAnnealer:
     """The arrays of one model, prepared once for many runs."""
 
     model: Hypergraph
@@ -33,7 +33,7 @@ class Annealer:
     items: Ints
 
     @classmethod
-    def of(cls, model: Hypergraph) -> Annealer:
+    def of(cls, model: Hypergraph) -> LoadAnnealer:
         levels: list[Ints] = []
         rows: list[list[int]] = []
         for threshold in _thresholds(model):

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.max_load.annealing import Annealer
+from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["BlockAnnealer", "Segments"]
@@ -19,7 +19,7 @@ __all__ = ["BlockAnnealer", "Segments"]
 class BlockAnnealer:
     """Annealing of one device's block alone: the most price within a load limit."""
 
-    annealer: Annealer
+    annealer: LoadAnnealer
     device: int
 
     def run(

@@ -17,7 +17,7 @@ from math import log
 from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
 
-__all__ = ["Group", "GroupGraph", "group_nodes"]
+__all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
 
 
 _SHORT = {
@@ -32,7 +32,7 @@ _SHORT = {
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroup:
     """Nodes drawn as one box, in the graph's order."""
 
     nodes: tuple[str, ...]
@@ -57,7 +57,7 @@ class Group:
 class GroupGraph:
     """Groups by index, in a topological order, and the edges between different groups."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[NodeGroup, ...]
     edges: tuple[tuple[int, int], ...]  # each once
     variables: dict[tuple[int, int], tuple[str, ...]]  # edge -> the graph's variables on it
 
@@ -149,11 +149,11 @@ class _Merger:
         once = {edge: tuple(dict.fromkeys(names)) for edge, names in variables.items()}
         return GroupGraph(tuple(self._group(group) for group in order), tuple(once), once)
 
-    def _group(self, group: int) -> Group:
+    def _group(self, group: int) -> NodeGroup:
         names = sorted(self.members[group], key=self.graph.position.__getitem__)
         linked = [n for n in names if self.graph.predecessors[n] or self.graph.successors[n]]
         kinds = tuple(self.graph.nodes[name].kind.strip("_") for name in linked or names)
-        return Group(tuple(names), self.device(group), self.module(group), kinds)
+        return NodeGroup(tuple(names), self.device(group), self.module(group), kinds)
 
     def _merge(self, into: int, other: int) -> None:
         self.members[into] += self.members.pop(other)

@@ -103,7 +103,7 @@ def named(pool: WorkerPool, rank: int) -> str:
 
 def _before_forward(worker: Worker, hook: object) -> None:
     for executor in worker.memory["programs"].values():
-        next(iter(executor.pieces.values())).module.register_forward_pre_hook(hook)
+        next(iter(executor.pieces.whole.values())).module.register_forward_pre_hook(hook)
 
 
 def _stall(worker: Worker, seconds: float) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
-from netsplit.partition.methods.exact.cp_schedule import Durations, Schedule, trained_readers
+from netsplit.partition.methods.exact.cp_schedule import Durations, StartTimes, trained_readers
 
 __all__ = ["LatencyModel", "reachable"]
 
@@ -277,7 +277,7 @@ class LatencyModel:
 
     # A known answer as a complete hint.
 
-    def hint(self, where: Sequence[int] | Ints, order: Sequence[int] | Ints, known: Schedule) -> None:
+    def hint(self, where: Sequence[int] | Ints, order: Sequence[int] | Ints, known: StartTimes) -> None:
         instance = self.instance
         rank = {int(v): i for i, v in enumerate(order)}
         ends = {v: known.forward[v] + self.d.forward[v, where[v]] for v in known.forward}
