@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
+from netsplit.graph.checks.holding import by_name, first_names
 from netsplit.graph.checks.notice import Notice
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
@@ -24,7 +25,7 @@ from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.plain_state import by_name, first_names, loaded, plain_state
+from netsplit.training.plain_state import loaded, plain_state
 from netsplit.training.programs import Programs
 
 __all__ = ["Metric", "ParallelModel", "correct", "save_state"]
@@ -72,6 +73,7 @@ class ParallelModel:
         self._summary = summary
         self._on_close = on_close
         captures = programs.captures
+        captures.trained = lambda: self._open().state()
         kept = runtime.optimizer.made if isinstance(runtime.optimizer, ForModel) else ()
         self._notice = Notice(model, captures.loss, kept) if captures.check else None
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,47 +15,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.checks.holding import first_names, holding, unseen
 from netsplit.graph.checks.state import changed_names, state_of
-from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
-from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.words import where_of
 
-__all__ = ["by_name", "first_names", "holding", "loaded", "plain_state"]
-
-Values = Mapping[str, Tensor]
-"""By initializer."""
+__all__ = ["loaded", "plain_state"]
 
 
-def first_names(model: nn.Module) -> dict[str, str]:
-    """Every name of a parameter or buffer -> that which its initializer has; a tied one has several."""
-    first: dict[int, str] = {}
-    return {name: first.setdefault(t._cdata, name) for name, t in named_tensors(model).items()}
-
-
-def by_name(model: nn.Module, values: Values) -> dict[str, Tensor]:
-    """The present parameters and buffers by all their names in the modules."""
-    names = first_names(model)
-    return {name: values.get(names[name], tensor) for name, tensor in named_tensors(model).items()}
-
-
-@contextmanager
-def holding(model: nn.Module, values: Values) -> Iterator[None]:
-    """The model with these values in its tensors; afterwards it is as it was, whatever its code did."""
-    with _unseen(model), kept(model):
-        attributes = {f"attribute {name}": tensor for *_, name, tensor in attribute_tensors(model)}
-        for name, tensor in (named_tensors(model) | attributes).items():
-            if name in values:
-                tensor.data.copy_(values[name])
-        yield
-
-
-def _unseen(model: nn.Module) -> AbstractContextManager[Any]:
-    """Whoever counts writes into the model's tensors counts none of those within."""
-    tensors = {t._cdata: t for t in named_tensors(model).values() if not t.is_inference()}
-    return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors.values()))
-
-
-def plain_state(model: nn.Module, values: Values) -> OrderedDict[str, Any]:
+def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[str, Any]:
     """The model's `state_dict` with these values, on the CPU; what is not among them is the model's own."""
     plain, own = model.state_dict(), named_tensors(model)
     if all(key in own and _is(value, own[key]) for key, value in plain.items()):
@@ -72,14 +39,14 @@ def plain_state(model: nn.Module, values: Values) -> OrderedDict[str, Any]:
 
 
 def loaded(
-    model: nn.Module, values: Values, state: Mapping[str, Any], strict: bool
+    model: nn.Module, values: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
     """What the model's own `load_state_dict` makes of its tensors; keys it misses, and keys it does not know.
 
     The model's tensors stay as they were. What it loads into Python (extra state) is loaded.
 
     Args:
-        values: the present ones.
+        values: the present ones, by initializer.
 
     Raises:
         NetSplitError: it does not take the state; nothing is changed then.
@@ -96,7 +63,7 @@ def loaded(
         in_python = bool(changed_names(before, state_of(model, None).values))
     if in_python:
         tensors = {k: t.detach().clone() for k, t in named_tensors(model).items()}
-        with _unseen(model):
+        with unseen(model):
             model.load_state_dict(state, strict=strict)
         for k, tensor in named_tensors(model).items():
             if k in tensors:
