@@ -29,7 +29,7 @@ from netsplit.graph.checks.holding import holding
 from netsplit.graph.checks.mode_switch import ModeSwitch
 from netsplit.graph.checks.other_draws import no_other_draws
 from netsplit.graph.checks.state import StateSnapshot, changed_state, shown, state_of
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import rebuild
 from netsplit.graph.operators import written_references
 from netsplit.graph.plain_draws import draws
@@ -38,6 +38,7 @@ from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
 from netsplit.graph.recording.whole import ModuleCall
+from netsplit.graph.storage import storage_of
 from netsplit.graph.words import line_of, where_of
 
 __all__ = ["check_inference", "mixes_samples"]
@@ -302,4 +303,10 @@ class _EvaluationCheck:
 
 
 def _written(graph: Graph) -> set[str]:
-    return {k for node in graph for tag, k in written_references(graph, node) if tag == "init"}
+    """Initializers that its nodes write, themselves or through a view."""
+    places = (
+        INITIALIZER + k if tag == "init" else storage_of(graph, k)
+        for node in graph
+        for tag, k in written_references(graph, node)
+    )
+    return {place.removeprefix(INITIALIZER) for place in places if place.startswith(INITIALIZER)}

@@ -40,5 +40,6 @@ def holding(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
 
 def unseen(model: nn.Module) -> AbstractContextManager[Any]:
     """Whoever counts writes into the model's tensors counts none of those within."""
-    tensors = {t._cdata: t for t in named_tensors(model).values() if not t.is_inference()}
+    held = (*named_tensors(model).values(), *(tensor for *_, tensor in attribute_tensors(model)))
+    tensors = {t._cdata: t for t in held if not t.is_inference()}
     return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors.values()))

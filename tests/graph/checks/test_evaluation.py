@@ -105,6 +105,12 @@ class CountsInABuffer(Layered):
         return self.layer(x) + self.seen
 
 
+class AveragesInABuffer(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = 0.5 * self.seen + x.mean()
+        return self.layer(x) + self.seen
+
+
 class TrainsOtherwiseAfterwards(Layered):
     seen_evaluation = False
 
@@ -177,7 +183,9 @@ def test_what_the_captured_graph_would_predict_otherwise_is_refused_with_its_cau
     assert captures(kind, check=False).inference(Batch.of(X))
 
 
-@pytest.mark.parametrize("kind", [MadeInEvaluation, CountsInABuffer, NotesTheDate, Normed, nn.Flatten])
+@pytest.mark.parametrize(
+    "kind", [MadeInEvaluation, CountsInABuffer, AveragesInABuffer, NotesTheDate, Normed, nn.Flatten]
+)
 def test_what_is_right_is_taken(kind: type[nn.Module]) -> None:
     assert captures(kind).inference(Batch.of(X))
 
