@@ -22,6 +22,7 @@ from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located
 from netsplit.experiment.study import Study
+from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.ir import Graph
@@ -124,6 +125,7 @@ class Session:
             ConfigError: a batch that cannot be cut, or no room for any program.
             NetSplitError: the model has other operators on a smaller last micro-batch.
         """
+        refuse_surrounding(autocast)
         if max_programs < 1:
             raise ConfigError(f"max_programs is {max_programs}: give at least 1.")
         known: dict[Hashable, tuple[int | None, ...]] = {}

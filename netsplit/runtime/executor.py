@@ -176,7 +176,8 @@ class Executor:
         with self._span("forward", ins):
             if ins.recompute:
                 with autocast_of(self.program.graph, self.torch_device), self._drawing(piece, i):
-                    results, snapshot = piece.compute_without_keeping(values)
+                    leaves = {k: self._leaf(k, t) for k, t in values.items()} if piece.calls else values
+                    results, snapshot = piece.compute_without_keeping(leaves)
                 self.state.contexts[s, i] = Context(values, {}, weights, snapshot)
             else:
                 leaves, results = self._compute(piece, i, values)

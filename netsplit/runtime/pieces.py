@@ -16,6 +16,7 @@ from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import place_of_tensor, rebuild
 from netsplit.graph.operators import written_references
 from netsplit.graph.random_draws import node_draws
+from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Backward, Program, Segment
 
@@ -67,6 +68,7 @@ class Piece:
         }
         self.written_buffers = tuple(sorted(k for k in used if INITIALIZER + k in roots))
         self.written_inputs = frozenset(k for k in segment.inputs if storage_of(graph, k) in roots)
+        self.calls = any(isinstance(graph.calls.get(node.op), ModuleCall | FunctionCall) for node in nodes)
         self.draws = any(node_draws(node) for node in nodes)
         self.places = {k: self._place(k) for k in (*self.trainable, *self.written_buffers)}
 
@@ -77,8 +79,9 @@ class Piece:
         """Outputs without autograd, and what `again` needs beside the inputs."""
         snapshot = Snapshot({k: self.tensors[k].clone() for k in self.written_buffers})
         given = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
-        with torch.no_grad():
-            return self.compute(given), snapshot
+        with torch.set_grad_enabled(self.calls):  # Python code that stays whole would see that there is none
+            results = self.compute(given)
+        return {k: t.detach() for k, t in results.items()}, snapshot
 
     def again(self, inputs: Mapping[str, Tensor], snapshot: Snapshot) -> dict[str, Tensor]:
         """The same outputs with autograd; buffers are left as they are."""

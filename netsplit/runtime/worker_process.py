@@ -198,8 +198,20 @@ def _join(rank: int, setup: Setup) -> Worker:
         _check_gpu(device, torch_device)
         torch.cuda.set_device(torch_device)
     dist.init_process_group(_backend(setup.devices), timeout=timedelta(seconds=max(setup.timeout_s, 1.0)))
+    _hide_others()
     folder = setup.folder if setup.host == socket.gethostname() else None
     return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, Board(folder, rank))
+
+
+def _hide_others() -> None:
+    """A user's code (a centre that DINO averages, contrastive gathers) asks whether it trains distributed.
+
+    In his process it does not, and here the answer must be the same. This package and torch's own
+    collectives ask `torch.distributed.distributed_c10d`.
+    """
+    for key in ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(key, None)
+    dist.is_initialized = lambda: False
 
 
 def _check_gpu(device: Device, torch_device: torch.device) -> None:

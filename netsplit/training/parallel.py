@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
+from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.checks.holding import by_name, first_names
 from netsplit.graph.checks.notice import Notice
 from netsplit.graph.ir import Graph
@@ -317,6 +318,7 @@ class ParallelModel:
     @contextmanager
     def _own(self, look: bool = False) -> Iterator[None]:
         """Tell what is done here to the user's model from what the user does to it; `look` for that first."""
+        refuse_surrounding(self.programs.captures.autocast)
         if self._notice is None:
             yield
             return

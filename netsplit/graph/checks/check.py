@@ -27,6 +27,7 @@ from netsplit.graph.checks.carried import Carried, handed_between, refuse_first_
 from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference, has_nan, largest
+from netsplit.graph.checks.hashes import refuse_hashes
 from netsplit.graph.checks.in_flight import check_order, order_may_matter
 from netsplit.graph.checks.other_draws import no_other_draws
 from netsplit.graph.checks.state import StateSnapshot, changed_state, memory_of, shown, state_of
@@ -71,6 +72,7 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
     need = _COPIES * sum(t.nbytes for t in values.values()) + activations
     room = _MOST_OF_MEMORY * psutil.virtual_memory().available
     start = time.perf_counter()
+    refuse_hashes(type(model).__name__, graph)
     with _threads(1 if activations < _SMALL else torch.get_num_threads()):
         if need > room:
             _in_parts(model, loss, batch, room - activations, need)
