@@ -182,7 +182,7 @@ class ParallelModel:
             strict: the keys must be exactly the model's.
 
         Returns:
-            The model's keys that are missing in `state`, and those of `state` that the model does not have.
+            Keys that are missing in `state`, and those that the model does not have, as its own tells them.
 
         Raises:
             NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed then.
