@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.history import History
+from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.partitioner import Partitioner
@@ -49,7 +49,7 @@ class Study:
     known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)  # see `Batch.of`
     max_programs: int = MAX_PROGRAMS
     check: bool = True  # of every training graph against plain PyTorch
-    history: History | None = None  # of what was captured, where that is checked
+    history: KindsSeen | None = None  # of what was captured, where that is checked
 
     @cached_property
     def captures(self) -> Captures:

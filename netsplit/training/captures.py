@@ -14,7 +14,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import check_inference, mixes_samples
-from netsplit.graph.checks.history import History
+from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
 
@@ -56,7 +56,7 @@ class Captures:
     device_type: str
     limit: int = MAX_PROGRAMS
     check: bool = True
-    history: History | None = None
+    history: KindsSeen | None = None
     trained: Callable[[], Mapping[str, Tensor]] = dict
     _evaluated_first: Batch | None = None
     _training: dict[Hashable, Graph] = field(default_factory=dict)

@@ -22,15 +22,20 @@ from torch import Tensor, nn
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.carried import Carried, handed_between, refuse_first_batch, set_at_first
 from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference, has_nan, largest
-from netsplit.graph.checks.hashes import refuse_hashes
 from netsplit.graph.checks.in_flight import check_order, order_may_matter
-from netsplit.graph.checks.other_draws import no_other_draws
 from netsplit.graph.checks.plain import forward, stance, threads_for
-from netsplit.graph.checks.state import StateSnapshot, changed_state, memory_of, shown, state_of
+from netsplit.graph.checks.python_state.carried import (
+    Carried,
+    handed_between,
+    refuse_first_batch,
+    set_at_first,
+)
+from netsplit.graph.checks.python_state.hashes import refuse_hashes
+from netsplit.graph.checks.python_state.other_draws import no_other_draws
+from netsplit.graph.checks.python_state.state import StateSnapshot, changed_state, memory_of, shown, state_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references

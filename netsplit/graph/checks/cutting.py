@@ -21,8 +21,8 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.copies import copies
-from netsplit.graph.checks.history import History
 from netsplit.graph.checks.plain import has_values, stance, tensors_kept, threads_for
+from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
@@ -43,7 +43,7 @@ Run = Callable[[Batch], float]
 
 def check_cutting(
     model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, tail: Graph | None
-) -> History:
+) -> KindsSeen:
     """Compare the whole batch with its micro-batches, by their loss and by what they leave in Python.
 
     Args:
@@ -54,7 +54,7 @@ def check_cutting(
             one size what it computes with on another.
     """
     size = graph.batch_size
-    history = History(model, loss)
+    history = KindsSeen(model, loss)
     example, rest = whole.rows(0, size), whole.rows(whole.samples - whole.samples % size, whole.samples)
     history.add(graph, example.own())
     if size < whole.samples and history.leaves:

@@ -26,9 +26,9 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import holding
-from netsplit.graph.checks.mode_switch import ModeSwitch
-from netsplit.graph.checks.other_draws import no_other_draws
-from netsplit.graph.checks.state import StateSnapshot, changed_state, shown, state_of
+from netsplit.graph.checks.python_state.mode_switch import ModeSwitch
+from netsplit.graph.checks.python_state.other_draws import no_other_draws
+from netsplit.graph.checks.python_state.state import StateSnapshot, changed_state, shown, state_of
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import rebuild
 from netsplit.graph.operators import written_references

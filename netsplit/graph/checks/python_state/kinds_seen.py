@@ -14,12 +14,12 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.carried import alike
 from netsplit.graph.checks.copies import copies
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.plain import forward, has_values, stance, tensors_kept, threads_for
-from netsplit.graph.checks.rarely_set import set_by_forward
-from netsplit.graph.checks.state import StateSnapshot, equal, shown, state_of
+from netsplit.graph.checks.python_state.carried import alike
+from netsplit.graph.checks.python_state.rarely_set import set_by_forward
+from netsplit.graph.checks.python_state.state import StateSnapshot, equal, shown, state_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
@@ -27,7 +27,7 @@ from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import SWITCH
 
-__all__ = ["History"]
+__all__ = ["KindsSeen"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Kind:
 
 
 @dataclass
-class History:
+class KindsSeen:
     """The kinds of batches that training has seen."""
 
     model: nn.Module

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from netsplit.graph.checks.state import Held, changed_names, memory_of, shown, state_of
+from netsplit.graph.checks.python_state.state import Held, changed_names, memory_of, shown, state_of
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.words import is_users, quoted, user_frame
 

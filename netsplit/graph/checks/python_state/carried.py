@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.checks.state import Held, StateSnapshot, equal, memory_of, same_values, shown
+from netsplit.graph.checks.python_state.state import Held, StateSnapshot, equal, memory_of, same_values, shown
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import within
