@@ -26,7 +26,7 @@ class Arrays(NamedTuple):
     backward_s: Floats  # [n, D]
     trained: NDArray[np.bool_]  # [n]
     producer: Ints  # [m]
-    carrying: NDArray[np.bool_]  # [m]
+    requires_backward: NDArray[np.bool_]  # [m]
     c_starts: Ints
     c_items: Ints
     r_starts: Ints
@@ -57,7 +57,7 @@ class SingleBatchStep:
         self.instance = instance
         i = instance
         self.arrays = Arrays(
-            i.forward_s, i.backward_s, i.trained, i.producer, i.carrying,
+            i.forward_s, i.backward_s, i.trained, i.producer, i.requires_backward,
             i.consumers.starts, i.consumers.items, i.reads.starts, i.reads.items,
             i.makes.starts, i.makes.items, i.transfer_s, i.step_s, i.instruction_s, *_blocks(i),
         )  # fmt: skip
@@ -179,7 +179,7 @@ def makespan(where: Ints, order: Ints, a: Arrays, f_times: Floats, b_times: Floa
     # backward: whole segments, the last that was closed first
     waiting = np.zeros((m, devices), np.int64)
     for u in range(m):
-        if a.carrying[u]:
+        if a.requires_backward[u]:
             for c in range(a.c_starts[u], a.c_starts[u + 1]):
                 w = a.c_items[c]
                 if a.trained[w]:
@@ -209,7 +209,7 @@ def makespan(where: Ints, order: Ints, a: Arrays, f_times: Floats, b_times: Floa
         for k in range(a.r_starts[v], a.r_starts[v + 1]):
             u = a.r_items[k]
             p = where[a.producer[u]]
-            if a.carrying[u]:
+            if a.requires_backward[u]:
                 waiting[u, d] -= 1
                 if p != d and waiting[u, d] == 0:
                     clock[d] += a.overhead[d]
@@ -240,7 +240,7 @@ def upward_rank(where: Ints, a: Arrays) -> Floats:
                 w = a.c_items[c]
                 q = where[w]
                 way = a.transfer_s[u, p, q]
-                if a.carrying[u]:
+                if a.requires_backward[u]:
                     way += a.transfer_s[u, q, p]
                 tail = max(tail, rank[w] + way)
         rank[v] = tail + a.forward_s[v, p] + a.backward_s[v, p]
