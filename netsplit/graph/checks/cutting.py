@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _MOST = 2  # micro-batches that are looked at
 _APART, _APART_COARSE = 1e-3, 3e-2  # relative; of losses in few digits
+_DRAWS = 4  # of the same samples: by how much a loss that draws varies
 _BY_CHANCE = 0.15  # relative: what a loss that draws may vary by and still be told to be a sum
 _NORMS = nn.modules.batchnorm._BatchNorm
 _QUIET = (_NORMS, nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
@@ -87,7 +88,7 @@ def _check_loss(model: nn.Module, loss: Loss | None, graph: Graph, whole: Batch,
     allowed = (_APART_COARSE if _is_coarse(graph) else _APART) * max(abs(at_once), *map(abs, found))
     if abs(at_once - mean) <= allowed:
         return
-    varies = abs(run(cut[0]) - found[0])
+    varies = max(abs(run(cut[0]) - found[0]) for _ in range(_DRAWS))
     if _grows(run, cut[0], found[0], varies, 0.1 * allowed):
         raise CaptureError(
             f"the loss of {name} is a sum over the samples, at least in part: {at_once:.4g} on "
