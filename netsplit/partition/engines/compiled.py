@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["compile_all", "compiled"]
+__all__ = ["compile_all", "compiled", "inlined"]
 
 compiled: Any = njit(cache=True, nogil=True)
 """Compiled at the first call, kept on disk, and run without the interpreter's lock."""
+
+inlined: Any = njit(cache=True, nogil=True, forceinline=True)
+"""For what compiled loops call in every turn: passing a tuple of arrays on would take as long as the work."""
 
 
 def compile_all() -> None:

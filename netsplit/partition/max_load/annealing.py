@@ -14,7 +14,7 @@ import numpy as np
 
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
 __all__ = ["Annealer", "ClusterArrays"]
@@ -113,7 +113,7 @@ def _thresholds(model: Hypergraph) -> Floats:
     return np.asarray(hops[picked])
 
 
-@compiled
+@inlined
 def _shift(g: int, q: int, s: _Loads, m: HypergraphArrays) -> None:
     """Take group g to device q."""
     p = s.where[g]
@@ -147,7 +147,7 @@ def _shift(g: int, q: int, s: _Loads, m: HypergraphArrays) -> None:
     s.where[g] = q
 
 
-@compiled
+@inlined
 def _energy(s: _Loads, m: HypergraphArrays) -> float:
     total = 0.0
     for d in range(len(s.load)):
@@ -168,7 +168,7 @@ def _fits(s: _Loads, m: HypergraphArrays) -> bool:
     return not over
 
 
-@compiled
+@inlined
 def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) -> int:
     """Fill a move, and answer how many groups it takes; 0: what was drawn is none.
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.annealing import Annealer, ClusterArrays
 from netsplit.partition.max_load.model import Hypergraph
 
@@ -100,7 +100,7 @@ def _pieces(order: Ints, m: _Device) -> Floats:
     return load
 
 
-@compiled
+@inlined
 def _flip(g: int, inside: _Inside, m: _Device) -> float:
     """Take a group into the block, or out of it; by how much the load grows."""
     change = 0.0
@@ -116,7 +116,7 @@ def _flip(g: int, inside: _Inside, m: _Device) -> float:
     return change + step * m.weight[g]
 
 
-@compiled
+@inlined
 def _draw(moved: Ints, inside: _Inside, m: _Device, clusters: ClusterArrays) -> int:
     """Fill which groups change sides, and answer how many; 0: what was drawn is no move.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["Frontier", "narrowest"]
@@ -260,7 +260,7 @@ def _room(size: int) -> _Parts:
     return _Parts(np.empty(size), np.empty(size), np.empty(size, np.int32), np.empty(size, np.int32))
 
 
-@compiled
+@inlined
 def _merge(
     i: int,
     state: int,
@@ -276,16 +276,19 @@ def _merge(
 
     By ascending load, each with more price than all before it. How many parts there are then.
     """
-    head = np.empty(last - first, np.int64)
-    for k in range(last - first):
-        head[k] = before.begin[moves.source[first + k]]
+    seconds, price, end = parts.seconds, parts.price, before.end
+    source, load, gain = moves.source[first:last], moves.load[first:last], wanted.gain[first:last]
+    multipliers, ahead = wanted.multipliers, wanted.ahead[:, state]
+    head = np.empty_like(source)
+    for k in range(len(head)):
+        head[k] = before.begin[source[k]]
     top = -np.inf
     while True:
         pick, least, worth = -1, np.inf, -np.inf
-        for k in range(last - first):
-            if head[k] < before.end[moves.source[first + k]]:
-                x = parts.seconds[head[k]] + moves.load[first + k]
-                y = parts.price[head[k]] + wanted.gain[first + k]
+        for k in range(len(head)):
+            if head[k] < end[source[k]]:
+                x = seconds[head[k]] + load[k]
+                y = price[head[k]] + gain[k]
                 if x < least or (x == least and y > worth):
                     pick, least, worth = k, x, y
         if pick < 0 or least > wanted.limit:
@@ -295,15 +298,14 @@ def _merge(
         if worth <= top:
             continue
         hope = True
-        for j in range(len(wanted.multipliers)):
-            ahead = worth + wanted.ahead[j, state] + wanted.multipliers[j] * (wanted.limit - least)
-            if ahead <= wanted.floor:
+        for j in range(len(multipliers)):
+            if worth + ahead[j] + multipliers[j] * (wanted.limit - least) <= wanted.floor:
                 hope = False
                 break
         if not hope:
             continue
         top = worth
-        parts.seconds[used], parts.price[used], parts.parent[used] = least, worth, part
+        seconds[used], price[used], parts.parent[used] = least, worth, part
         parts.step[used] = 2 * i + moves.inside[first + pick]
         used += 1
 

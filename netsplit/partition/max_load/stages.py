@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.partition.common.instance import CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.ideals import Ideals
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
@@ -195,7 +195,7 @@ def _extend(
                 table.by_step[ideal, after] = j
 
 
-@compiled
+@inlined
 def _may_join(g: int, stage: _Stage, model: HypergraphArrays, below: float) -> bool:
     """Whether a class of devices could hold the stage with the group, cut nets left out."""
     for c in range(len(stage.barred)):
@@ -209,7 +209,7 @@ def _may_join(g: int, stage: _Stage, model: HypergraphArrays, below: float) -> b
     return False
 
 
-@compiled
+@inlined
 def _change(g: int, sign: int, stage: _Stage, model: HypergraphArrays) -> None:
     """Take a group into the stage (sign 1), or the last one out again (-1)."""
     classes = len(stage.barred)
