@@ -16,7 +16,7 @@ from netsplit.partition.max_load.model import Hypergraph
 __all__ = ["BlockAnnealer", "Segments"]
 
 
-class _Device(NamedTuple):
+class _DeviceArrays(NamedTuple):
     """`Hypergraph` as one device has it, for compiled functions."""
 
     weight: Floats  # [G]
@@ -26,7 +26,7 @@ class _Device(NamedTuple):
     hop: Floats  # [E]
 
     @classmethod
-    def of(cls, model: Hypergraph, device: int, unit_s: float = 1.0) -> _Device:
+    def of(cls, model: Hypergraph, device: int, unit_s: float = 1.0) -> _DeviceArrays:
         return cls(
             model.weight[:, device] / unit_s,
             np.ascontiguousarray(model.allowed[:, device]),
@@ -57,7 +57,7 @@ class BlockAnnealer:
         model = self.annealer.model
         chosen = np.zeros(model.count, np.int64)
         chosen[inside] = 1
-        arrays = _Device.of(model, self.device, limit)
+        arrays = _DeviceArrays.of(model, self.device, limit)
         best, value = _fill(prices, arrays, self.annealer.clusters, chosen, steps, seed % (1 << 31), hot)
         return np.flatnonzero(best), value
 
@@ -71,7 +71,7 @@ class Segments:
 
     @classmethod
     def of(cls, model: Hypergraph, device: int, order: Ints) -> Segments:
-        arrays = _Device.of(model, device)
+        arrays = _DeviceArrays.of(model, device)
         arrays = arrays._replace(weight=np.where(arrays.allowed, arrays.weight, np.inf))
         return cls(order, _pieces(order, arrays))
 
@@ -86,7 +86,7 @@ class Segments:
 
 
 @compiled
-def _pieces(order: Ints, m: _Device) -> Floats:
+def _pieces(order: Ints, m: _DeviceArrays) -> Floats:
     count = len(order)
     load = np.full((count + 1, count + 1), np.inf)
     inside = _Inside(np.zeros(count, np.int64), np.zeros(len(m.size), np.int64))
@@ -101,7 +101,7 @@ def _pieces(order: Ints, m: _Device) -> Floats:
 
 
 @inlined
-def _flip(g: int, inside: _Inside, m: _Device) -> float:
+def _flip(g: int, inside: _Inside, m: _DeviceArrays) -> float:
     """Take a group into the block, or out of it; by how much the load grows."""
     change = 0.0
     step = 1 if inside.groups[g] == 0 else -1
@@ -117,7 +117,7 @@ def _flip(g: int, inside: _Inside, m: _Device) -> float:
 
 
 @inlined
-def _draw(moved: Ints, inside: _Inside, m: _Device, clusters: ClusterArrays) -> int:
+def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArrays) -> int:
     """Fill which groups change sides, and answer how many; 0: what was drawn is no move.
 
     1. What of a group's cluster, at some level, is on the group's side.
@@ -159,7 +159,13 @@ def _draw(moved: Ints, inside: _Inside, m: _Device, clusters: ClusterArrays) -> 
 
 @compiled
 def _fill(
-    prices: Floats, m: _Device, clusters: ClusterArrays, chosen: Ints, steps: int, seed: int, heat: float
+    prices: Floats,
+    m: _DeviceArrays,
+    clusters: ClusterArrays,
+    chosen: Ints,
+    steps: int,
+    seed: int,
+    heat: float,
 ) -> tuple[Ints, float]:
     """The block of most price seen with a load of at most 1, as [G] bits, and its price.
 

@@ -58,7 +58,7 @@ class _Parts(NamedTuple):
     step: NDArray[np.int32]  # 2 i + whether the group of step i is in the block
 
 
-class _Layer(NamedTuple):
+class _PartsByState(NamedTuple):
     """Which parts belong to each state between two steps."""
 
     begin: Ints
@@ -225,10 +225,10 @@ def _forward(moves: Moves, wanted: _Wanted, labels: int, many: int) -> tuple[NDA
     parts = _room(1 << 16)
     parts.seconds[0], parts.price[0], parts.parent[0], parts.step[0] = 0.0, 0.0, -1, -2
     used = 1
-    layer = _Layer(np.zeros(1, np.int64), np.ones(1, np.int64))
+    layer = _PartsByState(np.zeros(1, np.int64), np.ones(1, np.int64))
     for i in range(len(moves.starts) - 1):
         width = moves.first[i + 2] - moves.first[i + 1]
-        after = _Layer(np.empty(width, np.int64), np.empty(width, np.int64))
+        after = _PartsByState(np.empty(width, np.int64), np.empty(width, np.int64))
         last = moves.starts[i]
         for t in range(width):
             # 1. room
@@ -266,7 +266,7 @@ def _merge(
     state: int,
     first: int,
     last: int,
-    before: _Layer,
+    before: _PartsByState,
     parts: _Parts,
     used: int,
     moves: Moves,

@@ -45,14 +45,14 @@ class _Uses:
         return cls(np.array(steps, np.int64).reshape(-1, 3), len(uses))
 
 
-class _Family(NamedTuple):
+class _IdealArrays(NamedTuple):
     """`Ideals`."""
 
     smaller: CsrArrays  # [I] -> ideals with one group less
     removed: Ints  # the group that is missing there
 
 
-class _Table(NamedTuple):
+class _StageTable(NamedTuple):
     """What the programme fills. I ideals, s numbers of devices used."""
 
     best: Floats  # [I, s] seconds
@@ -61,7 +61,7 @@ class _Table(NamedTuple):
     seen: Ints  # [I] the ideal from which this one was last walked to
 
     @classmethod
-    def empty(cls, ideals: int, uses: int) -> _Table:
+    def empty(cls, ideals: int, uses: int) -> _StageTable:
         best = np.full((ideals, uses), np.inf)
         best[0] = 0.0
         parent, by_step = (np.full((ideals, uses), -1, np.int64) for _ in range(2))
@@ -94,8 +94,8 @@ def best_stages(model: Hypergraph, ideals: Ideals, below: float, deadline: float
     classes = [list(same) for same in model.classes]
     arrays = model.arrays([same[0] for same in classes])
     uses = _Uses.of([len(same) for same in classes])
-    family = _Family(ideals.smaller.arrays, ideals.removed)
-    table = _Table.empty(len(ideals), uses.count)
+    family = _IdealArrays(ideals.smaller.arrays, ideals.removed)
+    table = _StageTable.empty(len(ideals), uses.count)
     below = below * (1 + _SLACK) if np.isfinite(below) else np.inf
     step = max(1, min(512, 20_000_000 // max(len(ideals), 1)))
     for low in range(1, len(ideals), step):
@@ -107,7 +107,9 @@ def best_stages(model: Hypergraph, ideals: Ideals, below: float, deadline: float
     return _decode(model, ideals, classes, uses, table)
 
 
-def _decode(model: Hypergraph, ideals: Ideals, classes: list[list[int]], uses: _Uses, table: _Table) -> Ints:
+def _decode(
+    model: Hypergraph, ideals: Ideals, classes: list[list[int]], uses: _Uses, table: _StageTable
+) -> Ints:
     where = np.zeros(model.count, np.int64)
     ideal, use = len(ideals) - 1, uses.count - 1
     free = [list(reversed(same)) for same in classes]
@@ -131,7 +133,13 @@ def _members(ideals: Ideals, ideal: int) -> set[int]:
 
 @compiled
 def _extend(
-    low: int, high: int, family: _Family, model: HypergraphArrays, steps: Ints, table: _Table, below: float
+    low: int,
+    high: int,
+    family: _IdealArrays,
+    model: HypergraphArrays,
+    steps: Ints,
+    table: _StageTable,
+    below: float,
 ) -> None:
     """Fills the table's rows of the ideals from `low` up to `high`, after those of all smaller ideals.
 
