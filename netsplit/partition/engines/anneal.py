@@ -13,7 +13,7 @@ import numpy as np
 
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
-from netsplit.partition.engines.compiled import compiled, inlined
+from netsplit.partition.engines.compiled import compiled, inner
 from netsplit.partition.engines.kernels import Arrays, Step, list_schedule, makespan, upward_rank
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
@@ -155,7 +155,7 @@ def evaluate(where: Ints, order: Ints, w: Pieces, a: Arrays) -> float:
     return value
 
 
-@inlined
+@inner
 def max_load(where: Ints, w: Pieces, a: Arrays) -> float:
     """As `Instance.loads`."""
     devices = len(w.capacity)
@@ -185,7 +185,7 @@ class State(NamedTuple):
     touched: Ints  # [h, D] atoms on the device that touch the held variable
 
 
-@inlined
+@inner
 def place(x: int, q: int, state: State, w: Pieces) -> None:
     """Take atom x to device q."""
     p = state.where[x]
@@ -206,7 +206,7 @@ def place(x: int, q: int, state: State, w: Pieces) -> None:
         state.nodes[w.atoms.items[k]] = q
 
 
-@compiled
+@inner
 def begin(start: Ints, n: int, w: Pieces) -> State:
     devices = len(w.capacity)
     state = State(
@@ -225,7 +225,7 @@ def begin(start: Ints, n: int, w: Pieces) -> State:
     return state
 
 
-@inlined
+@inner
 def excess(state: State, w: Pieces) -> float:
     """Bytes too many, as a share of each device's capacity, summed."""
     over = 0.0
@@ -234,7 +234,7 @@ def excess(state: State, w: Pieces) -> float:
     return over
 
 
-@inlined
+@inner
 def draw_move(where: Ints, changed: Ints, target: Ints, w: Pieces) -> int:
     """Draw a move: fills which atoms go to which devices, and answers how many."""
     count, devices = len(where), len(w.capacity)

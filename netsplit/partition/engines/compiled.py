@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["compile_all", "compiled", "inlined"]
+__all__ = ["compile_all", "compiled", "inlined", "inner"]
 
-compiled: Any = njit(cache=True, nogil=True)
+compiled: Any = njit(cache=True, nogil=True, no_cfunc_wrapper=True)
 """Compiled at the first call, kept on disk, and run without the interpreter's lock."""
 
-inlined: Any = njit(cache=True, nogil=True, forceinline=True)
-"""For what compiled loops call in every turn: passing a tuple of arrays on would take as long as the work."""
+inner: Any = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""For what compiled functions alone call: nothing is compiled for calls from Python."""
+
+inlined: Any = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+"""As `inner`, for small work in every turn of a loop: passing tuples of arrays on would take as long."""
 
 
 def compile_all() -> None:

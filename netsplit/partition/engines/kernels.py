@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
-from netsplit.partition.engines.compiled import compiled, inlined
+from netsplit.partition.engines.compiled import compiled, inner
 
 __all__ = ["NOTHING", "Arrays", "Step", "StepTimes", "list_schedule", "makespan", "upward_rank"]
 
@@ -146,7 +146,7 @@ def makespan(where: Ints, order: Ints, a: Arrays, f_times: Floats, b_times: Floa
     return max(last, _steps(where, a, run.clock))
 
 
-@inlined
+@inner
 def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats) -> float:
     """When the last variable arrives; fills `run`.
 
@@ -216,7 +216,7 @@ def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats)
     return last
 
 
-@inlined
+@inner
 def _by_closing(order: Ints, run: _Devices) -> Ints:
     """[n] the nodes by when their segments were closed, then in order."""
     n = len(order)
@@ -231,7 +231,7 @@ def _by_closing(order: Ints, run: _Devices) -> Ints:
     return nodes
 
 
-@inlined
+@inner
 def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floats, b_times: Floats) -> float:
     """When the last gradient arrives, of backwards in the reverse order of `nodes`.
 
@@ -287,7 +287,7 @@ def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floa
     return last
 
 
-@inlined
+@inner
 def _steps(where: Ints, a: Arrays, clock: Floats) -> float:
     """When the last device has made its optimiser step."""
     devices = len(clock)
@@ -386,7 +386,7 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
     return ends
 
 
-@inlined
+@inner
 def _missing(a: Arrays) -> Ints:
     """[blocks] how many reads of each block's nodes are of variables that other blocks make."""
     missing = np.zeros(len(a.blocks.starts) - 1, np.int64)

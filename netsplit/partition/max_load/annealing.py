@@ -14,7 +14,7 @@ import numpy as np
 
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined
+from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
 __all__ = ["Annealer", "ClusterArrays"]
@@ -160,7 +160,7 @@ def _energy(s: _Loads, m: HypergraphArrays) -> float:
     return total
 
 
-@compiled
+@inner
 def _fits(s: _Loads, m: HypergraphArrays) -> bool:
     over = False
     for d in range(len(s.used)):
@@ -168,7 +168,7 @@ def _fits(s: _Loads, m: HypergraphArrays) -> bool:
     return not over
 
 
-@inlined
+@inner
 def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) -> int:
     """Fill a move, and answer how many groups it takes; 0: what was drawn is none.
 
@@ -215,7 +215,7 @@ def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) 
     return 1
 
 
-@compiled
+@inner
 def _add_up(s: _Loads, m: HypergraphArrays) -> None:
     """The loads anew: additions and subtractions leave rounding behind."""
     s.load[:] = 0.0

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined
+from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.max_load.annealing import Annealer, ClusterArrays
 from netsplit.partition.max_load.model import Hypergraph
 
@@ -116,7 +116,7 @@ def _flip(g: int, inside: _Inside, m: _DeviceArrays) -> float:
     return change + step * m.weight[g]
 
 
-@inlined
+@inner
 def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArrays) -> int:
     """Fill which groups change sides, and answer how many; 0: what was drawn is no move.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined
+from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["Frontier", "narrowest"]
@@ -255,7 +255,7 @@ def _forward(moves: Moves, wanted: _Wanted, labels: int, many: int) -> tuple[NDA
     return _blocks(parts, layer.begin[0], layer.end[0], len(moves.starts) - 1, many)
 
 
-@compiled
+@inner
 def _room(size: int) -> _Parts:
     return _Parts(np.empty(size), np.empty(size), np.empty(size, np.int32), np.empty(size, np.int32))
 
@@ -310,7 +310,7 @@ def _merge(
         used += 1
 
 
-@compiled
+@inner
 def _thin(parts: _Parts, start: int, stop: int, labels: int) -> int:
     """Of parts within one slice of the load, one with the least load and the most price of them."""
     low = parts.seconds[start]
@@ -329,7 +329,7 @@ def _thin(parts: _Parts, start: int, stop: int, labels: int) -> int:
     return used
 
 
-@compiled
+@inner
 def _blocks(parts: _Parts, begin: int, end: int, steps: int, many: int) -> tuple[NDArray[np.bool_], float]:
     """The blocks of some of the last parts, followed back to the first step, and the most price."""
     rows = min(end - begin, many)
