@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "NetSplit needs Python 3.11 or newer, and '$(PYTHON)' is not: say which to use, as in 'make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12'." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -e '.[dev]' -c constraints.txt
-	$(BIN)/python -c "from netsplit.partition.engines.compiled import compile_all; compile_all()"
+	$(BIN)/python -c "from netsplit.partition.compile_all import compile_all; compile_all()"
 	@touch $@
 
 run: $(STAMP)  ## Compare the methods of the default experiment; ARGS="model=... epochs=1" changes it

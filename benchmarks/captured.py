@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from benchmarks.settings import CONF, MIXED, Setting, described
+from benchmarks.setting import CONF, MIXED, Setting, described
 from netsplit.config import build
 from netsplit.data.loader import batches
 from netsplit.experiment.session import Session

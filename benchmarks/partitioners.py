@@ -19,7 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.settings import SUITES, Setting, settings_of
+from benchmarks.setting import Setting
+from benchmarks.settings import SUITES, settings_of
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.files import write_text
 from netsplit.partition import METHODS

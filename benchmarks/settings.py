@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from netsplit.cluster.cluster import Cluster
-from netsplit.cluster.described import ClusterDescription, uniform_cluster
-from netsplit.config import build
+from benchmarks.captured import captured_settings
+from benchmarks.setting import MIXED, Setting, described
+from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import NetSplitError
 from netsplit.formats.read import read_workload
-from netsplit.partition import METHODS, MEtf, MSct, MTopo, Partitioner, PipeDream, Problem, StageTime
+from netsplit.partition import METHODS, MEtf, MSct, MTopo, PipeDream, StageTime
 from netsplit.planning.workload import Workload
 
-__all__ = ["SUITES", "Setting", "settings_of"]
-
-CONF = Path(__file__).resolve().parent.parent / "conf"
+__all__ = ["SUITES", "settings_of"]
 
 SUITES = ("max_load", "max_load_contiguous", "stages", "baechi", "latency")
 """
@@ -31,7 +25,6 @@ SUITES = ("max_load", "max_load_contiguous", "stages", "baechi", "latency")
 - latency: every file on the clusters mixed3 and mixed4: unlike devices and links, memory that binds.
 """
 
-MIXED = ("mixed3", "mixed4")
 BAECHI = {"": "100GB", " with 1 GB a device": "1GB", " with 6 GB a device": "6GB"}
 STAGES: dict[str, dict[str, Any]] = {
     "4_devices": {"devices": 4, "bandwidth": 1e9},
@@ -39,33 +32,6 @@ STAGES: dict[str, dict[str, Any]] = {
     "4_devices_straight": {"devices": 4, "bandwidth": 1e9},
     "16_devices_4x4": {"devices": [4, 4], "bandwidth": [12e9, 1.25e9]},
 }
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A graph under one objective on one cluster."""
-
-    suite: str
-    title: str
-    workload: Workload
-    cluster: Cluster | ClusterDescription | None
-    problem_keys: dict[str, Any]
-    methods: Sequence[str]
-    partitioners: dict[str, Partitioner] = field(default_factory=dict)  # where other than at their defaults
-    known: dict[str, float] = field(default_factory=dict)  # by method, or "" for all; in `unit`
-    own_objective: bool = False  # what the method itself counts, instead of the common score
-    unit: str = "ms"
-    unit_s: float = 1e-3
-
-    @property
-    def key(self) -> str:
-        return f"{self.suite}: {self.title}"
-
-    def problem(self, time_limit_s: float) -> Problem:
-        return self.workload.problem(self.cluster, time_limit_s=time_limit_s, **self.problem_keys)
-
-    def partitioner(self, method: str) -> Partitioner:
-        return self.partitioners.get(method) or METHODS[method]()
 
 
 def settings_of(graphs: Path, suites: Sequence[str], captured: Sequence[str]) -> Iterator[Setting]:
@@ -83,8 +49,6 @@ def settings_of(graphs: Path, suites: Sequence[str], captured: Sequence[str]) ->
         for suite in suites:
             yield from _of_file(suite, file, workload, reference)
     for model in captured:
-        from benchmarks.captured import captured_settings
-
         yield from captured_settings(model)
 
 
@@ -160,12 +124,6 @@ def _baechi(file: Path) -> Iterator[Setting]:
             unit="us",
             unit_s=1e-6,
         )
-
-
-@cache
-def described(name: str) -> ClusterDescription:
-    found: ClusterDescription = build(OmegaConf.load(CONF / "cluster" / f"{name}.yaml"))  # type: ignore[arg-type]
-    return found
 
 
 def _reference(file: Path, section: str | None = None, whole: bool = False) -> dict[str, Any]:

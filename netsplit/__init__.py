@@ -35,7 +35,7 @@ _HOME = {
     "ParameterGroups": "netsplit.optim.optimizers",
     "Session": "netsplit.experiment.session",
     "cpu_cluster": "netsplit.api",
-    "draws": "netsplit.graph.random_draws.plain_draws",
+    "draws": "netsplit.graph.plain_draws",
     "from_onnx": "netsplit.graph.onnx",
     "local_cluster": "netsplit.cluster.local",
     "parallelize": "netsplit.api",

@@ -12,11 +12,7 @@ node against that, so that a parameter is declared in one place only: where it i
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib
 import math
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +22,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.signature import Parameter, signature_of
+from netsplit.signature import Parameter, locate, signature_of, suggest
 
 __all__ = ["CheckpointSettings", "Settings", "build", "check", "locate", "suggest"]
 
@@ -133,53 +129,6 @@ def check(
     settings = _convert(signature_of(Settings, "config"), DictConfig(given), "", frozenset(), "the config")
     _check_nodes(config, {key: frozenset(names) for key, names in (provided or {}).items()})
     return Settings(**settings)
-
-
-def locate(name: str, key: str = TARGET) -> Callable[..., Any]:
-    """What a dotted name stands for; `key` is where it was given, for the error.
-
-    Raises:
-        ConfigError: nothing of that name can be imported, or it cannot be called.
-    """
-    first, *rest = name.split(".")
-    prefix, found = first, _import(first, name, key)
-    for part in rest:
-        if not hasattr(found, part) and isinstance(found, types.ModuleType):
-            _import(f"{prefix}.{part}", name, key, found)
-        found, prefix = getattr(found, part, None), f"{prefix}.{part}"
-        if found is None:
-            raise ConfigError(
-                f"{key} is {name}, but there is no {prefix}: give the dotted name of a callable."
-            )
-    if not callable(found):
-        raise ConfigError(
-            f"{key} is {name}, which cannot be called: give the dotted name of a class or function."
-        )
-    return typing.cast(Callable[..., Any], found)
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: the nearest known one, and all of them."""
-    names = sorted(map(str, known))
-    if not names:
-        return "none may be given here."
-    near = difflib.get_close_matches(word, names, n=1)
-    every = f"known: {', '.join(names)}."
-    return f"did you mean {near[0]}? ({every[:-1]})" if near else every
-
-
-def _import(module: str, name: str, key: str, parent: types.ModuleType | None = None) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name == module or (error.name and module.startswith(f"{error.name}.")):
-            known = [] if parent is None else [entry for entry in dir(parent) if not entry.startswith("_")]
-            near = difflib.get_close_matches(module.rpartition(".")[2], known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "give the dotted name of a callable."
-            raise ConfigError(f"{key} is {name}, but there is no {module}: {hint}") from error
-        raise ConfigError(f"{key} is {name}, which needs the package '{error.name}': install it.") from error
-    except ValueError as error:  # an empty part, as in "a..b"
-        raise ConfigError(f"{key} is '{name}': give the dotted name of a callable.") from error
 
 
 def _check_nodes(node: Any, provided: Mapping[str, frozenset[str]]) -> None:

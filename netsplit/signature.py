@@ -1,19 +1,21 @@
-"""The parameters of a class or function as config keys, with types that OmegaConf can check."""
+"""What a dotted name in a config stands for, and its parameters as keys of types that OmegaConf checks."""
 
 from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import difflib
+import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
 from netsplit.errors import ConfigError
 
-__all__ = ["Parameter", "describe", "signature_of"]
+__all__ = ["Parameter", "describe", "locate", "signature_of", "suggest"]
 
 PRIMITIVES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
@@ -144,3 +146,50 @@ def _is_sequence(origin: Any) -> bool:
 
 def _is_mapping(origin: Any) -> bool:
     return origin in (dict, collections.abc.Mapping)
+
+
+def locate(name: str, key: str = "_target_") -> Callable[..., Any]:
+    """What a dotted name stands for; `key` is where it was given, for the error.
+
+    Raises:
+        ConfigError: nothing of that name can be imported, or it cannot be called.
+    """
+    first, *rest = name.split(".")
+    prefix, found = first, _import(first, name, key)
+    for part in rest:
+        if not hasattr(found, part) and isinstance(found, types.ModuleType):
+            _import(f"{prefix}.{part}", name, key, found)
+        found, prefix = getattr(found, part, None), f"{prefix}.{part}"
+        if found is None:
+            raise ConfigError(
+                f"{key} is {name}, but there is no {prefix}: give the dotted name of a callable."
+            )
+    if not callable(found):
+        raise ConfigError(
+            f"{key} is {name}, which cannot be called: give the dotted name of a class or function."
+        )
+    return typing.cast(Callable[..., Any], found)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown word: the nearest known one, and all of them."""
+    names = sorted(map(str, known))
+    if not names:
+        return "none may be given here."
+    near = difflib.get_close_matches(word, names, n=1)
+    every = f"known: {', '.join(names)}."
+    return f"did you mean {near[0]}? ({every[:-1]})" if near else every
+
+
+def _import(module: str, name: str, key: str, parent: types.ModuleType | None = None) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module or (error.name and module.startswith(f"{error.name}.")):
+            known = [] if parent is None else [entry for entry in dir(parent) if not entry.startswith("_")]
+            near = difflib.get_close_matches(module.rpartition(".")[2], known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "give the dotted name of a callable."
+            raise ConfigError(f"{key} is {name}, but there is no {module}: {hint}") from error
+        raise ConfigError(f"{key} is {name}, which needs the package '{error.name}': install it.") from error
+    except ValueError as error:  # an empty part, as in "a..b"
+        raise ConfigError(f"{key} is '{name}': give the dotted name of a callable.") from error

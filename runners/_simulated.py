@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from netsplit.planning.explanation.explanation import path_lines
 from netsplit.planning.explanation.path import critical_path, overheads
-from netsplit.planning.explanation.text import path_lines
 from netsplit.planning.explanation.words import counted, nbytes, percent, seconds, short
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.shares import device_shares, peak_moment_s, waits

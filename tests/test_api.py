@@ -293,6 +293,8 @@ def test_uneven_batches_clipping_and_autocast_train_as_plain_pytorch(
     ) as parallel:
         for inputs, targets in batches:
             parallel.train_batch(inputs, targets)
+        with torch.autocast("cpu", torch.float16), pytest.raises(NetSplitError, match="autocast='float16'"):
+            parallel.train_batch(*batches[0])
         state = parallel.state_dict()
     moved = fresh().state_dict()
     for key, tensor in plain.items():

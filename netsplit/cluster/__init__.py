@@ -10,7 +10,7 @@ from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 
 if TYPE_CHECKING:
-    from netsplit.cluster.probe import fit_link, fit_links, probe_links, probe_pair
+    from netsplit.cluster.probe import fit_link, probe_links, probe_pair
 
 __all__ = [
     "Cluster",
@@ -19,7 +19,6 @@ __all__ = [
     "Link",
     "LocalDevice",
     "fit_link",
-    "fit_links",
     "local_cluster",
     "probe_links",
     "probe_pair",
@@ -27,7 +26,6 @@ __all__ = [
 
 _HOME = {
     "fit_link": "probe",
-    "fit_links": "probe",
     "probe_links": "probe",
     "probe_pair": "probe",
 }

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from netsplit.cluster.cluster import Link
 
-__all__ = ["DEFAULT_SIZES", "Samples", "fit_link", "fit_links", "probe_links", "probe_pair"]
+__all__ = ["DEFAULT_SIZES", "Samples", "fit_link", "probe_links", "probe_pair"]
 
 Samples = list[tuple[int, float]]  # (bytes, seconds one way)
 
@@ -46,11 +46,6 @@ def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
         raise ValueError(f"a link is fitted to packets of two sizes or more, not to {list(samples)}.")
     latency_s, seconds_per_byte = _line(samples)
     return Link(latency_s, seconds_per_byte, _r_squared(samples, latency_s, seconds_per_byte))
-
-
-def fit_links(samples: dict[tuple[str, str], Samples]) -> dict[tuple[str, str], Link]:
-    """The fitted link of every probed pair."""
-    return {pair: fit_link(points) for pair, points in samples.items()}
 
 
 def probe_links(

@@ -54,7 +54,7 @@ class Rates:
     bandwidth: float  # peak memory bytes/s
     launch_s: float  # overhead of one call
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict, repr=False)
-    """Operator class, or class and pass ("convolution:weight"), -> shares; "" for all others."""
+    """Class, class and pass ("convolution:weight"), or pass (":input") -> shares; "" for all others."""
     tensor_flops: float = 0.0  # peak of the classes that tensor cores take; 0: they take none
     tensor_classes: tuple[str, ...] = TF32_CLASSES
     overlaps: bool = True  # arithmetic hides memory traffic, or the other way round

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from netsplit.experiment.records import Comparison
 from netsplit.files import write_text
 from netsplit.tables import Column, Table, csv_text
 from netsplit.tracking.pictures.drawing import colours_of, new_figure, save, tint
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     import rich.table
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
-
-    from netsplit.experiment.records import Comparison
 
 __all__ = ["CaseCell", "Cases", "cases_figure", "published_tags"]
 

@@ -194,7 +194,7 @@ def _method(
 
     model = session.deploy(study, plan, seed=experiment.seed)
     progress.method(run.name, experiment.epochs * _steps_per_epoch(experiment))
-    observer = _Recording(run, progress, experiment.batch_size)
+    observer = _ProgressRecorder(run, progress, experiment.batch_size)
     with _checkpoints(experiment, found.folder, run.name) as checkpoints:
         history = fit(
             model,
@@ -256,7 +256,7 @@ def _origin(folder: str) -> Path:
     return found
 
 
-class _Recording:
+class _ProgressRecorder:
     """Passes on to the progress shown what it writes to MLflow, and knows which iterations this run did."""
 
     def __init__(self, run: MethodRun, progress: Progress, batch_size: int) -> None:

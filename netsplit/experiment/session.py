@@ -22,6 +22,7 @@ from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located
 from netsplit.experiment.study import Study
+from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.ir import Graph
@@ -30,6 +31,7 @@ from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs
+from netsplit.profile.measure.optimizer import check_idle
 from netsplit.profile.measured import ProfileCache
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
@@ -123,6 +125,7 @@ class Session:
             ConfigError: a batch that cannot be cut, or no room for any program.
             NetSplitError: the model has other operators on a smaller last micro-batch.
         """
+        refuse_surrounding(autocast)
         if max_programs < 1:
             raise ConfigError(f"max_programs is {max_programs}: give at least 1.")
         known: dict[Hashable, tuple[int | None, ...]] = {}
@@ -143,6 +146,7 @@ class Session:
         values = initial_values(model, graph, loss)
         in_flight = schedule.in_flight(len(self.spec.devices))
         optimizer = for_model(optimizer, model, loss)
+        check_idle(optimizer, graph)
         costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
         rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay)
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))

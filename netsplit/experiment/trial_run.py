@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
@@ -228,7 +229,5 @@ def _root(function: Callable[[float], float], value: float, low: float, high: fl
         return low
     if function(high) <= value:
         return high
-    for _ in range(14):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) < value else (low, middle)
-    return (low + high) / 2
+    root: float = brentq(lambda x: function(x) - value, low, high, xtol=(high - low) / 2**15)
+    return root

@@ -24,7 +24,8 @@ from netsplit.files import write_text
 from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
-from netsplit.partition.objectives import MaxLoad, StageTime
+from netsplit.partition.methods.pipedream.stage_time import StageTime
+from netsplit.partition.objectives import MaxLoad
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.order import topological_order
 
 __all__ = ["FilePlace", "JsonPlaces", "checked_number", "parse_json", "topological"]
 
@@ -104,30 +104,17 @@ def topological(
         NetSplitError: a cycle; names its nodes and one of its edges.
     """
     rank = {name: i for i, name in enumerate(names)}
-    after: dict[str, list[str]] = {name: [] for name in names}
-    waits_for = dict.fromkeys(names, 0)
+    after: list[list[int]] = [[] for _ in names]
     for u, v in edges:
-        after[u].append(v)
-        waits_for[v] += 1
-    first = [name for name in names if not waits_for[name]]
-    ready = [(turn if breadth_first else rank[name], rank[name]) for turn, name in enumerate(first)]
-    heapq.heapify(ready)
-    turns = len(ready)
-    order: list[str] = []
-    while ready:
-        name = names[heapq.heappop(ready)[1]]
-        order.append(name)
-        for v in after[name]:
-            waits_for[v] -= 1
-            if not waits_for[v]:
-                heapq.heappush(ready, (turns if breadth_first else rank[v], rank[v]))
-                turns += 1
+        after[rank[u]].append(rank[v])
+    order = topological_order(after, None if breadth_first else int)
     if len(order) < len(names):
-        cycle = _cycle([name for name in names if waits_for[name]], edges)
+        placed = {names[i] for i in order}
+        cycle = _cycle([name for name in names if name not in placed], edges)
         place = places.get((cycle[0], cycle[1 % len(cycle)]), where)
         shown = " -> ".join(cycle[:_SHOWN]) + (" -> ..." if len(cycle) > _SHOWN else f" -> {cycle[0]}")
         raise NetSplitError(f"{place}: the edges form a cycle of {len(cycle)} nodes: {shown}.")
-    return order
+    return [names[i] for i in order]
 
 
 def _cycle(left: Sequence[str], edges: Sequence[tuple[str, str]]) -> list[str]:

@@ -13,8 +13,8 @@ from netsplit.graph.ir import Graph, Initializer, Node, Variable
 if TYPE_CHECKING:
     from netsplit.graph.deferral.deferred import WeightGradients
     from netsplit.graph.module import initial_values, rebuild
-    from netsplit.graph.random_draws.plain_draws import draws
-    from netsplit.graph.random_draws.random import DrawKey, run_microbatch
+    from netsplit.graph.plain_draws import draws
+    from netsplit.graph.random_draws import DrawKey, run_microbatch
     from netsplit.graph.recording.step import capture, capture_inference
 
 __all__ = [
@@ -38,14 +38,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "DrawKey": "random_draws.random",
+    "DrawKey": "random_draws",
     "WeightGradients": "deferral.deferred",
     "capture": "recording.step",
     "capture_inference": "recording.step",
-    "draws": "random_draws.plain_draws",
+    "draws": "plain_draws",
     "initial_values": "module",
     "rebuild": "module",
-    "run_microbatch": "random_draws.random",
+    "run_microbatch": "random_draws",
 }
 
 

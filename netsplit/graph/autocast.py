@@ -7,16 +7,14 @@ leaves it before the backward. The graph's variables have the dtypes that they t
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
 
-if TYPE_CHECKING:
-    from netsplit.graph.ir import Graph
-
-__all__ = ["autocast_context", "autocast_of"]
+__all__ = ["autocast_context", "autocast_of", "refuse_surrounding"]
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -38,3 +36,22 @@ def autocast_context(autocast: str | None, device: torch.device | str) -> Abstra
         raise ConfigError(f"autocast is '{autocast}': give {' or '.join(_DTYPES)}, or null for none.")
     context: AbstractContextManager[Any] = torch.autocast(torch.device(device).type, _DTYPES[autocast])
     return context
+
+
+def refuse_surrounding(autocast: str | None) -> None:
+    """Refuse a call within the caller's own `torch.autocast`, which no worker is in.
+
+    Args:
+        autocast: what the step is captured under, which such a context may repeat.
+
+    Raises:
+        ConfigError: it says which argument does it.
+    """
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+            if dtype != autocast:
+                raise ConfigError(
+                    f"this is called within torch.autocast('{kind}', torch.{dtype}), which no worker is in: "
+                    f"leave that context and give parallelize(autocast='{dtype}')."
+                )

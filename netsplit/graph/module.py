@@ -19,7 +19,7 @@ from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, lowered
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of, resolve
-from netsplit.graph.random_draws.random import drawing_as_now, drawn, node_draws
+from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.template import decode
 

@@ -25,13 +25,13 @@ def sendable_attributes(name: str, parameter: Tensor) -> dict[str, Any]:
 
 def _can_be_sent(value: Any) -> bool:
     try:
-        _Packer(io.BytesIO()).dump(value)
+        _AttributePickler(io.BytesIO()).dump(value)
     except Exception:  # of whatever class the value is
         return False
     return True
 
 
-class _Packer(cloudpickle.Pickler):
+class _AttributePickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         large = isinstance(value, Tensor) and value.nbytes > _MOST
         if isinstance(value, nn.Module | nn.Parameter) or large:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from netsplit.errors import ConfigError
+from netsplit.signature import locate, suggest
 
 __all__ = ["called", "check_settings"]
 
@@ -18,8 +19,6 @@ def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
         ConfigError: there is nothing of that name, or it cannot be called.
     """
     if isinstance(target, str):
-        from netsplit.config import locate  # which workers have no need of
-
         return locate(target, key)
     if not callable(target):
         raise ConfigError(f"{key} is {target!r}: give a class or function, or its dotted name.")
@@ -52,8 +51,6 @@ def check_settings(
         if setting in of_program:
             raise ConfigError(f"{key}.{setting} is set by the program: leave it out.")
         if setting not in known and not any_key:
-            from netsplit.config import suggest
-
             raise ConfigError(f"{key}.{setting} is not a parameter of {name}: {suggest(setting, known)}")
     missing = [k for k, p in known.items() if p.default is p.empty and k not in settings]
     if missing and not partly and not any_key:

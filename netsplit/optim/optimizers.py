@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -124,12 +125,17 @@ class ParameterGroups:
 class ForModel:
     """A factory with the trainable parameters of the model that it is for, in the model's own order.
 
-    `attributes` are those that people gave them in Python, by which a factory may go.
+    `attributes` are those that people gave them in Python, by which a factory may go; `made` the optimisers
+    that it made in this process and somebody still has.
     """
 
     factory: OptimizerFactory
     parameters: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    made: WeakSet[torch.optim.Optimizer] = field(default_factory=WeakSet, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ForModel, (self.factory, self.parameters, self.attributes)
 
     def __call__(self, parameters: Any) -> torch.optim.Optimizer:
         return self.factory(parameters)
@@ -174,16 +180,18 @@ def make_optimizer(factory: OptimizerFactory, own: Mapping[str, Tensor]) -> Made
     Raises:
         ConfigError: no optimiser, several, or one of other parameters than those given.
     """
-    whole = dict(own)
+    whole, made = dict(own), None
     if isinstance(factory, ForModel):
         blanks = {k: _blank(*kind) for k, kind in factory.parameters.items() if k not in own}
         whole = {k: own[k] if k in own else blanks[k] for k in factory.parameters} | whole
         for k in factory.attributes.keys() & whole.keys():
             vars(whole[k]).update(factory.attributes[k])
-        factory = factory.factory
+        made, factory = factory.made, factory.factory
     names = {id(parameter): name for name, parameter in whole.items()}
     optimizer = _made(factory, whole)
     _check(optimizer, names)
+    if made is not None:
+        made.add(optimizer)
     groups = tuple(tuple(names[id(p)] for p in group["params"]) for group in optimizer.param_groups)
     _keep(optimizer, {id(parameter) for parameter in own.values()})
     return Made(optimizer, groups)

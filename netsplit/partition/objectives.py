@@ -1,4 +1,4 @@
-"""What a problem may minimise, beside `Latency`: the simulated iteration and the periods of a pipeline."""
+"""What a problem may minimise, beside `Latency`: the simulated iteration and the period of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Literal
 
 from netsplit.partition.base import Answer, Latency, Objective, Placement, Problem, Solvers
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.pipedream.stage_time import stage_time_s
 
-__all__ = ["MaxLoad", "ObjectiveName", "SimulatedIteration", "StageTime", "objective_named"]
+__all__ = ["MaxLoad", "ObjectiveName", "SimulatedIteration", "objective_named"]
 
 ObjectiveName = Literal["latency", "max_load", "max_load_contiguous", "simulated"]
 
@@ -51,20 +50,6 @@ class MaxLoad(Objective):
 
     def relaxed(self) -> MaxLoad:
         return replace(self, contiguous=False)
-
-
-@dataclass(frozen=True)
-class StageTime(MaxLoad):
-    """PipeDream's period: stages with replicas, synchronisation of weights, transfers beside compute."""
-
-    bound_key = "stage_time"
-    largest_load = False
-
-    def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
-        return lambda placement: stage_time_s(problem, placement)
-
-    def solved_by(self, solvers: Solvers[Answer]) -> Answer:
-        return solvers.stage_time(self.contiguous)
 
 
 def objective_named(name: ObjectiveName, max_load: MaxLoad) -> Objective:

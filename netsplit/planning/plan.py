@@ -17,7 +17,8 @@ import numpy as np
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.partition.base import Placement, Problem, Stage, Status
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.explanation.explain import Explanation, explain
+from netsplit.planning.explanation.explain import explain
+from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from netsplit.cluster.cluster import Cluster
+from netsplit.cluster.cluster import Cluster, Link
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.interchangeable import interchangeable
 from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, predicted
 from netsplit.planning.explanation.path import critical_path, overheads, totals
 from netsplit.planning.explanation.uses import CutEdge, cut_edges, load_parts
@@ -169,27 +170,14 @@ def _match(instance: Instance, old: Ints, new: Ints) -> Ints:
 
 def _interchangeable(cluster: Cluster) -> list[list[int]]:
     """Sets of devices any two of which can change places without a difference to kinds, bytes, links."""
-    devices, links = cluster.devices, cluster.links
-
-    def alike(p: int, q: int) -> bool:
-        a, b = devices[p], devices[q]
-        if (a.kind, a.capacity_bytes, a.port) != (b.kind, b.capacity_bytes, b.port):
-            return False
-        if links.get((a.name, b.name)) != links.get((b.name, a.name)):
-            return False
-        others = [d.name for d in devices if d.name not in (a.name, b.name)]
-        return all(
-            links.get((a.name, r)) == links.get((b.name, r))
-            and links.get((r, a.name)) == links.get((r, b.name))
-            for r in others
-        )
-
-    sets = DisjointSets(len(devices))
-    for p in range(len(devices)):
-        for q in range(p + 1, len(devices)):
-            if sets.find(p) != sets.find(q) and alike(p, q):
-                sets.merge(p, q)
-    return sets.sets()
+    number: dict[Link | None, int] = {None: 0}
+    table = np.array(
+        [
+            [number.setdefault(cluster.links.get((p.name, q.name)), len(number)) for q in cluster.devices]
+            for p in cluster.devices
+        ]
+    )
+    return interchangeable([(d.kind, d.capacity_bytes, d.port) for d in cluster.devices], [table])
 
 
 def _groups(instance: Instance, old: Ints, new: Ints) -> tuple[MovedGroup, ...]:

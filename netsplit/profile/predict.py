@@ -6,7 +6,7 @@
 This is the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) with a share of both peaks for each
 class of operators, and the fixed cost of a call. A device that computes while it waits for memory takes the
 larger of the two; one thread of a processor takes their sum, and more for a call in a step that fills its
-caches and for a convolution of few places (`profile.roofline_fit`). Shares are given for a device that is not
+caches and for a convolution of few places (`profile.roofline.fit`). Shares are given for a device that is not
 here (`cluster.catalogue`), or fitted to measured profiles (`calibrate_rates`).
 """
 
@@ -20,10 +20,10 @@ from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.roofline.classes import unknown_operators
+from netsplit.profile.roofline.fit import fitted_rates
 from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes
 
 __all__ = [
-    "PASSES",
     "calibrate_rates",
     "operator_class",
     "predicted_costs",
@@ -32,10 +32,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-PASSES = ("forward", "input", "weight")
-"""Forward, gradients of variables, gradients of parameters: keys of efficiencies are a class, a class and a
-pass as in ``"convolution:weight"``, or a pass of any class as in ``":weight"``."""
 
 AT_MOST = 0.95  # of a backward can be put off: its input part is never nothing
 
@@ -102,7 +98,7 @@ def unknown_in_words(graph: Graph) -> str:
 
 
 def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]], name: str) -> Rates:
-    """Rates of a processor under which measured profiles are predicted best (`profile.roofline_fit`).
+    """Rates of a processor under which measured profiles are predicted best (`profile.roofline.fit`).
 
     Args:
         profiles: graphs with the measured seconds of every node, all on the same device.
@@ -111,6 +107,4 @@ def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]],
     Raises:
         ValueError: no profile.
     """
-    from netsplit.profile.roofline.fit import fitted_rates
-
     return fitted_rates(profiles, name)

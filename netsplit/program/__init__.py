@@ -16,11 +16,11 @@ from netsplit.program.instructions import (
 from netsplit.program.schedules import (
     SCHEDULES,
     ZBH1,
+    AsyncOneFOneB,
     EagerOneFOneB,
     GPipe,
     Interleaved,
     OneFOneB,
-    PipeDream,
     Schedule,
     SingleBatch,
 )
@@ -28,6 +28,7 @@ from netsplit.program.schedules import (
 __all__ = [
     "SCHEDULES",
     "ZBH1",
+    "AsyncOneFOneB",
     "Backward",
     "EagerOneFOneB",
     "Forward",
@@ -35,7 +36,6 @@ __all__ = [
     "Instruction",
     "Interleaved",
     "OneFOneB",
-    "PipeDream",
     "Program",
     "Recv",
     "Reduce",

@@ -73,7 +73,7 @@ def compile_program(
         for segment in cut_segments(placed, devices, priority, schedule.fine_segments)
     )
     names = tuple(device.name for device in cluster.devices)
-    walk = _Walk(placed, devices, segments, names, schedule, groups, training, shared_norm)
+    walk = _Compiler(placed, devices, segments, names, schedule, groups, training, shared_norm)
     for phase, s, i in schedule.order(walk.pipeline):
         if phase == "forward":
             walk.forward(s, i)
@@ -130,7 +130,7 @@ def _without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instru
     return tuple(reversed(found))
 
 
-class _Walk:
+class _Compiler:
     """Gives every device its list; knows what is still to come before a gradient or a step is complete."""
 
     def __init__(

@@ -11,11 +11,11 @@ from elsewhere: no tensor is sent later, and no node waits for more, than the or
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from netsplit.graph.ir import TRANSFER, Graph
+from netsplit.graph.order import topological_order
 from netsplit.program.instructions import Segment
 
 __all__ = ["cut_segments"]
@@ -106,31 +106,25 @@ def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[list[str]
     """All nodes but transfers, units in one piece, by priority among those whose feeders are done."""
     unit_of = {name: unit for unit in graph.units for name in unit}
     first = {name: unit_of.get(name, (name,))[0] for name in graph.nodes}
-    waiting: dict[str, int] = {}
-    feeds: dict[str, list[str]] = {}
+    heads = list(dict.fromkeys(first.values()))
+    index = {head: i for i, head in enumerate(heads)}
+    after: list[set[int]] = [set() for _ in heads]
     for name in graph.nodes:
-        waiting.setdefault(first[name], 0)
         for u in graph.predecessors[name]:
             if first[u] != first[name]:
-                waiting[first[name]] += 1
-                feeds.setdefault(first[u], []).append(first[name])
+                after[index[first[u]]].add(index[first[name]])
 
-    def rank(head: str) -> int:
+    def rank(i: int) -> tuple[int, int]:
+        head = heads[i]
         if graph.nodes[head].op == TRANSFER:
-            return -1
-        return min(priority[name] for name in unit_of.get(head, (head,)))
+            return -1, graph.position[head]
+        return min(priority[name] for name in unit_of.get(head, (head,))), graph.position[head]
 
-    ready = [(rank(head), graph.position[head], head) for head, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    order: list[list[str]] = []
-    while ready:
-        _, _, head = heapq.heappop(ready)
-        if graph.nodes[head].op != TRANSFER:
-            order.append(list(unit_of.get(head, (head,))))
-        for v in feeds.get(head, ()):
-            waiting[v] -= 1
-            if waiting[v] == 0:
-                heapq.heappush(ready, (rank(v), graph.position[v], v))
+    order = [
+        list(unit_of.get(head, (head,)))
+        for head in (heads[i] for i in topological_order(after, rank))
+        if graph.nodes[head].op != TRANSFER
+    ]
     assert sum(map(len, order)) == sum(node.op != TRANSFER for node in graph), "units make a cycle"
     return order
 

@@ -15,9 +15,9 @@ from netsplit.files import check_replaceable, write_text
 from netsplit.report.data.groups import grouped
 from netsplit.report.data.read import read_report
 from netsplit.report.data.results import (
+    ComparisonGroup,
     ComparisonResult,
     EpochFigures,
-    Group,
     MethodResult,
     PictureFile,
     Report,
@@ -26,8 +26,19 @@ from netsplit.report.data.results import (
 from netsplit.report.render import html_page, markdown_page
 
 __all__ = [
-    "ComparisonResult", "EpochFigures", "Group", "MethodResult", "PictureFile", "Report", "StudyRecord",
-    "check_output", "grouped", "html_page", "markdown_page", "read_report", "write_report",
+    "ComparisonGroup",
+    "ComparisonResult",
+    "EpochFigures",
+    "MethodResult",
+    "PictureFile",
+    "Report",
+    "StudyRecord",
+    "check_output",
+    "grouped",
+    "html_page",
+    "markdown_page",
+    "read_report",
+    "write_report",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from netsplit.report.data.results import ComparisonResult, Group, MethodResult, StudyRecord
+from netsplit.report.data.results import ComparisonGroup, ComparisonResult, MethodResult, StudyRecord
 from netsplit.report.text import link_to
 from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
 from netsplit.tables import Column, Table
@@ -70,7 +70,7 @@ def cross_table(
     heading: str,
     names: Iterable[str],
     places: Mapping[str, str] | None = None,
-    group: Group | None = None,
+    group: ComparisonGroup | None = None,
 ) -> Table:
     """Samples per second: a row for each comparison, a column for each method.
 

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.distributed.checkpoint.planner import SavePlan
-from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
-from netsplit.graph.random_draws.random import DrawCounter, DrawKey
+from netsplit.graph.random_draws import DrawCounter
 from netsplit.program.instructions import Program
-from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal, State, refuse, write
-from netsplit.runtime.checkpoint.shares import Holder
-from netsplit.runtime.executor import Executor
+from netsplit.runtime import worker_calls
+from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write
 from netsplit.runtime.feeds import as_batch, loss_shares, mean_loss, mean_metrics, split_batch
-from netsplit.runtime.memory_meter import MemoryMeter
 from netsplit.runtime.recorder import merged
-from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.transport import ProcessTransport
+from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.worker_calls import INFERENCE, TRAINING, CheckpointRules, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
-from netsplit.runtime.workers.worker import Worker
-from netsplit.simulate.timeline import Event, Timeline
+from netsplit.simulate.timeline import Timeline
 
 __all__ = ["DistributedRuntime", "Resize"]
-
-_TRAINING, _INFERENCE = 1, 2  # phases of the workers' boards
 
 Resize = Callable[[Batch], Program]
 """Training program for a batch of other shapes, or of another number of samples."""
@@ -73,11 +65,11 @@ class DistributedRuntime:
         self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
         self.loaded: list[Program] = [program]  # what the workers have, by number
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
-        pool.runs({_TRAINING: program})
+        pool.runs({TRAINING: program})
         tell(pool, _graphs(program), optimizer, rule)
         followers = {name for each in program.replicas.values() for name in each[1:]}
         pool.call_each(
-            _load,
+            worker_calls.load,
             [
                 (
                     _light(program),
@@ -124,50 +116,54 @@ class DistributedRuntime:
         The program may need initializers that training does not: those of `values` are sent once.
         """
         number = self._number(program)
-        self.pool.programs[_INFERENCE] = program
+        self.pool.programs[INFERENCE] = program
         feeds = split_batch(program, inputs)
         found: dict[tuple[str, int], Tensor] = {}
         key = self.draws.predicting()
         self.draws.predictions += 1
-        for result in self._call(_predict, program, feeds, number, key):
+        for result in self._call(worker_calls.predict, program, feeds, number, key):
             found |= result
         names = program.graph.output_variables
         return [[found[k, i] for k in names] for i in range(program.microbatches)]
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU; if asked for, parameters' averages."""
-        parts = self.pool.call(_state, averaged)
+        parts = self.pool.call(worker_calls.state, averaged)
         return {k: t for _, part in sorted(parts, key=lambda found: found[0]) for k, t in part.items()}
 
     def put(self, values: Mapping[str, Tensor]) -> None:
         """Give initializers these values, on every device that holds them, or later will."""
         self.values = {**self.values, **values}
         held = [{k for each in self.loaded for k in each.held[name]} for name in self.program.devices]
-        self.pool.call_each(_put, [({k: t for k, t in values.items() if k in own},) for own in held])
+        self.pool.call_each(
+            worker_calls.put, [({k: t for k, t in values.items() if k in own},) for own in held]
+        )
 
     @property
     def learning_rates(self) -> list[float]:
         """Of the optimiser's groups, which every device has alike."""
-        found: list[float] = self.pool.call_one(0, _rates)
+        found: list[float] = self.pool.call_one(0, worker_calls.rates)
         return found
 
     @learning_rates.setter
     def learning_rates(self, rates: list[float]) -> None:
-        self.pool.call(_set_rates, rates)
+        self.pool.call(worker_calls.set_rates, rates)
 
     def step_scheduler(self, loss: float | None = None) -> None:
         """Step the learning rate on every device; `loss` is for schedulers that go by it."""
-        self.pool.call(_step_scheduler, loss)
+        self.pool.call(worker_calls.step_scheduler, loss)
 
     def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
-        """Write what all devices hold, and what the controller adds (see `checkpoint_files.write`)."""
+        """Write what all devices hold, and what the controller adds (see `checkpoint.files.write`)."""
         rules = self._checkpoint_rules()
         write(
             folder,
             extra,
             own,
-            plan=lambda place: self.pool.call(_plan_part, rules, place),
-            write_parts=lambda parts: self.pool.call_each(_write_part, [(part,) for part in parts]),
+            plan=lambda place: self.pool.call(worker_calls.plan_part, rules, place),
+            write_parts=lambda parts: self.pool.call_each(
+                worker_calls.write_part, [(part,) for part in parts]
+            ),
         )
 
     def load_checkpoint(self, folder: Path) -> list[str]:
@@ -176,7 +172,7 @@ class DistributedRuntime:
         Raises:
             NetSplitError: a device cannot read it, or has another kind of optimiser.
         """
-        answers = self.pool.call(_load_part, self._checkpoint_rules(), folder)
+        answers = self.pool.call(worker_calls.load_part, self._checkpoint_rules(), folder)
         refuse([answer for answer in answers if isinstance(answer, Refusal)])
         return list(dict.fromkeys(change for answer in answers for change in answer))
 
@@ -184,10 +180,10 @@ class DistributedRuntime:
         """Of the initializers that later programs brought and that are no constants: what workers hold."""
         return {k: t for k, t in self.state().items() if k in self.late} if self.late else {}
 
-    def _checkpoint_rules(self) -> _CheckpointRules:
+    def _checkpoint_rules(self) -> CheckpointRules:
         """Of the training alone: what later programs brought is the controller's to keep."""
         graphs = [program.graph for program in self.loaded]
-        return _CheckpointRules(
+        return CheckpointRules(
             {k: init.aliases for k, init in self.program.graph.initializers.items()},
             frozenset(k for graph in graphs for k in graph.constants) | frozenset(self.late),
             self.program.initializer_device,
@@ -195,7 +191,7 @@ class DistributedRuntime:
 
     def _iterate(
         self, inputs: Any, targets: Any, mode: str, share: float, step: bool
-    ) -> tuple[Program, list[_Iteration]]:
+    ) -> tuple[Program, list[DeviceIteration]]:
         batch = as_batch(self.program, inputs, targets)
         program = self._program_for(batch)
         if program.asynchronous and not step:
@@ -205,9 +201,9 @@ class DistributedRuntime:
             )
         feeds = split_batch(program, batch)
         number = self._number(program)
-        self.pool.programs[_TRAINING] = program
+        self.pool.programs[TRAINING] = program
         shares, key = loss_shares(program, share), self.draws.training()
-        results = self._call(_train, program, feeds, number, shares, step, mode, key)
+        results = self._call(worker_calls.train, program, feeds, number, shares, step, mode, key)
         self.draws.batches += 1
         self.rates = results[0].rates
         return program, results
@@ -234,7 +230,7 @@ class DistributedRuntime:
                 new[device][k] = found[k].detach()
         number, light = len(self.loaded), _light(program)
         tell(self.pool, _graphs(program))
-        self.pool.call_each(_add, [(number, light, new[device]) for device in program.devices])
+        self.pool.call_each(worker_calls.add, [(number, light, new[device]) for device in program.devices])
         self.loaded.append(program)
         self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
         return number
@@ -246,7 +242,7 @@ class DistributedRuntime:
         ]
         return self.pool.call_each(function, [(mine, *args) for mine in own])
 
-    def _loss(self, program: Program, results: list[_Iteration]) -> float:
+    def _loss(self, program: Program, results: list[DeviceIteration]) -> float:
         found = {key: value for result in results for key, value in result.outputs.items()}
         self.metrics = mean_metrics(program, found)
         return mean_loss(program, found)
@@ -266,151 +262,9 @@ def _light(program: Program) -> Program:
     return replace(program, graph=replace(program.graph, **plain), tail=tail)
 
 
-@dataclass(frozen=True)
-class _CheckpointRules:
-    """What a worker must know beside its share to write and read its part of a checkpoint."""
-
-    aliases: dict[str, tuple[str, ...]]
-    constants: frozenset[str]
-    homes: dict[str, str]  # initializer -> the first device that holds it
-
-    def holder(self, worker: Worker) -> Holder:
-        device = worker.device.name
-        copies = frozenset(k for k, home in self.homes.items() if home != device)
-        return Holder(worker.memory["share"], device, self.aliases, self.constants, copies)
-
-
-@dataclass(frozen=True)
-class _Iteration:
-    device: str
-    outputs: dict[tuple[str, int], float]  # by variable and micro-batch
-    began_s: float
-    events: list[Event]
-    peak_bytes: int | None
-    rates: list[float]  # of the optimiser's groups, as they were in the step
-
-
-def _merged(results: list[_Iteration], seconds: float) -> Timeline:
+def _merged(results: list[DeviceIteration], seconds: float) -> Timeline:
     """One timeline with the earliest device's begin as zero."""
     zero = min(result.began_s for result in results)
     events = merged((event for result in results for event in result.events), zero)
     peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
     return Timeline(events, seconds, peaks)
-
-
-def _load(
-    worker: Worker,
-    program: Program,
-    values: dict[str, Tensor],
-    optimizer: OptimizerFactory | None,
-    rule: UpdateRule | None,
-    leading: bool,
-) -> None:
-    initializers = program.graph.initializers
-    trainable = [k for k in values if initializers[k].requires_grad]
-    worker.memory.clear()
-    worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
-    devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
-    worker.memory["transport"] = ProcessTransport(devices, worker.device.name, worker.timeout_s)
-    worker.memory["programs"] = {}
-    _add(worker, 0, program, {})
-
-
-def _add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]) -> None:
-    """One more program, and what it alone needs; nothing of that is trained."""
-    share: Share = worker.memory["share"]
-    share.tensors |= {k: value.clone().to(worker.torch_device) for k, value in values.items()}
-    worker.memory["programs"][number] = _executor(worker, program)
-
-
-def _executor(worker: Worker, program: Program) -> Executor:
-    transport: ProcessTransport = worker.memory["transport"]
-    transport.prepare([program])
-    name, share = worker.device.name, worker.memory["share"]
-    executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s)
-    executor.recorder.on_instruction = worker.board.at
-    executor.recorder.on_wait = worker.board.waits
-    return executor
-
-
-def _train(
-    worker: Worker,
-    feeds: list[dict[str, Tensor]],
-    number: int,
-    shares: list[float],
-    step: bool,
-    mode: str,
-    key: DrawKey,
-) -> _Iteration:
-    executor: Executor = worker.memory["programs"][number]
-    rates = executor.share.learning_rates
-    worker.board.phase = _TRAINING
-    executor.recorder.detailed = mode == "events"
-    peak: int | None = None
-    if mode == "bytes":
-        with MemoryMeter(worker.torch_device, worker.memory["share"].all_tensors()) as meter:
-            outputs = executor.run(feeds, shares, step, key)
-        peak = meter.peak_bytes
-    else:
-        outputs = executor.run(feeds, shares, step, key)
-    worker.board.at(-1)
-    recorder = executor.recorder
-    found = {key: float(tensor) for key, tensor in outputs.items()}
-    events = recorder.events if mode == "events" else []
-    return _Iteration(worker.device.name, found, recorder.began_s, events, peak, rates)
-
-
-def _predict(
-    worker: Worker, feeds: list[dict[str, Tensor]], number: int, key: DrawKey
-) -> dict[tuple[str, int], Tensor]:
-    executor: Executor = worker.memory["programs"][number]
-    worker.board.phase = _INFERENCE
-    outputs = executor.run(feeds, key=key)
-    worker.board.at(-1)
-    return {key: tensor.cpu() for key, tensor in outputs.items()}
-
-
-def _plan_part(worker: Worker, rules: _CheckpointRules, folder: Path) -> SavePlan:
-    part = worker.memory["part"] = CheckpointPart(rules.holder(worker).state(), folder)
-    return part.plan()
-
-
-def _write_part(worker: Worker, plan: SavePlan) -> list[WriteResult] | Refusal:
-    part: CheckpointPart = worker.memory.pop("part")
-    return part.write(plan)
-
-
-def _load_part(worker: Worker, rules: _CheckpointRules, folder: Path) -> list[str] | Refusal:
-    return rules.holder(worker).load(folder)
-
-
-def _state(worker: Worker, averaged: bool) -> tuple[bool, dict[str, Tensor]]:
-    """Whether this is a first replica, and its tensors."""
-    share: Share = worker.memory["share"]
-    found = share.tensors
-    if averaged and share.averages is not None:
-        found = found | share.averages.values
-    return share.leading, {k: tensor.detach().cpu() for k, tensor in found.items()}
-
-
-def _put(worker: Worker, values: dict[str, Tensor]) -> None:
-    """Take these values; in place, as segments and the optimiser have the tensors."""
-    share: Share = worker.memory["share"]
-    with torch.no_grad():
-        for name, value in values.items():
-            share.tensors[name].copy_(value)
-
-
-def _rates(worker: Worker) -> list[float]:
-    share: Share = worker.memory["share"]
-    return share.learning_rates
-
-
-def _set_rates(worker: Worker, rates: list[float]) -> None:
-    share: Share = worker.memory["share"]
-    share.set_learning_rates(rates)
-
-
-def _step_scheduler(worker: Worker, loss: float | None) -> None:
-    share: Share = worker.memory["share"]
-    share.step_scheduler(loss)

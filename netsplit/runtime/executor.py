@@ -23,7 +23,7 @@ from netsplit.errors import WorkerError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import Graph
-from netsplit.graph.random_draws.random import DrawKey, drawing
+from netsplit.graph.random_draws import DrawKey, drawing
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import (
     Backward,
@@ -36,7 +36,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.runtime.pieces import Piece, Snapshot
+from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport import Handle, Transport, TransportLost, TransportTimeout
@@ -77,14 +77,7 @@ class Executor:
         self.recorder = TimelineRecorder(device)
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
-        self.split = {
-            (ins.segment, ins.microbatch)
-            for ins in self.instructions
-            if isinstance(ins, Backward) and ins.part == "input"
-        }
-        self.pieces = self._pieces(program.graph)
-        self.split_pieces = self._split_pieces(program.graph)
-        self.tail_pieces = self.pieces if program.tail is None else self._tail_pieces(program.tail)
+        self.pieces = DevicePieces(program, device, self.segments, share.tensors, torch_device)
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {
@@ -171,24 +164,20 @@ class Executor:
         self.recorder.end()
         return outputs
 
-    def _piece(self, s: int, i: int) -> Piece:
-        if self.program.tail is not None and i == self.program.microbatches - 1:
-            return self.tail_pieces[s]
-        return self.split_pieces[s] if (s, i) in self.split else self.pieces[s]
-
     def _graph(self, i: int) -> Graph:
         tail = self.program.tail
         return self.program.graph if tail is None or i < self.program.microbatches - 1 else tail
 
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
-        piece = self._piece(s, i)
+        piece = self.pieces.of(s, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
         with self._span("forward", ins):
             if ins.recompute:
                 with autocast_of(self.program.graph, self.torch_device), self._drawing(piece, i):
-                    results, snapshot = piece.compute_without_keeping(values)
+                    leaves = {k: self._leaf(k, t) for k, t in values.items()} if piece.calls else values
+                    results, snapshot = piece.compute_without_keeping(leaves)
                 self.state.contexts[s, i] = Context(values, {}, weights, snapshot)
             else:
                 leaves, results = self._compute(piece, i, values)
@@ -238,7 +227,7 @@ class Executor:
 
     def _backward(self, ins: Backward) -> None:
         s, i = ins.segment, ins.microbatch
-        context, piece = self.state.contexts.pop((s, i)), self._piece(s, i)
+        context, piece = self.state.contexts.pop((s, i)), self.pieces.of(s, i)
         if ins.part == "weight":
             with self._span("weight", ins):
                 if context.deferred is not None:
@@ -379,31 +368,12 @@ class Executor:
         variable = self._graph(i).variables[k]
         return torch.empty(variable.shape, dtype=getattr(torch, variable.dtype), device=self.torch_device)
 
-    def _pieces(self, graph: Graph) -> dict[int, Piece]:
-        return {
-            s: Piece(graph, segment, self.share.tensors, self.torch_device)
-            for s, segment in self.segments.items()
-        }
-
-    def _split_pieces(self, graph: Graph) -> dict[int, Piece]:
-        """For backwards in two parts, whose calls cost more."""
-        return {
-            s: Piece(graph, self.segments[s], self.share.tensors, self.torch_device, deferrable=True)
-            for s in sorted({s for s, _ in self.split})
-        }
-
-    def _tail_pieces(self, tail: Graph) -> dict[int, Piece]:
-        last = self.program.microbatches - 1
-        return self._pieces(tail) | {
-            s: piece for s, piece in self._split_pieces(tail).items() if (s, last) in self.split
-        }
-
     def _versions(self) -> WeightVersions | None:
         """None where all forwards of an iteration use the same weights."""
         if not any(isinstance(ins, Step) and ins.number for ins in self.instructions):
             return None
         forwards = (ins for ins in self.instructions if isinstance(ins, Forward))
-        needed = Counter(ins.version for ins in forwards if self.pieces[ins.segment].trainable)
+        needed = Counter(ins.version for ins in forwards if self.pieces.whole[ins.segment].trainable)
         return WeightVersions(self.share.parameters, needed)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.random_draws.random import DrawCounter, DrawKey, generators_kept
+from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import loss_shares, mean_loss, mean_metrics, split_batch
@@ -96,7 +96,7 @@ class LocalRuntime:
         key: DrawKey | None = None,
     ) -> dict[tuple[str, int], Tensor]:
         """Outputs of every micro-batch, by (variable, i)."""
-        drawing = any(piece.draws for each in executors.values() for piece in each.pieces.values())
+        drawing = any(piece.draws for each in executors.values() for piece in each.pieces.whole.values())
         with generators_kept() if drawing else nullcontext():
             return self._run(program, executors, split_batch(program, inputs, targets), shares, step, key)
 

@@ -15,11 +15,12 @@ from torch import Tensor, fx, nn
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import place_of_tensor, rebuild
 from netsplit.graph.operators import written_references
-from netsplit.graph.random_draws.random import node_draws
+from netsplit.graph.random_draws import node_draws
+from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
-from netsplit.program.instructions import Segment
+from netsplit.program.instructions import Backward, Program, Segment
 
-__all__ = ["Piece", "Snapshot"]
+__all__ = ["DevicePieces", "Piece", "Snapshot"]
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Piece:
 
     Args:
         tensors: the initializers by name.
-        deferrable: weights' gradients can be put off (see `graph.deferred`).
+        deferrable: weights' gradients can be put off (see `graph.deferral`).
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Piece:
         }
         self.written_buffers = tuple(sorted(k for k in used if INITIALIZER + k in roots))
         self.written_inputs = frozenset(k for k in segment.inputs if storage_of(graph, k) in roots)
+        self.calls = any(isinstance(graph.calls.get(node.op), ModuleCall | FunctionCall) for node in nodes)
         self.draws = any(node_draws(node) for node in nodes)
         self.places = {k: self._place(k) for k in (*self.trainable, *self.written_buffers)}
 
@@ -77,8 +79,9 @@ class Piece:
         """Outputs without autograd, and what `again` needs beside the inputs."""
         snapshot = Snapshot({k: self.tensors[k].clone() for k in self.written_buffers})
         given = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
-        with torch.no_grad():
-            return self.compute(given), snapshot
+        with torch.set_grad_enabled(self.calls):  # Python code that stays whole would see that there is none
+            results = self.compute(given)
+        return {k: t.detach() for k, t in results.items()}, snapshot
 
     def again(self, inputs: Mapping[str, Tensor], snapshot: Snapshot) -> dict[str, Tensor]:
         """The same outputs with autograd; buffers are left as they are."""
@@ -100,3 +103,46 @@ class Piece:
 
     def _place(self, name: str) -> tuple[nn.Module, str]:
         return place_of_tensor(self.module, name)
+
+
+class DevicePieces:
+    """A device's segments as pieces.
+
+    Those whose backwards come in two parts have another piece for that, as its calls cost more; and with a
+    last micro-batch of fewer samples there is one more piece of each.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: str,
+        segments: Mapping[int, Segment],
+        tensors: Mapping[str, Tensor],
+        torch_device: torch.device,
+    ) -> None:
+        self.segments, self.tensors, self.device = segments, tensors, torch_device
+        self.last = None if program.tail is None else program.microbatches - 1
+        self.split = {
+            (ins.segment, ins.microbatch)
+            for ins in program.instructions[device]
+            if isinstance(ins, Backward) and ins.part == "input"
+        }
+        splitting = {s for s, _ in self.split}
+        self.whole = self._of(program.graph, set(segments))
+        self.deferrable = self._of(program.graph, splitting, deferrable=True)
+        self.tail: dict[int, Piece] = {}
+        if program.tail is not None:
+            last = {s for s in splitting if (s, self.last) in self.split}
+            self.tail = self._of(program.tail, set(segments) - last)
+            self.tail |= self._of(program.tail, last, deferrable=True)
+
+    def of(self, s: int, i: int) -> Piece:
+        """What computes micro-batch i of segment s."""
+        if i == self.last:
+            return self.tail[s]
+        return self.deferrable[s] if (s, i) in self.split else self.whole[s]
+
+    def _of(self, graph: Graph, segments: set[int], deferrable: bool = False) -> dict[int, Piece]:
+        return {
+            s: Piece(graph, self.segments[s], self.tensors, self.device, deferrable) for s in sorted(segments)
+        }

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.profile.costs import Costs
 from netsplit.program.instructions import Program
-from netsplit.simulate.simulate import DeviceClock, Run
+from netsplit.simulate.run import DeviceClock, Run
 from netsplit.simulate.tasks import Task
 from netsplit.simulate.timeline import Event
 

@@ -1,42 +1,16 @@
-"""The predicting interpreter: the instructions the runtime executes, in time instead of tensors.
-
-    device p   ──Send──► ┐                      ┌─► arrived ──► the Forward or Backward that waits, on q
-                         ├─► ready ──► link p→q ┤
-    device q   ──Recv──► ┘   (a heap, by time)  └─► free for the next
-
-A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
-directed link alone. It is ready when both ends have come to it (rendezvous, as gloo and NCCL have it);
-a link takes transfers in the order in which they become ready, ties by tag. A sum over devices is ready
-when all of them have come to it, and occupies the links of its ring.
-
-Where computations neither slow one another nor are slowed by transfers, an end is known as soon as its
-beginning is, and every device runs ahead until it waits. Otherwise see `contention`.
-"""
+"""The timeline that an iteration of a program is predicted to have."""
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass, field
-
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs
-from netsplit.program.check import check_progress
-from netsplit.program.instructions import Program, Recv, Reduce, Send
+from netsplit.program.instructions import Program
+from netsplit.simulate.contention import Contended, contends
 from netsplit.simulate.memory import predicted_peak_bytes
-from netsplit.simulate.tasks import (
-    Key,
-    Message,
-    Task,
-    Tasks,
-    missing_link,
-    reduce_bytes,
-    reduce_links,
-    reduce_seconds,
-)  # fmt: skip
-from netsplit.simulate.timeline import Event, Timeline
+from netsplit.simulate.run import Run
+from netsplit.simulate.timeline import Timeline
 
-__all__ = ["DeviceClock", "Run", "simulate"]
+__all__ = ["simulate"]
 
 
 def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
@@ -51,164 +25,8 @@ def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
         DeadlockError: the program cannot complete (never so for what `compile_program` returns).
         NetSplitError: an operator without a measured cost, or a transfer without a link.
     """
-    from netsplit.simulate.contention import Contended, contends
-
     run = (Contended if contends(cluster, costs) else Run)(program, cluster, costs)
     run.run()
     events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.end_s, event.device)))
     seconds = max((device.clock for device in run.devices.values()), default=0.0)
     return Timeline(events, seconds, predicted_peak_bytes(program, costs.alpha))
-
-
-@dataclass(eq=False)
-class DeviceClock:
-    """How far a device has come."""
-
-    name: str
-    tasks: list[Task]
-    at: int = 0
-    clock: float = 0.0
-    missing: int = 0  # of what the task it stands at waits for
-    sends: list[Send] = field(default_factory=list)
-    sums: list[Reduce] = field(default_factory=list)
-
-
-class Run:
-    """One simulated iteration; `events` and the devices' clocks are its result."""
-
-    def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
-        self.program = program
-        self.cluster = cluster
-        self.links = cluster.links
-        tasks = Tasks(program, cluster, costs)
-        self.devices = {name: DeviceClock(name, tasks.of[name]) for name in program.devices}
-        self.events: list[Event] = []
-        self.met: dict[int, list[tuple[float, Message]]] = {}  # tag -> who came so far, and when
-        self.ready: list[tuple[float, int, Send | Reduce, Recv | None]] = []
-        self.link_free: dict[tuple[str, str], float] = {}
-        self.arrived: dict[Key, tuple[float, Message]] = {}
-        self.ended: dict[int, float] = {}  # tag -> when the transfer ended
-        self.waiting: dict[Key, DeviceClock] = {}
-
-    def run(self) -> None:
-        for device in self.devices.values():
-            self.advance(device)
-        self.proceed()
-        self.finish()
-
-    def proceed(self) -> None:
-        """Until nothing happens any more."""
-        while self.ready:
-            self.transfer()
-
-    def advance(self, device: DeviceClock) -> None:
-        """Go on until the device waits for a transfer whose end is not known yet."""
-        tasks = device.tasks
-        while device.at < len(tasks):
-            task = tasks[device.at]
-            if task.keys:
-                absent = [key for key in task.keys if key not in self.arrived]
-                if absent:
-                    device.missing = len(absent)
-                    self.waiting.update(dict.fromkeys(absent, device))
-                    return
-            device.clock += task.overhead_s
-            for key in task.keys:
-                self._wait(device, *self.arrived[key])
-            device.at += 1
-            if task.message is not None:
-                self._meet(device, task.message)
-            elif not self.compute(device, task):
-                return
-
-    def compute(self, device: DeviceClock, task: Task) -> bool:
-        """Whether the device may go on at once."""
-        start = device.clock
-        device.clock = start + task.seconds
-        assert task.kind is not None
-        self.events.append(Event(device.name, task.kind, task.name, task.microbatch, start, device.clock))
-        return True
-
-    def transfer(self) -> None:
-        """Let the transfer that became ready first have its link.
-
-        Whatever becomes ready later in this loop does so through a transfer that ended later: no
-        transfer is overtaken by one that the heap does not know yet.
-        """
-        ready, tag, first, recv = heapq.heappop(self.ready)
-        if isinstance(first, Reduce):
-            self._sum(ready, first)
-            return
-        assert recv is not None
-        link = (recv.peer, first.peer)
-        if link not in self.links:
-            raise ConfigError(missing_link(*link))
-        nbytes = self.program.graph.variables[first.source].nbytes
-        start = max(ready, self.link_free.get(link, 0.0))
-        end = start + self.links[link].seconds(nbytes)
-        self.link_free[link] = self.ended[tag] = end
-        name = f"gradient of {first.source}" if first.gradient else first.source
-        self.events.append(Event(link[0], "send", name, first.microbatch, start, end, link[1], nbytes))
-        self.moving(link, start, end, nbytes)
-        self._arrive((recv.variable, recv.microbatch, recv.gradient), end, recv)
-
-    def moving(self, ends: tuple[str, ...], start: float, end: float, nbytes: float) -> None:
-        """Called when bytes are known to move, for what they do to computations of the devices `ends`."""
-
-    def finish(self) -> None:
-        """Every device waits for the last of its sends, as the executor does."""
-        if self.met or any(device.at < len(device.tasks) for device in self.devices.values()):
-            check_progress(self.program)
-            raise AssertionError("the simulator stands still in a program that was proved to complete")
-        for device in self.devices.values():
-            begun: list[Message] = [*device.sends, *device.sums]
-            for message in begun:
-                self._wait(device, self.ended[message.tag], message)
-
-    def _sum(self, ready: float, reduce: Reduce) -> None:
-        ring = reduce_links(reduce)
-        seconds = reduce_seconds(self.program, self.cluster, reduce)
-        start = max([ready, *(self.link_free.get(link, 0.0) for link in ring)])
-        end = self.ended[reduce.tag] = start + seconds
-        self.link_free.update(dict.fromkeys(ring, end))
-        nbytes = reduce_bytes(self.program, reduce)
-        moved = 2 * (len(ring) - 1) / len(ring) * nbytes if ring else 0.0
-        for name in reduce.devices:
-            self.events.append(Event(name, "reduce", str(reduce), -1, start, end, nbytes=nbytes))
-        self.moving(reduce.devices, start, end, 2 * moved)
-        for name in reduce.devices:
-            self._arrive((reduce.tag, name), end, reduce)
-
-    def _arrive(self, key: Key, end: float, message: Message) -> None:
-        self.arrived[key] = (end, message)
-        device = self.waiting.pop(key, None)
-        if device is not None:
-            device.missing -= 1
-            if device.missing == 0:
-                self.advance(device)
-
-    def _meet(self, device: DeviceClock, ins: Message) -> None:
-        if isinstance(ins, Send):
-            device.sends.append(ins)
-        elif isinstance(ins, Reduce):
-            device.sums.append(ins)
-        came = self.met.setdefault(ins.tag, [])
-        came.append((device.clock, ins))
-        if len(came) < (len(ins.devices) if isinstance(ins, Reduce) else 2):
-            return
-        del self.met[ins.tag]
-        ready = max(clock for clock, _ in came)
-        first, recv = came[0][1], came[-1][1]
-        if isinstance(first, Recv):
-            first, recv = recv, first
-        assert not isinstance(first, Recv)
-        heapq.heappush(self.ready, (ready, ins.tag, first, recv if isinstance(recv, Recv) else None))
-
-    def _wait(self, device: DeviceClock, end: float, message: Message) -> None:
-        if end > device.clock:
-            if isinstance(message, Reduce):
-                name, i, peer = str(message), -1, ", ".join(message.devices)
-            else:
-                name, i, peer = message.what, message.microbatch, message.peer
-            self.events.append(Event(device.name, "wait", name, i, device.clock, end, peer))
-            device.clock = end

@@ -20,7 +20,7 @@ from netsplit.program.check import needs
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
 from netsplit.simulate.timeline import EventKind
 
-__all__ = ["Key", "Message", "Task", "Tasks", "reduce_bytes", "reduce_links", "reduce_seconds"]
+__all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_links", "reduce_seconds"]
 
 Message: TypeAlias = Send | Recv | Reduce
 Key: TypeAlias = tuple[str, int, bool] | tuple[int, str]
@@ -40,7 +40,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Seconds:
+class _SegmentSeconds:
     """Of every segment on one kind of device: of the segments that such a device computes."""
 
     forward: dict[int, float] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class _Seconds:
     weight: dict[int, float] = field(default_factory=dict)
 
 
-class Tasks:
+class ProgramTasks:
     """The tasks of every device of a program, in order.
 
     Raises:
@@ -101,7 +101,9 @@ class Tasks:
             else:
                 yield Task(message_s, (), None, "", ins.microbatch, 0.0, ins)
 
-    def _backward(self, ins: Backward, overhead_s: float, seconds: _Seconds, more_s: float) -> Iterator[Task]:
+    def _backward(
+        self, ins: Backward, overhead_s: float, seconds: _SegmentSeconds, more_s: float
+    ) -> Iterator[Task]:
         s, i, name = ins.segment, ins.microbatch, self.names[ins.segment]
         if ins.part == "weight":
             yield Task(overhead_s, (), "weight", name, i, seconds.weight[s] + more_s, None)
@@ -168,14 +170,14 @@ def missing_link(source: str, target: str) -> str:
     )
 
 
-def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> dict[str, _Seconds]:
+def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> dict[str, _SegmentSeconds]:
     """Device kind -> seconds of every segment that a device of that kind computes.
 
     A node through which no gradient passes has no backward, whatever its costs say; nor has a transfer.
     """
     carrying = program.graph.carrying
     trained = {node.name for node in program.graph if not carrying.isdisjoint(node.outputs)}
-    found = {kind: _Seconds() for kind in kinds.values()}
+    found = {kind: _SegmentSeconds() for kind in kinds.values()}
     for segment in program.segments:
         for kind in {kinds[device] for device in segment.replicas or (segment.device,)}:
             measured = costs.of(kind).nodes

@@ -12,6 +12,7 @@ from netsplit.graph.ir import Graph
 from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Cell, Column
+from netsplit.tracking.pictures.drawing import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,8 +100,6 @@ def _picture(
 ) -> Picture:
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import EngFormatter
-
-        from netsplit.tracking.pictures.drawing import PALETTE
 
         axes = figure.subplots()
         right = max(points[-1][0] for points in curves.values())

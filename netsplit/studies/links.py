@@ -16,6 +16,7 @@ from netsplit.experiment.session import Session
 from netsplit.studies.cases import WORKERS, ByName
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Cell, Column
+from netsplit.tracking.pictures.drawing import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,8 +143,6 @@ def _picture(lines: Sequence[_FittedLine], smallest: int, largest: int) -> Pictu
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import EngFormatter
-
-        from netsplit.tracking.pictures.drawing import PALETTE
 
         axes = figure.subplots()
         for index, line in enumerate(lines):

@@ -17,6 +17,7 @@ from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.exported import exported_size
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Cell, Column
+from netsplit.tracking.pictures.drawing import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,7 +121,6 @@ def _picture(rows: list[tuple[Cell, ...]]) -> Picture:
     found: list[tuple[Cell, ...]] = [(row[0], *(row[where.index(name)] for name in names)) for row in rows]
 
     def draw(figure: Figure) -> None:
-        from netsplit.tracking.pictures.drawing import PALETTE
 
         axes = figure.subplots()
         height = 0.8 / len(names)

@@ -23,6 +23,7 @@ from netsplit.profile.predict import predicted_seconds
 from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Cell, Column
+from netsplit.tracking.pictures.drawing import KIND_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -178,7 +179,6 @@ def _row(label: str, each: TypeSeconds, whole: TypeSeconds) -> tuple[Cell, ...]:
 
 def _picture(panels: dict[str, list[TypeSeconds]]) -> Picture:
     def draw(figure: Figure) -> None:
-        from netsplit.tracking.pictures.drawing import KIND_COLOURS
 
         all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, (label, found) in zip(all_axes, panels.items(), strict=True):

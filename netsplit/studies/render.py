@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from netsplit.files import write_text
 from netsplit.studies.result import StudyResult
 from netsplit.tables import csv_text
 from netsplit.tracking.pictures.drawing import new_figure, save
-
-if TYPE_CHECKING:
-    from netsplit.tracking import Tracker
+from netsplit.tracking.tracker import Tracker
 
 __all__ = ["TABLE", "markdown", "record", "write"]
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.tracking.columns import LABELS, parameters, title
+from netsplit.tracking.database import artifact_root, open_client, open_experiment, sqlite_path
 from netsplit.tracking.datasets import DatasetRecord, records_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.owner import owner_mark
@@ -253,16 +254,12 @@ class Tracker:
         self._store: Store | None = None if enabled else NullStore()
         self._path: Path | None = None
         if enabled:
-            from netsplit.tracking.database import sqlite_path
-
             self._path = sqlite_path(uri)
             self.uri = uri if self._path is None else f"sqlite:///{self._path}"
 
     def open(self) -> Store:
         """Connect now, rather than at the first comparison."""
         if self._store is None:
-            from netsplit.tracking.database import artifact_root, open_client, open_experiment
-
             client = open_client(self.uri)
             place = artifact_root(self.uri, self.artifacts)
             store = MlflowStore(client, open_experiment(client, self.experiment or DEFAULT_EXPERIMENT, place))

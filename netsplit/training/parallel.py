@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
+from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.checks.notice import Notice
 from netsplit.graph.ir import Graph
 from netsplit.optim.optimizers import ForModel
@@ -69,7 +71,8 @@ class ParallelModel:
         self._summary = summary
         self._on_close = on_close
         captures = programs.captures
-        self._notice = Notice(model, captures.loss, graph.constants) if captures.check else None
+        kept = runtime.optimizer.made if isinstance(runtime.optimizer, ForModel) else ()
+        self._notice = Notice(model, captures.loss, kept) if captures.check else None
 
     @property
     def batch_size(self) -> int:
@@ -94,10 +97,9 @@ class ParallelModel:
                 did not train on the example; the model was changed meanwhile, which the split does not see.
             WorkerError: a worker died, raised or hung.
         """
-        if self._notice is not None:
-            self._notice.look()
-        batch = self.programs.batch(inputs, targets)
-        return self._open().train_batch(batch, share=share, step=step)
+        with self._own(look=True):
+            batch = self.programs.batch(inputs, targets)
+            return self._open().train_batch(batch, share=share, step=step)
 
     @property
     def metrics(self) -> Any:
@@ -112,8 +114,9 @@ class ParallelModel:
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        batch = self.programs.batch(inputs, targets)
-        return self._open().measure(batch, None, bytes_too, share=share, step=step)
+        with self._own(look=True):
+            batch = self.programs.batch(inputs, targets)
+            return self._open().measure(batch, None, bytes_too, share=share, step=step)
 
     @told_plainly
     def predict(self, inputs: Any) -> Any:
@@ -128,8 +131,9 @@ class ParallelModel:
         """
         batch = self.programs.batch(inputs)
         runtime = self._open()
-        parts = self.programs.parts(batch)
-        return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
+        with self._own():
+            parts = self.programs.parts(batch)
+            return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
 
     def evaluate(self, batches: Iterable[Pair], metric: Metric = correct) -> float:
         """Mean of a metric over batches; the share of right classes by default.
@@ -197,7 +201,7 @@ class ParallelModel:
                     f"the state's '{k}' is {found}, and {tuple(plain[k].shape)} in this model."
                 )
         names, placed = self._names(), self._placed()
-        with torch.no_grad():
+        with self._own(), torch.no_grad():
             for k in given.keys() - placed:
                 plain[k].copy_(given[k])
         values = {names.get(k, k): value.detach().cpu() for k, value in given.items() if k in placed}
@@ -302,7 +306,8 @@ class ParallelModel:
         if changed:
             log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
         own = self._own_state()
-        load_own(place, own)
+        with self._own():
+            load_own(place, own)
         self._open().put({k: own[f"model.{k}"] for k in self._open().late})
         torch.set_rng_state(own["rng.controller"])
         return extra
@@ -321,6 +326,23 @@ class ParallelModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def _own(self, look: bool = False) -> Iterator[None]:
+        """Tell what is done here to the user's model from what the user does to it; `look` for that first."""
+        refuse_surrounding(self.programs.captures.autocast)
+        if self._notice is None:
+            yield
+            return
+        if look:
+            self._notice.look(self._states)
+        with self._notice.own():
+            yield
+
+    def _states(self) -> Iterator[dict[str, Tensor]]:
+        yield self.state_dict()
+        if self.runtime.rule.ema_decay is not None:
+            yield self.ema_state_dict()
 
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""

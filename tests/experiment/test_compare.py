@@ -126,7 +126,7 @@ def worker_processes(pid: int) -> dict[int, psutil.Process]:
     """Rank -> worker process below the command with `pid`."""
     found = {}
     for process in psutil.Process(pid).children(recursive=True):
-        if "netsplit.runtime.workers.worker" in process.cmdline() and "--nnodes=1" not in process.cmdline():
+        if "netsplit.runtime.worker_process" in process.cmdline() and "--nnodes=1" not in process.cmdline():
             found[int(process.environ()["RANK"])] = process
     return found
 

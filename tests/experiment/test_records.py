@@ -13,7 +13,7 @@ from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
 from netsplit.data import synthetic
-from netsplit.experiment.comparison import Experiment, _Recording
+from netsplit.experiment.comparison import Experiment, _ProgressRecorder
 from netsplit.experiment.forecast import forecast, study_of
 from netsplit.experiment.records import row_of
 from netsplit.partition import Ddp, MTopo, Single
@@ -103,8 +103,8 @@ class _Silent:
     def epoch(self, done: object) -> None: ...
 
 
-def recording() -> _Recording:
-    return _Recording(MethodRun(NullStore(), "m", ""), _Silent(), 8)
+def recording() -> _ProgressRecorder:
+    return _ProgressRecorder(MethodRun(NullStore(), "m", ""), _Silent(), 8)
 
 
 def test_a_training_that_goes_on_is_measured_by_its_own_iterations() -> None:

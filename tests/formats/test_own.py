@@ -16,7 +16,8 @@ from netsplit.errors import NetSplitError
 from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph.files import save
-from netsplit.partition.objectives import MaxLoad, StageTime
+from netsplit.partition.methods.pipedream.stage_time import StageTime
+from netsplit.partition.objectives import MaxLoad
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import DeviceCosts
 from tests.partition.builders import chain, cluster_of, costs_of, problems

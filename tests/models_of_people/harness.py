@@ -22,7 +22,7 @@ from netsplit.experiment.study import Study
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
-from netsplit.graph.random_draws.random import node_draws
+from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.partition import Placement, SolverReport
 from netsplit.profile.costs import Costs
@@ -101,7 +101,7 @@ class Split:
         return draws(trained.tail if last and trained.tail is not None else trained.graph, 0, iteration, i)
 
     def schedules(self) -> list[Schedule]:
-        return [GPipe(self.case.microbatches), ZBH1(self.case.microbatches)]
+        return [GPipe(self.case.microbatches), ZBH1(self.case.microbatches, recompute=True)]
 
     def train(self, schedule: Schedule, drawing: random.Random, devices: int = DEVICES) -> Trained:
         """From the values at capture, by a drawn placement, on all batches; the state is the graph's."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from netsplit.partition.base import Problem
-from netsplit.partition.methods.baechi.baechi import Tasks
+from netsplit.partition.methods.baechi.baechi import BaechiProblem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import Tensors, cluster_of, graph_of
 
@@ -24,5 +24,5 @@ def problem_of(
     return Problem(graph, costs, cluster_of(capacities or [10**6] * devices, 0.0, 1.0))
 
 
-def tasks_of(problem: Problem) -> Tasks:
-    return Tasks.of(problem, tick_s=1.0)
+def tasks_of(problem: Problem) -> BaechiProblem:
+    return BaechiProblem.of(problem, tick_s=1.0)

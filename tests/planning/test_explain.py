@@ -17,7 +17,8 @@ from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, Sol
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.binding import longest_chain
-from netsplit.planning.explanation.explain import Explanation, explain
+from netsplit.planning.explanation.explain import explain
+from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.path import critical_path, merged, totals
 from netsplit.planning.explanation.uses import load_parts
 from netsplit.profile.costs import NodeSeconds

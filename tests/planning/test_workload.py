@@ -13,7 +13,7 @@ from netsplit.formats import read_pipedream
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
 from netsplit.partition.base import Placement, SolverReport
-from netsplit.partition.objectives import StageTime
+from netsplit.partition.methods.pipedream.stage_time import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe, SingleBatch
 

@@ -13,12 +13,12 @@ from netsplit.errors import ConfigError
 from netsplit.program.schedules import (
     SCHEDULES,
     ZBH1,
+    AsyncOneFOneB,
     Compute,
     EagerOneFOneB,
     GPipe,
     Interleaved,
     OneFOneB,
-    PipeDream,
     Pipeline,
     Schedule,
     SingleBatch,
@@ -64,7 +64,7 @@ def schedules() -> st.SearchStrategy[Schedule]:
         if name == "zb_h1":
             return ZBH1(microbatches)
         if name == "pipedream":
-            return PipeDream(microbatches, update, "double" if double else "stashed", delay_weights=delay)
+            return AsyncOneFOneB(microbatches, update, "double" if double else "stashed", delay_weights=delay)
         return SCHEDULES[name](microbatches, delay_weights=delay)  # type: ignore[call-arg]
 
     flags = st.booleans()
@@ -78,7 +78,7 @@ def test_every_order_is_complete_and_respects_what_depends_on_what(
     pipeline: Pipeline, schedule: Schedule
 ) -> None:
     replicated = any(len(devices) > 1 for devices in pipeline.devices)
-    if isinstance(schedule, PipeDream) and schedule.weights == "double" and replicated:
+    if isinstance(schedule, AsyncOneFOneB) and schedule.weights == "double" and replicated:
         with pytest.raises(ConfigError, match="stashed"):
             schedule.order(pipeline)
         return
@@ -202,7 +202,7 @@ def test_a_replicated_stage_warms_up_as_pipedream_says() -> None:
 
 def test_double_weights_wait_for_the_version_before_last() -> None:
     pipeline = chain(3)
-    order = PipeDream(12, update_every=4, weights="double").order(pipeline)
+    order = AsyncOneFOneB(12, update_every=4, weights="double").order(pipeline)
     at = {task: n for n, task in enumerate(order)}
     for s in range(3):
         assert max(at["backward", s, i] for i in range(4)) < at["forward", s, 8]
@@ -218,10 +218,10 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"delay_weights is false.*1f1b"):
         ZBH1(4, delay_weights=False)
     with pytest.raises(ConfigError, match=r"schedule.update_every is 0"):
-        PipeDream(4, update_every=0)
+        AsyncOneFOneB(4, update_every=0)
     with pytest.raises(ConfigError, match=r"schedule.weights is 'triple'"):
-        PipeDream(4, weights="triple")  # type: ignore[arg-type]
-    for kind in (GPipe, OneFOneB, ZBH1, PipeDream):
+        AsyncOneFOneB(4, weights="triple")  # type: ignore[arg-type]
+    for kind in (GPipe, OneFOneB, ZBH1, AsyncOneFOneB):
         with pytest.raises(ConfigError, match="at least 1"):
             kind(0)
 

@@ -17,11 +17,11 @@ from netsplit.program import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import (
     ZBH1,
+    AsyncOneFOneB,
     EagerOneFOneB,
     GPipe,
     Interleaved,
     OneFOneB,
-    PipeDream,
     Schedule,
     SingleBatch,
 )  # fmt: skip
@@ -40,8 +40,8 @@ SCHEDULES: tuple[Schedule, ...] = (
     EagerOneFOneB(4),
     Interleaved(4),
     ZBH1(4),
-    PipeDream(4),
-    PipeDream(4, update_every=2, weights="double"),
+    AsyncOneFOneB(4),
+    AsyncOneFOneB(4, update_every=2, weights="double"),
 )
 
 

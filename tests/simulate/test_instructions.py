@@ -12,7 +12,7 @@ from netsplit.graph import capture
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program, Reduce
-from netsplit.program.schedules import GPipe, OneFOneB, PipeDream, Schedule, SingleBatch
+from netsplit.program.schedules import AsyncOneFOneB, GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.simulate import Timeline, simulate
 from tests.nets import CASES
 from tests.simulate.drawn import chain
@@ -108,7 +108,7 @@ def test_a_sum_without_a_link_is_refused() -> None:
 
 def test_a_device_may_step_several_times() -> None:
     cluster = cluster_of("p")
-    program, costs = made(PipeDream(2), "p", cluster=cluster, weight=1)
+    program, costs = made(AsyncOneFOneB(2), "p", cluster=cluster, weight=1)
     timeline = simulate(program, cluster, costs.with_device("cpu", step_s_per_byte=0.25))
     assert spans(timeline, "step") == [(3.0, 4.0), (7.0, 8.0)]
     assert [e.name for e in timeline.events if e.kind == "step"] == ["optimiser step", "optimiser step 1"]

@@ -13,8 +13,8 @@ from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.program.instructions import Reduce
 from netsplit.simulate import memory_profile, simulate
 from netsplit.simulate.contention import Contended
+from netsplit.simulate.run import Run
 from netsplit.simulate.shares import device_shares, peak_moment_s, waits
-from netsplit.simulate.simulate import Run
 from netsplit.simulate.timeline import Event, Timeline
 from tests.simulate.drawn import Drawn, programs
 

@@ -17,7 +17,7 @@ from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.graph.storage import storage_bytes
 from netsplit.models import amoebanet_d
 from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
-from netsplit.program.schedules import ZBH1, OneFOneB, PipeDream
+from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import memory_profile, predicted_peak_bytes
 from netsplit.simulate.segment_memory import SegmentMemory
@@ -264,8 +264,8 @@ SPLIT: dict[str, Schedule] = {
     "delayed": GPipe(4, delay_weights=True),
     "both": OneFOneB(4, recompute=True, delay_weights=True),
     "zb_h1": ZBH1(4),
-    "stashed": PipeDream(4),
-    "double": PipeDream(4, update_every=2, weights="double"),
+    "stashed": AsyncOneFOneB(4),
+    "double": AsyncOneFOneB(4, update_every=2, weights="double"),
 }
 
 
@@ -329,7 +329,7 @@ def test_older_weights_count_while_a_micro_batch_is_on_them() -> None:
     """The step itself has both versions, and afterwards the first device keeps the one in flight."""
     graph = chain_of(node_of("a", "x", initializers=("w",)), node_of("b", "k_a"), weights={"w": 5000})
     plain = memory_profile(compiled(graph, "01", OneFOneB(4)), 2)["cpu:0"]
-    stashed = memory_profile(compiled(graph, "01", PipeDream(4)), 2)["cpu:0"]
+    stashed = memory_profile(compiled(graph, "01", AsyncOneFOneB(4)), 2)["cpu:0"]
     assert plain.version_bytes == 0
     assert stashed.version_bytes in (5000, 10000)
     assert "older weights" in stashed.summary()

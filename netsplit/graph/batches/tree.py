@@ -38,7 +38,7 @@ class Marked:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TensorLeaf:
     """Where tensor number `index` stands."""
 
     index: int
@@ -118,7 +118,7 @@ class _Object:
             yield from child.statics()
 
 
-_Item = _Place | _Static | _Branch | _Object
+_Item = _TensorLeaf | _Static | _Branch | _Object
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,12 @@ class _Flat:
         finally:
             self.above.discard(id(value))
 
-    def _tensor(self, tensor: Tensor, mark: Marked | None) -> _Place:
+    def _tensor(self, tensor: Tensor, mark: Marked | None) -> _TensorLeaf:
         if not self.merge or id(tensor) not in self.place_of:
             self.place_of[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
             self.marks.append(mark)
-        return _Place(self.place_of[id(tensor)])
+        return _TensorLeaf(self.place_of[id(tensor)])
 
     def _structure(self, value: Any) -> _Item:
         opened = iter([False])  # the value itself; what is in it stays whole
@@ -222,7 +222,7 @@ class _Flat:
 
 
 def _places(item: _Item) -> Iterator[bool]:
-    if isinstance(item, _Place):
+    if isinstance(item, _TensorLeaf):
         yield True
     elif isinstance(item, _Branch | _Object):
         for child in item.children:

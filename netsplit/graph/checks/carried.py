@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.recording.reach import within
+from netsplit.graph.checks.state import Held, StateSnapshot, equal, memory_of, same_values, shown
 from netsplit.graph.recording.stand_ins import attribute_tensors
-from netsplit.graph.recording.state import Held, State, equal, memory_of, same_values, shown
 from netsplit.graph.recording.whole import FunctionCall
+from netsplit.graph.surroundings.reach import within
 from netsplit.graph.words import SWITCH, quoted, user_frame
 
 __all__ = ["Carried", "handed_between", "refuse_first_batch", "set_at_first"]
 
-Run = Callable[[tuple[Tensor, ...]], tuple[list[Tensor], State]]
+Run = Callable[[tuple[Tensor, ...]], tuple[list[Tensor], StateSnapshot]]
 """One forward of the model as it is, on a batch; its outputs, and the state it leaves."""
 
 
@@ -37,7 +37,7 @@ class Carried:
         written: memory of what the captured graph itself writes.
     """
 
-    def __init__(self, step: nn.Module, before: State, written: Collection[int | None]) -> None:
+    def __init__(self, step: nn.Module, before: StateSnapshot, written: Collection[int | None]) -> None:
         self.step = step
         self.before = before
         self.written = written
@@ -46,7 +46,7 @@ class Carried:
         self.made: dict[str, Held] = {}
         self.reads: dict[int, str] = {}
 
-    def begin(self, first: State) -> None:
+    def begin(self, first: StateSnapshot) -> None:
         """After the first call."""
         known = {id(held.tensor) for held in self.before.tensors.values()}
         known |= {id(t) for m, key, _, t in attribute_tensors(self.step) if (id(m), key) in self.followed}
@@ -59,7 +59,7 @@ class Carried:
         made = {id(held.tensor) for held in self.made.values()}
         return _Reads(made, self.reads) if made else nullcontext()
 
-    def reason(self, second: State) -> str | None:
+    def reason(self, second: StateSnapshot) -> str | None:
         """What is state, and the cure; None where there is none."""
         still = {id(held.tensor) for held in second.tensors.values()}
         for name, held in self.made.items():
@@ -85,7 +85,7 @@ class Carried:
         return None
 
 
-def handed_between(calls: Mapping[str, Any], first: State, second: State) -> str | None:
+def handed_between(calls: Mapping[str, Any], first: StateSnapshot, second: StateSnapshot) -> str | None:
     """What pieces of Python that stay whole hand to one another through Python, in words; None: nothing."""
     moving = {
         name
@@ -134,7 +134,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(each)
 
 
-def set_at_first(before: State, first: State, second: State) -> list[str]:
+def set_at_first(before: StateSnapshot, first: StateSnapshot, second: StateSnapshot) -> list[str]:
     """Names of what the first call changed and the second did not."""
     found = [
         name
@@ -151,7 +151,7 @@ def set_at_first(before: State, first: State, second: State) -> list[str]:
 
 
 def refuse_first_batch(
-    name: str, suspects: list[str], first: State, batch: tuple[Tensor, ...], fresh: Run, carried: Run
+    name: str, suspects: list[str], first: StateSnapshot, batch: tuple[Tensor, ...], fresh: Run, carried: Run
 ) -> None:
     """Refuse what the first batch decides for all others.
 
@@ -196,7 +196,7 @@ def _others(batch: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(found)
 
 
-def _alike(name: str, a: State, b: State) -> bool:
+def _alike(name: str, a: StateSnapshot, b: StateSnapshot) -> bool:
     if name in a.tensors:
         return name in b.tensors and same_values(a.tensors[name].tensor, b.tensors[name].tensor)
     return name in b.values and equal(a.values[name], b.values[name])

@@ -9,13 +9,10 @@ Two calls, since what a capture cannot see is what changes between them: counter
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -28,20 +25,22 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.carried import Carried, handed_between, refuse_first_batch, set_at_first
 from netsplit.graph.checks.check_parts import check_parts
-from netsplit.graph.checks.difference import difference, has_nan
+from netsplit.graph.checks.copies import copies, own, with_own_calls
+from netsplit.graph.checks.difference import difference, has_nan, largest
+from netsplit.graph.checks.hashes import refuse_hashes
+from netsplit.graph.checks.in_flight import check_order, order_may_matter
 from netsplit.graph.checks.other_draws import no_other_draws
-from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.checks.state import StateSnapshot, changed_state, memory_of, shown, state_of
+from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references
-from netsplit.graph.random_draws.plain_draws import draws
-from netsplit.graph.random_draws.random import DrawKey, run_microbatch
-from netsplit.graph.recording.keep import kept
+from netsplit.graph.plain_draws import draws
+from netsplit.graph.random_draws import DrawKey, run_microbatch
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
-from netsplit.graph.recording.state import State, changed_state, memory_of, shown, state_of
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
-from netsplit.graph.storage import storage_of
+from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import SWITCH, line_of, where_of
 
 __all__ = ["check_capture"]
@@ -73,6 +72,7 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
     need = _COPIES * sum(t.nbytes for t in values.values()) + activations
     room = _MOST_OF_MEMORY * psutil.virtual_memory().available
     start = time.perf_counter()
+    refuse_hashes(type(model).__name__, graph)
     with _threads(1 if activations < _SMALL else torch.get_num_threads()):
         if need > room:
             _in_parts(model, loss, batch, room - activations, need)
@@ -129,7 +129,7 @@ class _CaptureCheck:
         self.states = [state_of(model, loss)]
         written = {memory_of(values[k]) for k in _written(graph) if k in values}
         self.carried = Carried(self.step, self.states[0], written)
-        self.ours = {k: _own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
+        self.ours = {k: own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
 
     def run(self) -> None:
         batches = (self.batch.tensors, valid_other_values(self.step, self.batch.tensors))
@@ -147,8 +147,8 @@ class _CaptureCheck:
             raise CaptureError(
                 f"{self.name} keeps state in Python: {_state_in_python(changed[0])}; {SWITCH}."
             )
-        if self._order_may_matter():
-            self._check_order(batches)
+        if order_may_matter(self.graph):
+            check_order(self.name, self.graph, self.real, batches)
 
     def _look_at_tensors(self, call: int) -> None:
         if call == 0:
@@ -166,11 +166,11 @@ class _CaptureCheck:
         """
         suspects = set_at_first(*self.states)
 
-        def fresh(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], State]:
+        def fresh(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], StateSnapshot]:
             with kept(self.model, self.loss):
                 return self._forward(0, tensors), state_of(self.model, self.loss)
 
-        def carried(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], State]:
+        def carried(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], StateSnapshot]:
             with kept(self.model, self.loss):
                 before = {k: t.detach().clone() for k, t in self.real.items()}
                 buffers, followed = self._buffers(), list(attribute_tensors(self.step))
@@ -218,7 +218,7 @@ class _CaptureCheck:
     def _forward(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         cast = autocast_of(self.graph, "cpu")
         with torch.enable_grad(), self._stance(), draws(self.graph, iteration=call), cast:
-            return list(self.step(*_copies(tensors)))
+            return list(self.step(*copies(tensors)))
 
     def _buffers(self) -> dict[str, tuple[nn.Module, str, Tensor]]:
         return {
@@ -255,9 +255,9 @@ class _CaptureCheck:
         try:
             with torch.enable_grad(), self._model_elsewhere():
                 # Code that stays whole begins anew: what it carries over is state that no tensor holds.
-                graph = _with_own_calls(self.graph)
+                graph = with_own_calls(self.graph)
                 module = rebuild(graph, self.ours)
-                found = run_microbatch(module, graph, _copies(tensors), DrawKey(iteration=call))
+                found = run_microbatch(module, graph, copies(tensors), DrawKey(iteration=call))
                 outputs = [found] if isinstance(found, Tensor) else list(found)
                 outputs[0].backward()
         except Exception as error:
@@ -294,8 +294,9 @@ class _CaptureCheck:
 
     def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
         when = "at the first step" if call == 0 else "at a second step, of other values"
+        gradients = largest(p.grad for p in self.model.parameters())
         for what, a, b in self._pairs(plain, ours):
-            apart = difference(a, b)
+            apart = difference(a, b, gradients if what.startswith("the gradient") else 0.0)
             if apart is None:
                 continue
             if self.graph.calls and has_nan(b) and not has_nan(a):
@@ -327,67 +328,6 @@ class _CaptureCheck:
         for k, p in self.model.named_parameters():
             if k not in known:
                 yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
-
-    def _order_may_matter(self) -> bool:
-        """Whether something that all micro-batches see is written, and read by others than its writers.
-
-        Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
-        """
-        if self.graph.calls:
-            return True
-        writers: dict[str, set[str]] = {}
-        for node in self.graph:
-            for tag, k in written_references(self.graph, node):
-                place = INITIALIZER + k if tag == "init" else storage_of(self.graph, k)
-                if place.startswith(INITIALIZER):
-                    writers.setdefault(place, set()).add(node.name)
-        return any(self._touching(place) - names for place, names in writers.items())
-
-    def _touching(self, place: str) -> set[str]:
-        """Nodes that read an initializer, or a view of it."""
-        name = place.removeprefix(INITIALIZER)
-        found = {node.name for node in self.graph if name in node.initializers}
-        for variable in self.graph.variables.values():
-            if variable.alias_of == place:
-                found |= set(variable.consumers)
-        return found
-
-    def _check_order(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
-        """Pipelines compute forwards of later micro-batches before backwards of earlier ones."""
-        one_by_one = self._two_in_flight(batches, together=False)
-        together = self._two_in_flight(batches, together=True)
-        for k, (a, b) in enumerate(zip(one_by_one, together, strict=True)):
-            name = list(self.ours)[k // 2]
-            what = f"the gradient of '{name}'" if k % 2 else f"'{name}'"
-            apart = difference(a, b)
-            if apart is not None:
-                raise CaptureError(
-                    f"{self.name} depends on the order of micro-batches' forwards and backwards, which a "
-                    f"pipeline changes: {what} differs ({apart}); usually a buffer is written whose "
-                    f"old value its backward needs; {SWITCH}."
-                )
-
-    def _two_in_flight(self, batches: Sequence[tuple[Tensor, ...]], together: bool) -> list[Tensor | None]:
-        ours = {k: _own(t, self.graph.initializers[k].requires_grad) for k, t in self.real.items()}
-        graph = _with_own_calls(self.graph)
-        module = rebuild(graph, ours)
-        waiting = []
-        try:
-            with torch.enable_grad():
-                for i, tensors in enumerate(batches):
-                    found = run_microbatch(module, graph, _copies(tensors), DrawKey(microbatch=i))
-                    waiting.append(found if isinstance(found, Tensor) else found[0])
-                    if not together:
-                        waiting.pop().backward()
-                for loss in waiting:
-                    loss.backward()
-        except Exception as error:
-            raise CaptureError(
-                f"{self.name} cannot be computed with two micro-batches in flight, as a pipeline has them"
-                f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "
-                f"the forward; {SWITCH}."
-            ) from error
-        return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]
 
     def _move_weights(self, call: int) -> None:
         """As an optimiser would, alike in both; at first too, where copies may still equal the weights."""
@@ -429,19 +369,3 @@ def _state_in_python(name: str) -> str:
 def _written(graph: Graph) -> set[str]:
     """Initializers that its nodes write."""
     return {k for node in graph for tag, k in written_references(graph, node) if tag == "init"}
-
-
-def _with_own_calls(graph: Graph) -> Graph:
-    """What whole modules keep in Python is then another's than the graph's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch, about copies of its own structures
-        return replace(graph, calls=copy.deepcopy(dict(graph.calls)))
-
-
-def _own(tensor: Tensor, trained: bool) -> Tensor:
-    copied = tensor.detach().clone()
-    return nn.Parameter(copied) if trained else copied
-
-
-def _copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(tensor.detach().clone() for tensor in tensors)

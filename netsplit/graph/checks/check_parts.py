@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Arguments, Batch
 from netsplit.graph.batches.tree import flatten
-from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.step import TrainingStep, capture
+from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import line_of, where_of
 
 __all__ = ["check_parts"]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-__all__ = ["difference", "has_nan"]
+__all__ = ["difference", "has_nan", "largest"]
 
 _ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
+_NOISE = 8.0  # units in the last place of the elements beside it
 _COARSE = 0.05  # at most, relative: for dtypes of few digits
 
 
-def difference(plain: Tensor | None, ours: Tensor | None) -> str | None:
-    """In words; None where they agree."""
+def difference(plain: Tensor | None, ours: Tensor | None, beside: float = 0.0) -> str | None:
+    """In words; None where they agree.
+
+    Args:
+        beside: the largest element of what was computed together. A sum that cancels (the gradient of an
+            attention's bias of keys is 0) leaves rounding of those elements, and none of its own.
+    """
     if plain is None or ours is None:
         if plain is ours:
             return None
@@ -30,7 +38,15 @@ def difference(plain: Tensor | None, ours: Tensor | None) -> str | None:
     a, b = (torch.nan_to_num(torch.view_as_real(t) if t.is_complex() else t).double() for t in (plain, ours))
     largest, apart = float(torch.maximum(a.abs(), b.abs()).max()), float((a - b).abs().max())
     allowed = min(_ROUNDING * torch.finfo(plain.dtype).eps, _COARSE) * largest
+    allowed += _NOISE * torch.finfo(plain.dtype).eps * beside
     return None if apart <= allowed else f"by {apart:.3g}, where the largest element is {largest:.3g}"
+
+
+def largest(tensors: Iterable[Tensor | None]) -> float:
+    """Magnitude of the largest finite element; 0 without any."""
+    given = (t.detach() for t in tensors if t is not None and t.numel())
+    own = (t.to_dense() if t.is_sparse else t for t in given)
+    return max((float(torch.nan_to_num(t.abs(), 0.0, 0.0).max()) for t in own), default=0.0)
 
 
 def has_nan(tensor: Tensor | None) -> bool:

@@ -1,104 +1,218 @@
 """What the user changes in a model after it was captured, which the captured step does not see.
 
-Looked for at the first batches, and then ever more seldom: whoever changes an attribute while training (a
-temperature, a weight of a loss) does so at every step or every epoch.
+Looked for before every batch, first by identity (`screen`), and only where that shows a difference by name.
+Attributes that no code in reach names may change: what a training loop writes down on the model is its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
-from types import FunctionType, MethodType
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.recording.reach import SIMPLE
-from netsplit.graph.recording.state import Values, changed_names
+from netsplit.graph.checks.screen import Screen, version_of
+from netsplit.graph.checks.state import Held, equal, same_values, shown, state_of
+from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.surroundings.reach import is_own_module, names_in, within
 
 __all__ = ["Notice"]
 
-_SELDOM = 64
-_DEPTH = 4
-_INTERNAL = frozenset({"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"})
+Trained = Callable[[], Iterable[Mapping[str, Tensor]]]
+Reached = list[tuple[str, Any]]
+
+_CODE = (FunctionType, BuiltinFunctionType, MethodType, type)
+_INDIRECT = frozenset({"getattr", "vars", "__dict__", "__getattribute__"})
+_OF_TORCH = frozenset({"forward", *vars(nn.Module())})
+_ATTRIBUTE = re.compile(r"'(\w+)' of (?!class |the function )(.*?\))")
+
+
+_AGAIN = "set it back, or give what was trained (state_dict) to the model and call parallelize again"
+_BATCH = "put what changes while training into the batch, as a tensor, or call parallelize again"
+
+
+def _nothing() -> Iterable[Mapping[str, Tensor]]:
+    return ()
 
 
 class Notice:
-    """How a model and its loss stood when they were captured.
+    """How a model and its loss stood when they were captured, or when a change was last found harmless.
 
     Args:
-        constants: the tensors of the model's code that are no parameters, as captured.
+        optimizers: that a factory made here and the user kept, though others train.
     """
 
-    def __init__(self, model: nn.Module, loss: Any, constants: Mapping[str, Tensor]) -> None:
-        self.roots = [("the model", model), ("the loss", loss)]
-        self.constants = dict(constants)
-        self.versions = {k: tensor._version for k, tensor in constants.items()}
-        self.state = self._state()
-        self.trained = self._trained()
-        self.batches = 0
+    def __init__(self, model: nn.Module, loss: Any, optimizers: Iterable[Optimizer] = ()) -> None:
+        self.model, self.loss = model, loss
+        self._settings = [(optimizer, _settings(optimizer)) for optimizer in optimizers]
+        self.accept()
 
-    def look(self) -> None:
-        """Called at every batch.
+    def accept(self) -> None:
+        """From now on this is how they stand: what the program itself did to them is no change."""
+        reached = self._reached()
+        self._tensors = named_tensors(self.model, self.loss)
+        self._versions = {name: version_of(tensor) for name, tensor in self._tensors.items()}
+        self._trained = {name: tensor.requires_grad for name, tensor in self._tensors.items()}
+        self._modules = {name: (type(each), each.training) for name, each in _modules(reached)}
+        self._code = _code(reached)
+        self._state = state_of(self.model, self.loss, moving=False)
+        self._screen = Screen([value for _, value in reached], self._tensors.values())
+
+    def look(self, trained: Trained = _nothing) -> None:
+        """Called before every batch.
+
+        Args:
+            trained: gives states by the model's keys: parameters and buffers of the user's model that are
+                as in one of them were copied there (to save them, or for an evaluation), and are no change.
 
         Raises:
             NetSplitError: names what has changed, and what to do.
         """
-        self.batches += 1
-        if self.batches % _SELDOM and self.batches & (self.batches - 1):
+        if any(_settings(optimizer) != before for optimizer, before in self._settings):
+            raise NetSplitError(
+                "an optimizer that your factory made has been given other settings since, and it is none of "
+                "those that train, of which each device has one: set learning_rate of what parallelize gave, "
+                "or give parallelize a scheduler."
+            )
+        if self._screen.is_same():
             return
-        what = self._changed()
-        if what is not None:
+        if (change := self._changed()) is not None:
+            what, cure = change
             raise NetSplitError(
                 f"{what} has been changed since the model was split, which its captured step does not see: "
-                "put what changes while training into the batch, as a tensor, or call parallelize again."
+                f"{cure}."
+            )
+        self._refuse_written(trained)
+        self.accept()
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """What changes within is the program's own doing: a capture runs the model, for one."""
+        was_same = self._screen.is_same()
+        yield
+        if was_same and not self._screen.is_same():
+            self.accept()
+
+    def _reached(self) -> Reached:
+        return list(within((("the model", self.model), ("the loss", self.loss))))
+
+    def _refuse_written(self, trained: Trained) -> None:
+        now = named_tensors(self.model, self.loss)
+        written = [
+            name
+            for name, tensor in self._tensors.items()
+            if now.get(name) is not tensor or version_of(tensor) != self._versions[name]
+        ]
+        if written and not any(all(_is_as_in(state, name, now) for name in written) for state in trained()):
+            raise NetSplitError(
+                f"'{written[0]}' of your model has been written or replaced since the model was split, and "
+                "what trains is a copy: write to that with load_state_dict of what parallelize gave "
+                "(strict=False takes a part), or put what changes while training into the batch, as a tensor."
             )
 
-    def _changed(self) -> str | None:
-        moved = [k for k, tensor in self.constants.items() if tensor._version != self.versions[k]]
-        if moved:
-            return f"the tensor '{moved[0]}'"
-        switched = [k for k, on in self._trained().items() if self.trained.get(k, on) != on]
-        if switched:
-            return f"requires_grad of '{switched[0]}'"
-        now = {name: value for name, value in self._state().items() if name in self.state}
-        return next(iter(changed_names(self.state, now)), None)  # nothing captured knows of what is new
-
-    def _state(self) -> Values:
-        """Numbers and texts among the attributes of the modules, and within containers there."""
-        found: Values = {}
-        for where, root in self.roots:
-            for path, each in _modules(where, root):
-                for key, value in vars(each).items():
-                    if key not in _INTERNAL and not key.endswith("_hooks"):
-                        _collect(found, f"'{key}' of {path}", value)
-        return found
-
-    def _trained(self) -> dict[str, bool]:
-        return {
-            f"{where}{name}": p.requires_grad
-            for where, root in zip(("", "loss."), (root for _, root in self.roots), strict=True)
-            if isinstance(root, nn.Module)
-            for name, p in root.named_parameters()
+    def _changed(self) -> tuple[str, str] | None:
+        """What, and what to do instead."""
+        reached = self._reached()
+        reads = _reads(reached)
+        for name, module in _modules(reached):
+            kind, training = self._modules.get(name, (type(module), module.training))
+            if kind is not type(module):
+                return f"the module {name}", _AGAIN
+            if training != module.training and ("training" in reads or _reads_mode(kind)):
+                return f"the mode (train or eval) of {name}", _AGAIN
+        for name, tensor in self._tensors.items():
+            if tensor.requires_grad != self._trained[name]:
+                return f"requires_grad of '{name}'", _AGAIN
+        idle = {
+            f"{name} ({type(each).__name__})" for name, each in _modules(reached) if _is_plain(type(each))
         }
+        now = state_of(self.model, self.loss, moving=False)
+        for name in (
+            *_differing(self._code, _code(reached), _is_same_code),
+            *_differing(self._state.values, now.values, equal),
+            *_differing(self._state.tensors, now.tensors, _is_same_held),
+        ):
+            owned = _ATTRIBUTE.match(name)
+            if owned is None or owned[1] in reads | _OF_TORCH or reads & _INDIRECT:
+                return shown(name), _BATCH
+            if owned[2] not in idle and name in self._names:
+                return shown(name), _BATCH
+        return None
+
+    @property
+    def _names(self) -> set[str]:
+        return self._state.values.keys() | self._state.tensors.keys() | self._code.keys()
 
 
-def _modules(where: str, root: Any) -> Iterator[tuple[str, Any]]:
-    """A model's modules by name; of a loss that is an object of another kind, itself."""
-    if isinstance(root, nn.Module):
-        for path, module in root.named_modules():
-            yield f"{path or where} ({type(module).__name__})", module
-    elif not isinstance(root, FunctionType | MethodType | partial) and hasattr(root, "__dict__"):
-        yield f"{where} ({type(root).__name__})", root
+def _settings(optimizer: Optimizer) -> list[dict[str, str]]:
+    own = ("params", "param_names")
+    return [{k: repr(v) for k, v in group.items() if k not in own} for group in optimizer.param_groups]
 
 
-def _collect(found: Values, name: str, value: Any, depth: int = 0) -> None:
-    if isinstance(value, SIMPLE):
-        found[name] = value
-    elif isinstance(value, dict) and depth < _DEPTH:
-        for key, item in dict.items(value):
-            _collect(found, f"{name}[{key!r}]", item, depth + 1)
-    elif isinstance(value, list | tuple) and depth < _DEPTH:
-        for i, item in enumerate(value):
-            _collect(found, f"{name}[{i}]", item, depth + 1)
+def _modules(reached: Reached) -> Iterator[tuple[str, nn.Module]]:
+    return ((name, value) for name, value in reached if isinstance(value, nn.Module))
+
+
+def _code(reached: Reached) -> dict[str, Any]:
+    return {name: value for name, value in reached if isinstance(value, _CODE)}
+
+
+def _differing(
+    before: Mapping[str, Any], now: Mapping[str, Any], same: Callable[[Any, Any], bool]
+) -> list[str]:
+    """Names of what is another, has come or has gone."""
+    names = dict.fromkeys((*before, *now))
+    return [name for name in names if not (name in before and name in now and same(before[name], now[name]))]
+
+
+def _is_same_held(a: Held, b: Held) -> bool:
+    return a.content == b.content
+
+
+def _is_same_code(a: Any, b: Any) -> bool:
+    return a is b or bool(type(a) is type(b) is MethodType and a == b)
+
+
+def _is_as_in(state: Mapping[str, Tensor], name: str, now: Mapping[str, Tensor]) -> bool:
+    return name in state and name in now and same_values(state[name].cpu(), now[name].cpu())
+
+
+def _reads(reached: Reached) -> set[str]:
+    """Names in the code that runs: of methods those that other code names, from `forward` on."""
+    methods: dict[str, list[FunctionType]] = {}
+    names: set[str] = set()
+    ahead: list[FunctionType] = []
+    for _, value in reached:
+        if isinstance(value, FunctionType):
+            _, _, inner = value.__qualname__.rpartition("<locals>.")
+            name = value.__name__
+            if "." not in inner or name == "forward" or (name.startswith("__") and name != "__init__"):
+                ahead.append(value)
+            else:
+                methods.setdefault(name, []).append(value)
+    while ahead:
+        new = set(names_in(ahead.pop().__code__)) - names
+        names |= new
+        ahead += [method for name in new for method in methods.pop(name, ())]
+    return names
+
+
+def _reads_mode(kind: type) -> bool:
+    """Whether a module of this class does something else in training than in evaluation."""
+    functions = (
+        value
+        for each in kind.__mro__[: kind.__mro__.index(nn.Module)]
+        for value in vars(each).values()
+        if isinstance(value, FunctionType)
+    )
+    return any("training" in names_in(function.__code__) for function in functions)
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether all code of a module's class is the user's, but for that of torch's `Module`."""
+    return all(is_own_module(each.__module__) for each in kind.__mro__[: kind.__mro__.index(nn.Module)])

@@ -50,11 +50,6 @@ class OnnxModule(nn.Module):
         return self._part.inputs
 
     @property
-    def output_names(self) -> tuple[str, ...]:
-        """The values that `forward` returns: one as such, several as a tuple."""
-        return self._part.outputs
-
-    @property
     def loss(self) -> OnnxModule:
         """``(outputs, *targets) -> loss``: the file's nodes after the model's outputs.
 

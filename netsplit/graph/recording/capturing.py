@@ -31,16 +31,16 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.build import built
-from netsplit.graph.recording.keep import kept
 from netsplit.graph.recording.observe import Kind, Observation, Observed, observe
 from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_in_mode import StandInMode
 from netsplit.graph.recording.stand_ins import named_tensors, refuse_other_parameters, refuse_sharing
 from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
+from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import line_of, quoted, where_of
 
-__all__ = ["Step", "graph_of_step"]
+__all__ = ["RecordedStep", "graph_of_step"]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
 """Lines that have been warned of: a model is captured once more for every shape, and for prediction."""
 
 
-class Step(nn.Module):
+class RecordedStep(nn.Module):
     """``(*tensors of a batch) -> tensors``: what is recorded. `batch` is an example."""
 
     batch: Batch
@@ -57,7 +57,7 @@ class Step(nn.Module):
 
 @dataclass
 class _Job:
-    step: Step
+    step: RecordedStep
     model: nn.Module
     loss: Any
     batch: tuple[Tensor, ...]
@@ -80,7 +80,7 @@ class _Job:
 
 
 def graph_of_step(
-    step: Step,
+    step: RecordedStep,
     model: nn.Module,
     loss: Any,
     batch: tuple[Tensor, ...],

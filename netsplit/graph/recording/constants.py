@@ -43,7 +43,7 @@ def constant_value(
         tensors: the stand-ins of its variables.
         stand_ins: those of its initializers.
     """
-    recording = _Recording(calls, tensors, stand_ins)
+    recording = _Replay(calls, tensors, stand_ins)
     behind = recording.behind(tag, name)
     if behind is None:
         return None
@@ -53,7 +53,7 @@ def constant_value(
         return recording.value(tag, name)
 
 
-class _Recording:
+class _Replay:
     """What is recorded, and real values of variables as calls are run again."""
 
     def __init__(

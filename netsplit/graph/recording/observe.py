@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.batches.tree import Tree, flatten
-from netsplit.graph.recording.keep import kept
-from netsplit.graph.recording.own_seeds import SeededCall, Watch
+from netsplit.graph.recording.own_seeds import SeededCall, SeedWatch
+from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["Observation", "Observed", "observe", "valid_other_values"]
 
@@ -56,14 +56,14 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
         raise CaptureError("it has no values here to run it with")
     found = []
     with kept(*step.children()):
-        watch = Watch()
+        watch = SeedWatch()
         for values in (batch, valid_other_values(step, batch)):
             with watch.running():
                 found.append(_one(step, values, modules, watch))
     return found
 
 
-def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], watch: Watch) -> Observed:
+def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], watch: SeedWatch) -> Observed:
     found: Observed = {}
     versions: dict[int, list[tuple[Tensor, int]]] = {}
     calls: dict[int, list[SeededCall]] = {}

@@ -23,8 +23,14 @@ from netsplit.errors import CaptureError
 from netsplit.graph.words import quoted, user_frame
 
 __all__ = [
-    "SETTERS_OF_DEVICES", "MarkedGenerator", "SeededCall", "Watch", "marked", "process_seed_told",
-    "setters_told", "told",
+    "SETTERS_OF_DEVICES",
+    "MarkedGenerator",
+    "SeedWatch",
+    "SeededCall",
+    "marked",
+    "process_seed_told",
+    "setters_told",
+    "told",
 ]  # fmt: skip
 
 _MARKS = itertools.count(int.from_bytes(b"netsplit"))
@@ -186,7 +192,7 @@ class SeededCall:
     borrows: str = ""
 
 
-class Watch:
+class SeedWatch:
     """Real runs of a step, in which every call to be watched begins with a seed of its own."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import written_by_schema
-from netsplit.graph.random_draws.random import operator_draws
+from netsplit.graph.random_draws import operator_draws
 from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.constants import constant_value
 from netsplit.graph.recording.own_seeds import MarkedGenerator

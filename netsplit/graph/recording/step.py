@@ -24,8 +24,8 @@ from netsplit.graph.batches.calls import (
 )
 from netsplit.graph.batches.tree import Tree
 from netsplit.graph.ir import Graph
-from netsplit.graph.recording.capturing import Step, graph_of_step
-from netsplit.graph.recording.keep import kept
+from netsplit.graph.recording.capturing import RecordedStep, graph_of_step
+from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["Inference", "LossFunction", "TrainingStep", "as_tuple", "capture", "capture_inference"]
 
@@ -44,7 +44,7 @@ class LossFunction(nn.Module):
         self.forward = function
 
 
-class TrainingStep(Step):
+class TrainingStep(RecordedStep):
     """``(*tensors of a batch) -> (loss, *metrics)`` as one module: the loss too becomes nodes with a device.
 
     Args:
@@ -68,7 +68,7 @@ class TrainingStep(Step):
         return (value, *scalars)
 
 
-class Inference(Step):
+class Inference(RecordedStep):
     """``(*tensors of the inputs) -> (*tensors of the output)``, each tensor once."""
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
@@ -109,6 +109,9 @@ def capture(
         CaptureError: the model cannot be captured; names the line of the model that stops it.
         ConfigError: an unknown `autocast`, or one for a kind of device that this process cannot use.
     """
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise CaptureError(f"the model is {what}: give an object that is a torch.nn.Module.")
     example = batch if isinstance(batch, Batch) else Batch.of(*batch)
     step = TrainingStep(model, loss, example)
     graph = graph_of_step(step, model, step.loss, example.tensors, autocast, device_type, constants)

@@ -16,48 +16,21 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from netsplit.partition.bounds.latency_chain import chain_bound
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock, diagram_bound
+from netsplit.partition.bounds.latency_relaxed import Relaxed, RelaxedModel
 from netsplit.partition.common.atoms import DisjointSets
-from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.step_graph import Edge, StepGraph
 
-if TYPE_CHECKING:
-    from netsplit.partition.bounds.latency_relaxed import RelaxedModel
-
-__all__ = ["Relaxed", "critical_path_s", "latency_bound", "least_load_s", "never_cut", "relaxation"]
+__all__ = ["Relaxed", "critical_path_s", "least_load_s", "never_cut", "relaxation"]
 
 _TICKS = 10_000_000  # of the horizon
 BUILDING = 0.5  # of the time that is left, for the model
-
-
-@dataclass(frozen=True, eq=False)
-class Relaxed:
-    """R's bound, and the best placement it came across (it fits; its R value may be below any schedule)."""
-
-    bound_s: float
-    where: Ints | None
-    notes: dict[str, Any] = field(default_factory=dict)
-
-
-def latency_bound(
-    instance: Instance, time_limit_s: float, seed: int = 0, incumbent_s: float | None = None
-) -> tuple[float, dict[str, Any]]:
-    """Seconds that no placement and order of the full graph can beat, and how they were found.
-
-    Args:
-        instance: the problem as arrays.
-        time_limit_s: of all of it.
-        seed: of the search.
-        incumbent_s: latency of a known answer; a better one makes the bound better.
-    """
-    found = relaxation(instance, time_limit_s, seed, incumbent_s)
-    return found.bound_s, found.notes
 
 
 def critical_path_s(instance: Instance) -> float:
@@ -73,7 +46,15 @@ def relaxation(
     incumbent_s: float | None = None,
     workers: int = 2,
 ) -> Relaxed:
-    """Solve R as far as the time allows."""
+    """What no placement and order of the full graph can beat: R, solved as far as the time allows.
+
+    Args:
+        instance: the problem as arrays.
+        time_limit_s: of all of it.
+        seed: of the search.
+        incumbent_s: latency of a known answer; a better one makes the bound better.
+        workers: of CP-SAT.
+    """
     deadline = time.perf_counter() + time_limit_s
     graph = StepGraph(instance)
     path_s = float((graph.head + graph.fastest + graph.tail).max(initial=0.0))
@@ -81,7 +62,7 @@ def relaxation(
     bound_s = max(path_s, load_s)
     notes: dict[str, Any] = {"critical_path_s": path_s, "load_s": load_s}
     known = incumbent_s is not None and np.isfinite(incumbent_s)
-    most_s = float(incumbent_s) if known and incumbent_s is not None else graph.serial_s
+    most_s = float(incumbent_s) if known and incumbent_s is not None else instance.serial_s
     if instance.n == 0 or bound_s >= most_s:
         return Relaxed(min(bound_s, most_s), None, notes)
     diagram_s = _diagrams(graph, most_s, time.perf_counter() + 0.15 * time_limit_s)
@@ -108,8 +89,6 @@ def _model(
     graph: StepGraph, most_s: float, bound_s: float, notes: dict[str, Any], deadline: float
 ) -> RelaxedModel:
     """R, built within half of the time left: the other half is for solving it."""
-    from netsplit.partition.bounds.latency_relaxed import RelaxedModel
-
     now = time.perf_counter()
     until = now + BUILDING * (deadline - now)
     shut = never_cut(graph, most_s, until)
@@ -178,47 +157,3 @@ def least_load_s(instance: Instance) -> float:
         return 0.0
     speed = (least[some, None] / seconds[some]).max(axis=0)
     return float(least[some].sum() / speed.sum())
-
-
-def dominated_sets(
-    before: list[list[int]], sizes: Floats, deadline: float = math.inf
-) -> list[tuple[int, int, list[int]]]:
-    """(s, t, tasks strictly between) for joins t of a graph and their immediate dominators s.
-
-    `before[t]` are the predecessors, all below t. Only sets with parallel tasks in them are returned;
-    -1 stands for the start of everything. After the deadline the sets found so far are returned.
-    """
-    n = len(before)
-    depth, idom = np.zeros(n, np.int64), np.full(n, -1, np.int64)
-    for t in range(n):
-        if time.perf_counter() > deadline:
-            return []
-        if before[t]:
-            meet = before[t][0]
-            for s in before[t][1:]:
-                meet = _meet(meet, s, idom, depth)
-            idom[t] = meet
-        depth[t] = depth[idom[t]] + 1 if idom[t] >= 0 else 1
-    found = []
-    for t in range(n):
-        if len(before[t]) < 2:
-            continue
-        if time.perf_counter() > deadline:
-            break
-        s, inside, stack = int(idom[t]), set[int](), list(before[t])
-        while stack:
-            v = stack.pop()
-            if v != s and v not in inside:
-                inside.add(v)
-                stack.extend(before[v])
-        if sum(sizes[v] > 0 for v in inside) > 1:
-            found.append((s, t, sorted(inside)))
-    return found
-
-
-def _meet(a: int, b: int, idom: Ints, depth: Ints) -> int:
-    while a != b and a >= 0 and b >= 0:
-        if depth[a] < depth[b]:
-            a, b = b, a
-        a = int(idom[a])
-    return a if a == b else -1

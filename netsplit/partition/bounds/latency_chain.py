@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from netsplit.partition.bounds.latency_blocks import Block, Steps, blocks_of, steps_of
 from netsplit.partition.bounds.latency_diagram import OutOfTime
 from netsplit.partition.bounds.latency_fold import Folded, fold
+from netsplit.partition.bounds.latency_kernels import Labels, Limits, StepArrays, advance, undominated
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.step_graph import StepGraph
-
-if TYPE_CHECKING:
-    from netsplit.partition.bounds.latency_kernels import StepArrays
 
 __all__ = ["Chain", "chain_bound", "chain_of"]
 
@@ -42,8 +40,6 @@ class Chain:
 
     def bound(self, buckets: int, limit: int, deadline: float) -> float | None:
         """Seconds that no answer beats, at most `most_s`; None: too many labels, or out of time."""
-        from netsplit.partition.bounds.latency_kernels import Labels, Limits, advance
-
         capacity = self.folded.capacity.astype(np.int64)
         bucket = max(1, int(capacity.max()) // buckets)
         need = np.rint([block.need for block in self.blocks]).astype(np.int64)
@@ -69,8 +65,6 @@ class Chain:
 
     def _steps_in_buckets(self, k: int, need: float, bucket: int) -> StepArrays:
         """What no other step through block k dominates: by source, ascending in seconds to the end."""
-        from netsplit.partition.bounds.latency_kernels import StepArrays, undominated
-
         steps = self.steps[k]
         counts = np.floor(steps.used).astype(np.int64) // bucket
         arrays = StepArrays(steps.source, steps.target, _pure(steps, need), counts, steps.seconds)

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from netsplit.partition.bounds.dominators import dominated_sets
 from netsplit.partition.bounds.latency_diagram import check_clock
 from netsplit.partition.common.instance import Ints
 from netsplit.partition.common.step_graph import Edge, StepGraph
 
-__all__ = ["Outcome", "RelaxedModel"]
+__all__ = ["Relaxed", "RelaxedModel"]
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Relaxed:
+    """R's bound, and the best placement it came across (it fits; its R value may be below any schedule)."""
+
     bound_s: float
     where: Ints | None
     notes: dict[str, Any] = field(default_factory=dict)
@@ -143,8 +146,6 @@ class RelaxedModel:
 
     def _windows(self, until: float) -> None:
         """The load of each device, of everything and between a join and its immediate dominator."""
-        from netsplit.partition.bounds.latency_bounds import dominated_sets
-
         graph, n = self.graph, self.graph.n
         sizes = self._whole(graph.seconds)
         steps = self._whole(self.instance.step_s)
@@ -173,7 +174,7 @@ class RelaxedModel:
             for d in self.devices:
                 self.model.add(self.start[tasks[t]] >= begin + load([tasks[i] for i in inside], d))
 
-    def solve(self, time_limit_s: float, seed: int, workers: int) -> Outcome:
+    def solve(self, time_limit_s: float, seed: int, workers: int) -> Relaxed:
         from ortools.sat.python import cp_model
 
         solver: Any = cp_model.CpSolver()
@@ -185,13 +186,13 @@ class RelaxedModel:
         code = solver.solve(self.model)
         notes = {"relaxation": solver.status_name(code), "tick_s": self.tick_s}
         if code == cp_model.INFEASIBLE:
-            return Outcome(float("inf"), None, notes)
+            return Relaxed(float("inf"), None, notes)
         where = None
         if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             at = [next(d for d in self.devices if solver.value(row[d])) for row in self.x]
             where = np.array(at, np.int64)[self.group_of]
             notes["relaxed_s"] = solver.objective_value * self.tick_s
-        return Outcome(max(0.0, solver.best_objective_bound) * self.tick_s, where, notes)
+        return Relaxed(max(0.0, solver.best_objective_bound) * self.tick_s, where, notes)
 
     @staticmethod
     def configure(parameters: Any) -> None:

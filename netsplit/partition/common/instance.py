@@ -23,6 +23,7 @@ __all__ = ["Csr", "CsrArrays", "Floats", "Instance", "Ints"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_MOST_PLACEMENTS = 100_000
 
 
 class CsrArrays(NamedTuple):
@@ -139,6 +140,19 @@ class Instance:
     @property
     def n(self) -> int:
         return len(self.names)
+
+    @property
+    def enumerable(self) -> bool:
+        """Whether its placements are few enough to be tried one by one."""
+        return len(self.devices) ** len(self.atoms) <= _MOST_PLACEMENTS
+
+    @property
+    def serial_s(self) -> float:
+        """No placement with any order takes longer: everything one after the other, at its slowest."""
+        transfers = self.transfer_s.max(axis=(1, 2), initial=0.0)
+        copies = np.minimum(np.diff(self.consumers.starts), max(len(self.devices) - 1, 0))
+        nodes = (self.forward_s + self.backward_s + self.step_s).max(axis=1, initial=0.0)
+        return float(nodes.sum() + (transfers * copies * (1 + self.carrying)).sum())
 
     @cached_property
     def atoms(self) -> Csr:

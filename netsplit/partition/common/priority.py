@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 
 from netsplit.graph.ir import Graph
+from netsplit.graph.order import topological_order
 
 __all__ = ["topological_priority"]
 
@@ -20,30 +20,18 @@ def topological_priority(graph: Graph, key: Mapping[str, float]) -> dict[str, in
         Node name to rank, 0 first; always a topological order of the graph.
     """
     block_of, blocks = _blocks(graph)
-    feeders: list[set[int]] = [set() for _ in blocks]
-    fed: list[set[int]] = [set() for _ in blocks]
+    after: list[set[int]] = [set() for _ in blocks]
     for v, predecessors in graph.predecessors.items():
         for u in predecessors:
             if block_of[u] != block_of[v]:
-                feeders[block_of[v]].add(block_of[u])
-                fed[block_of[u]].add(block_of[v])
+                after[block_of[u]].add(block_of[v])
 
-    def entry(block: int) -> tuple[float, int, int]:
+    def entry(block: int) -> tuple[float, int]:
         first = blocks[block][0]
-        return key[first], graph.position[first], block
+        return key[first], graph.position[first]
 
-    waits_for = [len(found) for found in feeders]
-    ready = [entry(block) for block in range(len(blocks)) if not waits_for[block]]
-    heapq.heapify(ready)
-    rank: dict[str, int] = {}
-    while ready:
-        block = heapq.heappop(ready)[-1]
-        for name in blocks[block]:
-            rank[name] = len(rank)
-        for later in fed[block]:
-            waits_for[later] -= 1
-            if not waits_for[later]:
-                heapq.heappush(ready, entry(later))
+    order = topological_order(after, entry)
+    rank = {name: i for i, name in enumerate(name for block in order for name in blocks[block])}
     assert len(rank) == len(graph), "a unit of the graph cannot run in one piece"
     return rank
 

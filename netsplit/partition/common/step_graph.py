@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.methods.exact.cp_schedule import serial_seconds
 
 __all__ = ["Edge", "StepGraph"]
 
@@ -49,10 +48,6 @@ class StepGraph:
     def _precede(self, a: int, b: int) -> None:
         self.after[a].append(b)
         self.before[b].append(a)
-
-    @property
-    def serial_s(self) -> float:
-        return serial_seconds(self.instance)
 
     @cached_property
     def head(self) -> Floats:

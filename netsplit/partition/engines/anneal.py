@@ -14,7 +14,7 @@ import numpy as np
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
 from netsplit.partition.engines.compiled import compiled, inner
-from netsplit.partition.engines.kernels import Arrays, Step, list_schedule, makespan, upward_rank
+from netsplit.partition.engines.kernels import Arrays, SingleBatchStep, list_schedule, makespan, upward_rank
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
 
@@ -55,7 +55,7 @@ class Annealer:
 
     def __init__(self, instance: Instance, periods: float = 0.0) -> None:
         self.instance = instance
-        self.step = Step(instance)
+        self.step = SingleBatchStep(instance)
         self.clusters = clusters_of(instance)
         self.stop = np.zeros(1, np.int64)  # set to 1 by another thread: runs end at once
         self.pieces = Pieces(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
 from netsplit.partition.engines.compiled import compiled, inner
 
-__all__ = ["NOTHING", "Arrays", "Step", "StepTimes", "list_schedule", "makespan", "upward_rank"]
+__all__ = ["NOTHING", "Arrays", "SingleBatchStep", "StepTimes", "list_schedule", "makespan", "upward_rank"]
 
 
 class Arcs(NamedTuple):
@@ -64,7 +64,7 @@ class StepTimes:
     backward: Floats  # [n, 2]
 
 
-class Step:
+class SingleBatchStep:
     """The single-batch training step of an instance, for many placements and orders."""
 
     def __init__(self, instance: Instance) -> None:

@@ -2,7 +2,7 @@
 
 Two problems. *Contiguous*: a dynamic programme over ideals, exact (`contiguous`, `ideals`, `stages`).
 *Non-contiguous*: a hypergraph to be divided (`model`), made smaller by merges that keep the optimum
-(`contraction`, `probing`), annealed (`annealing`), and bounded by what one device can do alone (`bounds`).
+(`contraction`), annealed (`annealing`), and bounded by what one device can do alone (`bounds`).
 Sources: Tarnawski et al., NeurIPS 2020; Archer et al., ICML 2024.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load.answer import MaxLoadAnswer
+from netsplit.partition.max_load.contiguous import solve_contiguous
+from netsplit.partition.max_load.non_contiguous import solve_non_contiguous
 
 __all__ = ["MaxLoadAnswer", "solve_max_load"]
 
@@ -33,8 +35,5 @@ def solve_max_load(
     Raises:
         InfeasibleError: no placement meets the memory limits, or none was found in the time.
     """
-    from netsplit.partition.max_load.contiguous import solve_contiguous
-    from netsplit.partition.max_load.non_contiguous import solve_non_contiguous
-
     solve = solve_contiguous if contiguous else solve_non_contiguous
     return solve(instance, time_limit_s, seed, gap)

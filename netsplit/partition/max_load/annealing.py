@@ -17,7 +17,7 @@ from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Ints
 from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
-__all__ = ["Annealer", "ClusterArrays"]
+__all__ = ["ClusterArrays", "LoadAnnealer"]
 
 _LEVELS = 12
 _PENALTY = 1e3  # energy of one capacity's worth of bytes too many, in units of the largest load's own
@@ -49,14 +49,14 @@ class _Move(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Annealer:
+class LoadAnnealer:
     """The arrays of one model, prepared once for many runs."""
 
     model: Hypergraph
     clusters: ClusterArrays
 
     @classmethod
-    def of(cls, model: Hypergraph) -> Annealer:
+    def of(cls, model: Hypergraph) -> LoadAnnealer:
         levels: list[Ints] = []
         rows: list[list[int]] = []
         for threshold in _thresholds(model):

@@ -21,7 +21,7 @@ import highspy
 import numpy as np
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.max_load.annealing import Annealer
+from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.bounds import BlockModel, quiet
 from netsplit.partition.max_load.filling import BlockAnnealer, Segments
 from netsplit.partition.max_load.frontier import Frontier, narrowest
@@ -194,7 +194,7 @@ class _BySolver:
 
     def __post_init__(self) -> None:
         self._block = BlockModel(self.model, self.device, integral=True)
-        self._filler = BlockAnnealer(Annealer.of(self.model), self.device)
+        self._filler = BlockAnnealer(LoadAnnealer.of(self.model), self.device)
         self._segments = [Segments.of(self.model, self.device, order) for order in self.orders]
         self._last: list[Ints] = []
         self._turn = 0

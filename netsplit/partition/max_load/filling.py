@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import CsrArrays, Floats, Ints
 from netsplit.partition.engines.compiled import compiled, inlined, inner
-from netsplit.partition.max_load.annealing import Annealer, ClusterArrays
+from netsplit.partition.max_load.annealing import ClusterArrays, LoadAnnealer
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["BlockAnnealer", "Segments"]
@@ -47,7 +47,7 @@ class _Inside(NamedTuple):
 class BlockAnnealer:
     """Annealing of one device's block alone: the most price within a load limit."""
 
-    annealer: Annealer
+    annealer: LoadAnnealer
     device: int
 
     def run(

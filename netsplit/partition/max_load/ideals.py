@@ -6,13 +6,13 @@ are chains of ideals: a stage is the difference of two (Tarnawski et al., NeurIP
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from netsplit.graph.order import topological_order
 from netsplit.partition.common.instance import Csr, Instance, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
@@ -66,18 +66,7 @@ class Order:
 
     def linear(self, key: Sequence[float]) -> list[int]:
         """The topological order that takes a ready group of least key first."""
-        waits = [len(found) for found in self.before]
-        ready = [(key[g], g) for g, n in enumerate(waits) if not n]
-        heapq.heapify(ready)
-        after, order = self.after, []
-        while ready:
-            _, g = heapq.heappop(ready)
-            order.append(g)
-            for b in after[g]:
-                waits[b] -= 1
-                if not waits[b]:
-                    heapq.heappush(ready, (key[b], b))
-        return order
+        return topological_order(self.after, key.__getitem__)
 
     def depths(self) -> list[int]:
         """[G] edges on the longest path from a group without predecessors."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
+from netsplit.partition.common.interchangeable import interchangeable
 
 __all__ = ["Hypergraph", "HypergraphArrays"]
 
@@ -162,12 +163,11 @@ class Hypergraph:
     @cached_property
     def classes(self) -> tuple[tuple[int, ...], ...]:
         """Devices that are alike in everything that counts here, by their first device."""
-        found: dict[bytes, list[int]] = {}
-        for d in range(self.devices):
-            room = int(self.capacity[d]) if self.has_memory else 0
-            key = self.weight[:, d].tobytes() + self.hop[:, d].tobytes() + room.to_bytes(16, "little")
-            found.setdefault(key, []).append(d)
-        return tuple(tuple(same) for same in found.values())
+        own = [
+            (self.weight[:, d].tobytes(), self.hop[:, d].tobytes(), int(room) if self.has_memory else 0)
+            for d, room in enumerate(self.capacity)
+        ]
+        return tuple(map(tuple, interchangeable(own)))
 
     def counts(self, where: Ints, rows: Csr) -> Ints:
         """[rows, D] how many groups of the row are on each device."""

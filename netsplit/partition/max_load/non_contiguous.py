@@ -12,11 +12,15 @@ import numpy as np
 
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
-from netsplit.partition.max_load.contiguous import linear_split
-from netsplit.partition.max_load.contraction import contract
+from netsplit.partition.max_load.blocks import excluded
+from netsplit.partition.max_load.bounds import core_bound, sharing_bound
+from netsplit.partition.max_load.contraction import contract, probe
 from netsplit.partition.max_load.ideals import Order
 from netsplit.partition.max_load.model import Hypergraph
+from netsplit.partition.max_load.slice_graph import linear_split
+from netsplit.partition.max_load.small import solve_small
 
 __all__ = ["proven_bound", "solve_non_contiguous"]
 
@@ -92,18 +96,16 @@ class _Incumbent:
 
 def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: float) -> None:
     """Annealing from the best, cold and hot, and from nothing, with more and more steps."""
-    from netsplit.partition.max_load.annealing import Annealer
-
     draw = random.Random(seed)
     full = Hypergraph.of(instance)
     value = float("inf")
     rate = 5e5
-    annealer = Annealer.of(full)
+    annealer = LoadAnnealer.of(full)
     turn = 0
     while not incumbent.stop.is_set() and time.perf_counter() < deadline:
         if incumbent.value < 0.995 * value:
             value = incumbent.value
-            annealer = Annealer.of(contract(full, value * (1 + 1e-6)))
+            annealer = LoadAnnealer.of(contract(full, value * (1 + 1e-6)))
         model = annealer.model
         if not model.allowed.any(axis=1).all():
             break
@@ -137,9 +139,6 @@ def _allowed(model: Hypergraph, where: Ints, draw: random.Random) -> Ints:
 
 def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: float) -> None:
     """Raises the bound, from what costs little to what costs more, until it is within `gap`."""
-    from netsplit.partition.max_load.bounds import core_bound, sharing_bound
-    from netsplit.partition.max_load.small import solve_small
-
     full = Hypergraph.of(instance)
     if not full.count:
         return
@@ -191,9 +190,6 @@ class _Prover:
 
         Given up early where the value has fallen so far that another target is of more use.
         """
-        from netsplit.partition.max_load.blocks import excluded
-        from netsplit.partition.max_load.probing import probe
-
         now = time.perf_counter()
         until = now + part * (self.deadline - now)
         incumbent = self.incumbent

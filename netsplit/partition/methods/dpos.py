@@ -13,7 +13,7 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.methods.insertion import Schedule, Tasks, schedule_within_memory
+from netsplit.partition.methods.insertion import PartialSchedule, StepTasks, schedule_within_memory
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Dpos", "critical_path", "max_ranks"]
@@ -44,7 +44,7 @@ class Dpos(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         instance = Instance.of(problem)
-        tasks = Tasks.of(instance)
+        tasks = StepTasks.of(instance)
         ranks = max_ranks(instance, tasks)
         path = critical_path(tasks, ranks)
         made = schedule_within_memory(
@@ -54,7 +54,7 @@ class Dpos(Partitioner):
         return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=notes)
 
 
-def max_ranks(instance: Instance, tasks: Tasks) -> Floats:
+def max_ranks(instance: Instance, tasks: StepTasks) -> Floats:
     """[2n] upward ranks: a task's largest seconds over devices, a message's over pairs of devices."""
     pairs = ~np.eye(len(instance.devices), dtype=bool)
     latency, pace = instance.latency_s[pairs], instance.seconds_per_byte[pairs]
@@ -62,7 +62,7 @@ def max_ranks(instance: Instance, tasks: Tasks) -> Floats:
     return tasks.upward_ranks(tasks.seconds.max(axis=1), edge_s.max(axis=1, initial=0.0))
 
 
-def critical_path(tasks: Tasks, ranks: Floats) -> list[int]:
+def critical_path(tasks: StepTasks, ranks: Floats) -> list[int]:
     """Nodes on the critical path in its order; a node's forward and backward are listed once."""
     if not len(tasks.order):
         return []
@@ -90,18 +90,18 @@ class _PathChooser:
         self._backward_s = instance.backward_s.tolist()
         self._device = -1
 
-    def __call__(self, made: Schedule, task: int, devices: list[int]) -> int:
+    def __call__(self, made: PartialSchedule, task: int, devices: list[int]) -> int:
         if task not in self._on_path:
             return min(devices, key=lambda p: self._finish(made, task, p))
         if self._device not in devices:
             self._device = self._fastest(made, task, devices)
         return self._device
 
-    def _finish(self, made: Schedule, task: int, p: int) -> tuple[float, bool, int]:
+    def _finish(self, made: PartialSchedule, task: int, p: int) -> tuple[float, bool, int]:
         """Finish time with the node's own backward; a tie goes to the critical path's device."""
         return made.earliest_finish(task, p) + self._backward_s[task][p], p != self._device, p
 
-    def _fastest(self, made: Schedule, task: int, devices: list[int]) -> int:
+    def _fastest(self, made: PartialSchedule, task: int, devices: list[int]) -> int:
         """The device with the least mean seconds of the path's nodes that it can take, `task` first."""
         nodes = [v for v in self._path if made.where[self._atom_of[v]] < 0]
         nodes.sort(key=lambda v: v != task)

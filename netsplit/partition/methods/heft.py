@@ -12,7 +12,7 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.methods.insertion import Schedule, Tasks, schedule_within_memory
+from netsplit.partition.methods.insertion import PartialSchedule, StepTasks, schedule_within_memory
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Heft"]
@@ -37,18 +37,18 @@ class Heft(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         instance = Instance.of(problem)
-        tasks = Tasks.of(instance)
+        tasks = StepTasks.of(instance)
         order = tasks.by_rank(mean_ranks(instance, tasks))
         backward_s = instance.backward_s.tolist()
 
-        def first_to_finish(made: Schedule, task: int, devices: list[int]) -> int:
+        def first_to_finish(made: PartialSchedule, task: int, devices: list[int]) -> int:
             return min(devices, key=lambda p: (made.earliest_finish(task, p) + backward_s[task][p], p))
 
         made = schedule_within_memory(problem, self.name, tasks, order, lambda: first_to_finish)
         return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=made.notes())
 
 
-def mean_ranks(instance: Instance, tasks: Tasks) -> Floats:
+def mean_ranks(instance: Instance, tasks: StepTasks) -> Floats:
     """[2n] upward ranks: a task's mean seconds over devices, a message's over pairs of devices."""
     pairs = ~np.eye(len(instance.devices), dtype=bool)
     latency, pace = (

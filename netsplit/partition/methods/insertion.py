@@ -25,7 +25,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 
-__all__ = ["Chooser", "IdleSlots", "Room", "Schedule", "Tasks", "schedule_within_memory"]
+__all__ = ["Chooser", "IdleSlots", "PartialSchedule", "Room", "StepTasks", "schedule_within_memory"]
 
 RETRIES = 4
 
@@ -70,7 +70,7 @@ class IdleSlots:
 
 
 @dataclass(frozen=True, eq=False)
-class Tasks:
+class StepTasks:
     """The tasks of a problem. Shapes: n nodes, D devices, E edges; at most 2n tasks."""
 
     n: int
@@ -82,7 +82,7 @@ class Tasks:
     nbytes: Ints  # [E] bytes of these
 
     @classmethod
-    def of(cls, instance: Instance) -> Tasks:
+    def of(cls, instance: Instance) -> StepTasks:
         n = instance.n
         forward: dict[tuple[int, int], list[int]] = {}
         backward: dict[tuple[int, int], list[int]] = {}
@@ -181,10 +181,10 @@ class Room:
         return len(atoms)
 
 
-class Schedule:
+class PartialSchedule:
     """Tasks placed and timed so far; all times in seconds."""
 
-    def __init__(self, instance: Instance, tasks: Tasks) -> None:
+    def __init__(self, instance: Instance, tasks: StepTasks) -> None:
         self.instance = instance
         self.room = Room(instance)
         self.where = [-1] * len(instance.atoms)  # [A] device of each atom; -1: none yet
@@ -241,13 +241,13 @@ class Schedule:
         return {"placed_by": self.placed_by, "reserved_atoms": len(self.reserved)}
 
 
-Chooser = Callable[[Schedule, int, list[int]], int]
+Chooser = Callable[[PartialSchedule, int, list[int]], int]
 """(schedule, forward task of a node whose atom has no device yet, devices where it fits) -> device."""
 
 
 def schedule_within_memory(
-    problem: Problem, method: str, tasks: Tasks, order: list[int], chooser: Callable[[], Chooser]
-) -> Schedule:
+    problem: Problem, method: str, tasks: StepTasks, order: list[int], chooser: Callable[[], Chooser]
+) -> PartialSchedule:
     """Place and time all tasks in `order`; an atom goes where its first node is chosen to go.
 
     A greedy choice may use up the room that a later atom needs. Then everything starts again with
@@ -267,7 +267,7 @@ def schedule_within_memory(
     instance = Instance.of(problem)
     reserved: list[int] = []
     for _ in range(RETRIES + 1):
-        made = Schedule(instance, tasks)
+        made = PartialSchedule(instance, tasks)
         stuck = _reserve(made, reserved)
         if stuck is None:
             stuck = _run(made, order, chooser())
@@ -281,7 +281,7 @@ def schedule_within_memory(
     if filled is None:
         raise infeasible(problem, method)
     where = instance.encode(filled)
-    made = Schedule(instance, tasks)
+    made = PartialSchedule(instance, tasks)
     made.placed_by = "fill in topological order"
     for atom in range(len(instance.atoms)):
         made.place(atom, int(where[instance.atoms[atom][0]]))
@@ -289,7 +289,7 @@ def schedule_within_memory(
     return made
 
 
-def _reserve(made: Schedule, atoms: Iterable[int]) -> int | None:
+def _reserve(made: PartialSchedule, atoms: Iterable[int]) -> int | None:
     """Place atoms, the largest first, where the most bytes stay free; or the one that does not fit."""
     for atom in sorted(atoms, key=lambda atom: (-int(made.room.need(atom).max()), atom)):
         devices = made.room.devices(atom)
@@ -300,7 +300,7 @@ def _reserve(made: Schedule, atoms: Iterable[int]) -> int | None:
     return None
 
 
-def _run(made: Schedule, order: list[int], choose: Chooser) -> int | None:
+def _run(made: PartialSchedule, order: list[int], choose: Chooser) -> int | None:
     """Place and time; the atom that fits nowhere, or None."""
     n, atom_of = made.instance.n, made.instance.atom_of.tolist()
     for task in order:

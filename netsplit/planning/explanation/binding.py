@@ -17,7 +17,7 @@ import numpy as np
 
 from netsplit.partition.base import Placement, Stage
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.planning.explanation.path import Span, totals
+from netsplit.planning.explanation.path import PathSpan, totals
 from netsplit.planning.explanation.uses import CutEdge, load_parts
 from netsplit.planning.explanation.words import listed, nbytes, node_run, percent, seconds
 from netsplit.planning.verify import verify
@@ -89,7 +89,7 @@ def longest_chain(instance: Instance) -> tuple[float, tuple[str, ...]]:
     return longest, tuple(reversed(path))
 
 
-def path_binding(instance: Instance, path: Sequence[Span], iteration_s: float) -> Binding:
+def path_binding(instance: Instance, path: Sequence[PathSpan], iteration_s: float) -> Binding:
     """What the critical path is made of, in one sentence."""
     by_place = [(where, s) for where, s in totals(path).items() if s > 0]
     if not by_place:

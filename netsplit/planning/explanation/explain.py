@@ -6,76 +6,24 @@ placement, timeline ──► explain ──► Explanation ──► .lines()  
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from netsplit.partition.base import Objective, Placement, Problem, Stage
+from netsplit.partition.base import Objective, Placement, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.objectives import MaxLoad
 from netsplit.planning.explanation.binding import (
-    Binding,
     loads_binding,
     memory_sentence,
     path_binding,
     stages_binding,
     try_moves,
 )
+from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, predicted
-from netsplit.planning.explanation.path import Span, critical_path, merged, overheads, totals
-from netsplit.planning.explanation.text import explanation_lines
-from netsplit.planning.explanation.uses import CutEdge, DeviceUse, cut_edges, device_uses, with_replicas
+from netsplit.planning.explanation.path import PathSpan, critical_path, overheads
+from netsplit.planning.explanation.uses import cut_edges, device_uses, with_replicas
 
-__all__ = ["Explanation", "explain"]
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """One placement explained. Seconds and bytes; `lines()` for people, `to_dict()` for a file."""
-
-    method: str
-    objective: Objective
-    objective_s: float
-    devices: tuple[DeviceUse, ...]  # in rank order
-    cuts: tuple[CutEdge, ...]  # all of them, the costliest first
-    binding: Binding
-    memory: str  # the sentence about memory limits; "" where no move could be tried
-    path: tuple[Span, ...]  # the critical path from start to end; empty under `max_load`
-    stages: tuple[Stage, ...] = ()
-
-    @property
-    def path_totals(self) -> dict[str, float]:
-        """Device or link -> seconds on the critical path, the most first."""
-        return totals(self.path)
-
-    def lines(self, top: int = 8) -> list[str]:
-        """Readable text of at most 100 columns; the `top` costliest cut edges and longest spans."""
-        return explanation_lines(self, top)
-
-    def to_dict(self, top: int = 50) -> dict[str, Any]:
-        """Numbers, strings, lists and mappings only; the `top` costliest cut edges."""
-        return {
-            "method": self.method,
-            "objective": self.objective.name,
-            "objective_s": self.objective_s,
-            "devices": [
-                asdict(use)
-                | {"busy_s": use.busy_s, "transfer_s": use.transfer_s, "used_bytes": use.used_bytes}
-                | {"share": use.share if use.capacity_bytes else None}
-                for use in self.devices
-            ],
-            "cut": {
-                "edges": len(self.cuts),
-                "bytes": sum(edge.nbytes for edge in self.cuts),
-                "seconds": sum(edge.seconds for edge in self.cuts),
-                "costliest": [asdict(edge) | {"seconds": edge.seconds} for edge in self.cuts[:top]],
-            },
-            "binds": asdict(self.binding) | {"memory": self.memory, "tight": list(self.binding.tight)},
-            "critical_path": {
-                "seconds_of": self.path_totals,
-                "spans": [_span(span) for span in merged(self.path)],
-            },
-            "stages": [asdict(stage) for stage in self.stages],
-        }
+__all__ = ["explain"]
 
 
 def explain(
@@ -100,7 +48,7 @@ def explain(
     instance = Instance.of(problem)
     where = instance.encode(placement.device_of)
     cuts = cut_edges(instance, where)
-    path: tuple[Span, ...] = ()
+    path: tuple[PathSpan, ...] = ()
     # Of stages without replicas, too, the loads are what is explained.
     objective: Objective = problem.objective if problem.objective.simulated else MaxLoad()
     replicated = not (objective.simulated or problem.objective.largest_load) and bool(placement.stages)
@@ -136,9 +84,3 @@ def explain(
         path=path,
         stages=placement.stages,
     )
-
-
-def _span(span: Span) -> dict[str, Any]:
-    found = asdict(span) | {"seconds": span.seconds, "node_count": len(span.nodes)}
-    del found["nodes"]
-    return found | {"first": span.nodes[0], "last": span.nodes[-1]} if span.nodes else found

@@ -1,4 +1,4 @@
-"""What an explanation reads of a timeline and of a program: `partition/` imports neither room."""
+"""What an explanation reads of a timeline and of a program: explaining a file's plan loads neither room."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from netsplit.partition.base import Placement, Problem
 
-__all__ = ["EventLike", "ProgramLike", "SegmentLike", "TimelineLike", "predicted"]
+__all__ = ["EventLike", "ProgramLike", "TimelineLike", "predicted"]
 
 
 class EventLike(Protocol):
@@ -38,15 +38,6 @@ class TimelineLike(Protocol):
     def events(self) -> Sequence[Any]: ...
     @property
     def iteration_s(self) -> float: ...
-
-
-class SegmentLike(Protocol):
-    """`netsplit.program.Segment`."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def nodes(self) -> tuple[str, ...]: ...
 
 
 class ProgramLike(Protocol):

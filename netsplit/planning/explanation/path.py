@@ -19,7 +19,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.planning.explanation.inputs import EventLike, ProgramLike, TimelineLike
 from netsplit.profile.costs import Costs
 
-__all__ = ["Span", "critical_path", "merged", "overheads", "totals"]
+__all__ = ["PathSpan", "critical_path", "merged", "overheads", "totals"]
 
 TOLERANCE = 1e-9  # of the iteration: two clocks that differ by less are one
 
@@ -35,7 +35,7 @@ _Key = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
-class Span:
+class PathSpan:
     """One piece of the critical path. Seconds since the iteration began."""
 
     what: SpanKind
@@ -57,7 +57,7 @@ def critical_path(
     program: ProgramLike | None = None,
     instruction_s: Mapping[str, float] | None = None,
     message_s: Mapping[str, float] | None = None,
-) -> tuple[Span, ...]:
+) -> tuple[PathSpan, ...]:
     """The chain of spans that makes the iteration as long as it is, from its start to its end.
 
     Args:
@@ -68,7 +68,7 @@ def critical_path(
         instruction_s: device -> overhead of an instruction, as in `DeviceCosts` of its kind.
         message_s: device -> overhead of a Send or a Recv; missing: `instruction_s`.
     """
-    return _Walk(timeline, program, instruction_s or {}, message_s or {}).spans()
+    return _PathWalk(timeline, program, instruction_s or {}, message_s or {}).spans()
 
 
 def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
@@ -78,9 +78,9 @@ def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[st
     return instruction, message
 
 
-def merged(path: Iterable[Span]) -> list[Span]:
+def merged(path: Iterable[PathSpan]) -> list[PathSpan]:
     """The same path with computations of one kind on one device, one after another, as one span."""
-    found: list[Span] = []
+    found: list[PathSpan] = []
     for span in path:
         last = found[-1] if found else None
         same = last is not None and (last.what, last.where) == (span.what, span.where)
@@ -94,7 +94,7 @@ def merged(path: Iterable[Span]) -> list[Span]:
     return found
 
 
-def totals(path: Iterable[Span]) -> dict[str, float]:
+def totals(path: Iterable[PathSpan]) -> dict[str, float]:
     """Device or link -> its seconds on the path, the most first."""
     found: Counter[str] = Counter()
     for span in path:
@@ -110,7 +110,7 @@ class _Post:
     at: int
 
 
-class _Walk:
+class _PathWalk:
     def __init__(
         self,
         timeline: TimelineLike,
@@ -145,9 +145,9 @@ class _Walk:
         self.last: dict[str, float] = {p: max(e.end_s for e in lane) for p, lane in self.lanes.items()}
         if program is not None:
             self._replay(program, instruction_s, message_s)
-        self.found: list[Span] = []
+        self.found: list[PathSpan] = []
 
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[PathSpan, ...]:
         if self.last and self.end_s > 0:
             device = max(self.last, key=lambda p: self.last[p])
             state: tuple[str, int] | None = (device, len(self.lanes.get(device, ())))
@@ -242,9 +242,9 @@ class _Walk:
             nodes = tuple(self.program.segments[int(name.split()[1])].nodes)
             nodes = nodes[::-1] if what in ("backward", "weight") else nodes
         i = event.microbatch if event is not None else -1
-        self.found.append(Span(what, where, min(start, end), end, name, nodes, i))
+        self.found.append(PathSpan(what, where, min(start, end), end, name, nodes, i))
 
-    def _reasons(self, found: list[Span]) -> list[str]:
+    def _reasons(self, found: list[PathSpan]) -> list[str]:
         reasons = []
         for i, span in enumerate(found):
             before = found[i - 1] if i else None

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
 from netsplit.graph.words import line_of, where_of
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
 __all__ = [
     "accumulate_seconds_per_byte",
+    "check_idle",
     "check_optimizer",
     "describe_optimizer",
     "optimizer_alpha",
@@ -95,6 +97,31 @@ def check_optimizer(factory: OptimizerFactory) -> None:
             f"optimizer cannot be made of {bound.factory!r} ({reason}): give a function of parameters, "
             "such as functools.partial(torch.optim.Adam, lr=1e-3)."
         ) from error
+
+
+def check_idle(factory: ForModel, graph: Graph) -> None:
+    """Refuse an optimiser that moves parameters without a gradient, where the model has such: no device does.
+
+    Raises:
+        ConfigError: it names one.
+    """
+    used = {name for init in graph.initializers.values() for name in (init.name, *init.aliases)}
+    sizes = {name: prod(shape) for name, (_, shape) in factory.parameters.items() if prod(shape)}
+    idle = sorted(sizes.keys() - used, key=lambda name: sizes[name])[:1]
+    for name in idle:
+        stepped = sorted(sizes.keys() & used, key=lambda each: sizes[each])[:1]
+        own = {each: nn.Parameter(torch.ones(factory.parameters[each][1])) for each in (name, *stepped)}
+        optimizer = make_optimizer(factory, own).optimizer
+        for _ in range(TRIED):
+            _give_gradients([own[each] for each in stepped])
+            _stepped(optimizer)
+        if bool((own[name] != 1.0).any()):
+            kind = type(optimizer).__name__
+            raise ConfigError(
+                f"optimizer {kind} moves parameters that have no gradient, and the model's step does not use "
+                f"'{name}': call requires_grad_(False) on it beforehand, or let the optimizer pass over "
+                "parameters without a gradient."
+            )
 
 
 def _dummy_model(factory: OptimizerFactory, count: int) -> ForModel:

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -181,12 +182,14 @@ def fitted(alone: Mapping[str, float], together: float) -> dict[str, float]:
     total = sum(alone.values())
     if total <= together:
         return {name: seconds * together / total for name, seconds in alone.items()}
-    low, high = 0.0, max(alone.values())
-    for _ in range(60):
-        middle = (low + high) / 2
-        left = sum(max(seconds - middle, SMALLEST_S) for seconds in alone.values())
-        low, high = (middle, high) if left > together else (low, middle)
-    return {name: max(seconds - high, SMALLEST_S) for name, seconds in alone.items()}
+
+    def less(each_s: float) -> dict[str, float]:
+        return {name: max(seconds - each_s, SMALLEST_S) for name, seconds in alone.items()}
+
+    most = max(alone.values())
+    if sum(less(most).values()) >= together:
+        return less(most)
+    return less(brentq(lambda each_s: sum(less(each_s).values()) - together, 0.0, most, xtol=1e-15))
 
 
 def windows(graph: Graph, window_bytes: int) -> Iterator[list[str]]:

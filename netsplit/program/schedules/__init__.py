@@ -7,25 +7,26 @@ several, one may feed many, and a device may be come to again.
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule
 from netsplit.program.schedules.one_f_one_b import EagerOneFOneB, Interleaved, OneFOneB
-from netsplit.program.schedules.pipedream import PipeDream
+from netsplit.program.schedules.pipedream import AsyncOneFOneB
 from netsplit.program.schedules.synchronous import GPipe, SingleBatch
 from netsplit.program.schedules.zero_bubble import ZBH1
 
 __all__ = [
     "SCHEDULES",
     "ZBH1",
+    "AsyncOneFOneB",
     "Compute",
     "EagerOneFOneB",
     "GPipe",
     "Interleaved",
     "OneFOneB",
     "Phase",
-    "PipeDream",
     "Pipeline",
     "Schedule",
     "SingleBatch",
 ]
 
 SCHEDULES: dict[str, type[Schedule]] = {
-    kind.name: kind for kind in (SingleBatch, GPipe, OneFOneB, EagerOneFOneB, Interleaved, ZBH1, PipeDream)
+    kind.name: kind
+    for kind in (SingleBatch, GPipe, OneFOneB, EagerOneFOneB, Interleaved, ZBH1, AsyncOneFOneB)
 }

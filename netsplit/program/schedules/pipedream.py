@@ -10,11 +10,11 @@ from netsplit.program.schedules.base import Compute, Pipeline, Schedule, split_b
 from netsplit.program.schedules.one_f_one_b import backward_first, warm_up
 from netsplit.program.schedules.order import Policy, list_schedule
 
-__all__ = ["PipeDream"]
+__all__ = ["AsyncOneFOneB"]
 
 
 @dataclass(frozen=True)
-class PipeDream(Schedule):
+class AsyncOneFOneB(Schedule):
     """1F1B with optimiser steps in between. It CHANGES WHAT IS COMPUTED: gradients are of older weights.
 
     A micro-batch is what the papers call a minibatch. A device steps after the backwards of every

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from netsplit.report.data.results import ComparisonResult, Group, MethodResult, StudyRecord
+from netsplit.report.data.results import ComparisonGroup, ComparisonResult, MethodResult, StudyRecord
 from netsplit.report.units import column, fixed, moment, took
 
 __all__ = [
@@ -43,7 +43,7 @@ def lead_of(comparison: ComparisonResult) -> str:
     return f"{start}, {fixed(best.throughput / second.throughput, 2)} times {second.name}, the next."
 
 
-def lead_of_group(group: Group) -> str:
+def lead_of_group(group: ComparisonGroup) -> str:
     """Of cases how many, who won, and how far from what others published; of a sweep the fastest."""
     if group.is_sweep:
         return _lead_of_sweep(group)
@@ -152,7 +152,7 @@ def links_of(comparison: ComparisonResult) -> list[tuple[str, str]]:
     ]
 
 
-def _lead_of_sweep(group: Group) -> str:
+def _lead_of_sweep(group: ComparisonGroup) -> str:
     text = f"{len(group.comparisons)} comparisons of one sweep"
     best = group.best
     won = [(one, method) for one in group.comparisons for method in one.methods if group.won_by(one, method)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from netsplit.report.data.differences import told_apart_in_sweep
-from netsplit.report.data.results import ComparisonResult, Group, source_of
+from netsplit.report.data.results import ComparisonGroup, ComparisonResult, source_of
 from netsplit.report.units import moment
 
 __all__ = ["grouped"]
@@ -15,7 +15,7 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 _SEPARATOR = " · "  # between the parts of a comparison's name
 
 
-def grouped(comparisons: Sequence[ComparisonResult]) -> list[Group]:
+def grouped(comparisons: Sequence[ComparisonResult]) -> list[ComparisonGroup]:
     """Groups where their first comparison stands; what is in them in the order in which it began.
 
     A case that is there twice, of an experiment that ran twice, is of another group.
@@ -31,15 +31,15 @@ def grouped(comparisons: Sequence[ComparisonResult]) -> list[Group]:
     return [_group(each, names) for each in gathered]
 
 
-def _group(gathered: Sequence[ComparisonResult], names: Sequence[str]) -> Group:
+def _group(gathered: Sequence[ComparisonResult], names: Sequence[str]) -> ComparisonGroup:
     if len(gathered) == 1:
-        return Group(gathered[0].title, gathered)
+        return ComparisonGroup(gathered[0].title, gathered)
     ordered = sorted(gathered, key=lambda each: each.started or _LAST)
     title = _title(ordered)
     if names.count(title) > 1:
         title = f"{title} ({moment(ordered[0].started)})"
-    group = Group(title, ordered)
-    return Group(title, told_apart_in_sweep(ordered)) if group.is_sweep else group
+    group = ComparisonGroup(title, ordered)
+    return ComparisonGroup(title, told_apart_in_sweep(ordered)) if group.is_sweep else group
 
 
 def _beside(one: ComparisonResult, others: Sequence[ComparisonResult]) -> bool:

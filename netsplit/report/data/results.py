@@ -13,8 +13,15 @@ from netsplit.tracking.table import ComparisonRow
 from netsplit.tracking.tags import COMMAND
 
 __all__ = [
-    "ComparisonResult", "EpochFigures", "Group", "MethodResult", "PictureFile",
-    "Place", "Report", "StudyRecord", "source_of",
+    "ComparisonGroup",
+    "ComparisonResult",
+    "EpochFigures",
+    "MethodResult",
+    "PictureFile",
+    "Place",
+    "Report",
+    "StudyRecord",
+    "source_of",
 ]  # fmt: skip
 
 
@@ -188,7 +195,7 @@ class ComparisonResult:
 
 
 @dataclass(frozen=True)
-class Group:
+class ComparisonGroup:
     """The cases of an experiment, the jobs of a sweep, or one comparison alone."""
 
     title: str
@@ -258,7 +265,7 @@ class Report:
     """Comparisons and studies in the order in which they are shown; cases beside one another."""
 
     title: str
-    groups: Sequence[Group]
+    groups: Sequence[ComparisonGroup]
     source: str  # the database, without a password
     written: datetime
     studies: Sequence[StudyRecord] = ()

@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.graph.random_draws.random import DrawCounter
+from netsplit.graph.random_draws import DrawCounter
 from netsplit.optim.learning_rate import settings_of
 from netsplit.runtime.checkpoint.files import (
     Refusal,

@@ -48,7 +48,7 @@ class Launcher:
             f"--monitor-interval={_LOOK_S}", f"--shutdown-timeout={_STOP_S}",
             "--rdzv-backend=c10d", f"--rdzv-endpoint={spec.host}:{spec.port}",
             f"--log-dir={folder / 'torchelastic'}",
-            "-m", "netsplit.runtime.workers.worker", "--controller", controller,
+            "-m", "netsplit.runtime.worker_process", "--controller", controller,
         ]  # fmt: skip
         # What this process can import, the workers can: a user's optimiser may live beside his script.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -125,7 +125,7 @@ def external_command(spec: ClusterSpec, host: str, port: int) -> str:
     return (
         f"on each machine run 'torchrun --nnodes=... --nproc-per-node=... --max-restarts=0 "
         f"--monitor-interval={_LOOK_S} --shutdown-timeout={_STOP_S} --rdzv-backend=c10d "
-        f"--rdzv-endpoint={spec.host}:{spec.port} -m netsplit.runtime.workers.worker "
+        f"--rdzv-endpoint={spec.host}:{spec.port} -m netsplit.runtime.worker_process "
         f"--controller {host}:{port} --cluster {mark_of(spec)}' with {KEY_VARIABLE} set"
     )
 

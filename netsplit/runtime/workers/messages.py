@@ -55,11 +55,11 @@ class Reply:
 def packed(message: object) -> bytes:
     """A message for `pickle.loads`; tensors as their bytes: torch's way is slow, and not for all dtypes."""
     buffer = io.BytesIO()
-    _Packer(buffer).dump(message)
+    _MessagePickler(buffer).dump(message)
     return buffer.getvalue()
 
 
-class _Packer(cloudpickle.Pickler):
+class _MessagePickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is torch.Tensor and _is_plain(value):
             flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)

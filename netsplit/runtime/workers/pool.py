@@ -47,7 +47,7 @@ from netsplit.runtime.workers.messages import (
     Sign,
     packed,
 )
-from netsplit.runtime.workers.watch import Pace, Watch
+from netsplit.runtime.workers.watchdog import Pace, Watchdog
 
 __all__ = ["WorkerPool"]
 
@@ -199,13 +199,13 @@ class WorkerPool:
             self.connections[rank].send_bytes(packed(message))
         except OSError as error:
             how = "does not answer" if isinstance(error, BlockingIOError) else "died"
-            places = {rank: self._place(rank, Watch(0.0)) for rank in range(len(self.connections))}
+            places = {rank: self._place(rank, Watchdog(0.0)) for rank in range(len(self.connections))}
             raise self._failure(Findings([rank], {rank: how}, {}, [], self._standings(places))) from error
 
     def _gather(self, ranks: list[int], limit_s: float | None = None) -> list[Any]:
         replies: dict[int, Reply] = {}
         dead: dict[int, str] = {}
-        watch = Watch(limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
+        watch = Watchdog(limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
         failed_at: float | None = None
         while waiting := [rank for rank in ranks if rank not in replies and rank not in dead]:
             late = failed_at is not None and time.monotonic() - failed_at > _AT_ONCE_S
@@ -225,7 +225,7 @@ class WorkerPool:
         self._pace.took(self._doing, time.monotonic() - watch.began)
         return [replies[rank].value for rank in ranks]
 
-    def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watch, ended: str) -> None:
+    def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
         """Listens to those who were not asked too: when one of them dies, torchrun ends the others."""
         open_ = {
             connection: rank
@@ -245,7 +245,7 @@ class WorkerPool:
                 if isinstance(message, Reply):
                     replies[rank] = message
 
-    def _say_if_slow(self, watch: Watch, waiting: list[int], places: dict[int, Heartbeat | None]) -> None:
+    def _say_if_slow(self, watch: Watchdog, waiting: list[int], places: dict[int, Heartbeat | None]) -> None:
         usual_s = self._pace.late(self._doing, watch.began)
         standings = self._standings(places)
         slow = [rank for rank in waiting if (at := standings.get(rank)) is not None and at.waits is None]
@@ -257,7 +257,7 @@ class WorkerPool:
             "; ".join(f"{self._who(rank)}{standings[rank].where}" for rank in slow),
         )  # fmt: skip
 
-    def _place(self, rank: int, watch: Watch) -> Heartbeat | None:
+    def _place(self, rank: int, watch: Watchdog) -> Heartbeat | None:
         """From the board where it is on this machine, else from the last sign of life."""
         if self.hellos[rank].host == socket.gethostname():
             return read_place(self.folder, rank)

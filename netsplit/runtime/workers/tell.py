@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.recording.surroundings import Surroundings, surroundings_of
+from netsplit.graph.surroundings.surroundings import Surroundings, surroundings_of
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 

@@ -14,7 +14,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement
 from netsplit.profile.costs import Costs
 from netsplit.tracking.pictures.drawing import colours_of, mib, new_figure, save, tint
-from netsplit.tracking.pictures.graph_groups import Group, GroupGraph, group_nodes
+from netsplit.tracking.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
 from netsplit.tracking.pictures.graph_layout import Layout, lay_out
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ _CHARACTERS = 23  # of a label's line
 
 
 @dataclass(frozen=True)
-class _Seconds:
+class _KnownSeconds:
     """Seconds of nodes where they are known; 0 and silence where not."""
 
     of: Mapping[str, float]
 
-    def group(self, group: Group) -> float:
+    def group(self, group: NodeGroup) -> float:
         return sum(self.of.get(name, 0.0) for name in group.nodes)
 
 
@@ -57,7 +57,7 @@ def graph_figure(
     groups = group_nodes(graph, placement.device_of, boxes)
     layers = lay_out(len(groups.groups), groups.edges).height
     layout = lay_out(len(groups.groups), groups.edges, _columns(len(groups.groups), layers))
-    seconds = _Seconds(_node_seconds(placement, costs, cluster))
+    seconds = _KnownSeconds(_node_seconds(placement, costs, cluster))
     devices = _devices(placement, cluster)
     colours = colours_of(devices)
     figure = new_figure(max(8.0, 0.6 + _BOX_IN * layout.width), 1.8 + _LAYER_IN * layout.height)
@@ -101,7 +101,7 @@ def _devices(placement: Placement, cluster: Cluster | None) -> list[str]:
 
 
 def _draw_boxes(
-    axes: Axes, groups: GroupGraph, layout: Layout, seconds: _Seconds, colours: Mapping[str, str]
+    axes: Axes, groups: GroupGraph, layout: Layout, seconds: _KnownSeconds, colours: Mapping[str, str]
 ) -> None:
     from matplotlib.patches import FancyBboxPatch
 
@@ -124,7 +124,7 @@ def _draw_boxes(
         axes.text(x, y, _box_text(group, seconds), ha="center", va="center", fontsize=8, zorder=4)
 
 
-def _box_text(group: Group, seconds: _Seconds) -> str:
+def _box_text(group: NodeGroup, seconds: _KnownSeconds) -> str:
     lines = [_fitted(group.label, _CHARACTERS)]
     if group.module:
         lines.append(_fitted_end(group.module, _CHARACTERS))
@@ -205,7 +205,7 @@ def _cut_sentence(graph: Graph, placement: Placement) -> str:
     return f"{len(cut)} tensors ({mib(nbytes)}) cross devices in the forward pass"
 
 
-def _device_sentence(graph: Graph, placement: Placement, device: str, seconds: _Seconds) -> str:
+def _device_sentence(graph: Graph, placement: Placement, device: str, seconds: _KnownSeconds) -> str:
     names = [name for name, where in placement.device_of.items() if where == device]
     owned = {k for name in names for k in graph.nodes[name].initializers}
     saved = {k for name in names for k in graph.nodes[name].saved if k in graph.variables}

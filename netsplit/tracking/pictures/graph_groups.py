@@ -15,8 +15,9 @@ from functools import cached_property
 from math import log
 
 from netsplit.graph.ir import Graph
+from netsplit.graph.order import topological_order
 
-__all__ = ["Group", "GroupGraph", "group_nodes"]
+__all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
 
 
 _SHORT = {
@@ -31,7 +32,7 @@ _SHORT = {
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroup:
     """Nodes drawn as one box, in the graph's order."""
 
     nodes: tuple[str, ...]
@@ -56,7 +57,7 @@ class Group:
 class GroupGraph:
     """Groups by index, in a topological order, and the edges between different groups."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[NodeGroup, ...]
     edges: tuple[tuple[int, int], ...]  # each once
     variables: dict[tuple[int, int], tuple[str, ...]]  # edge -> the graph's variables on it
 
@@ -148,11 +149,11 @@ class _Merger:
         once = {edge: tuple(dict.fromkeys(names)) for edge, names in variables.items()}
         return GroupGraph(tuple(self._group(group) for group in order), tuple(once), once)
 
-    def _group(self, group: int) -> Group:
+    def _group(self, group: int) -> NodeGroup:
         names = sorted(self.members[group], key=self.graph.position.__getitem__)
         linked = [n for n in names if self.graph.predecessors[n] or self.graph.successors[n]]
         kinds = tuple(self.graph.nodes[name].kind.strip("_") for name in linked or names)
-        return Group(tuple(names), self.device(group), self.module(group), kinds)
+        return NodeGroup(tuple(names), self.device(group), self.module(group), kinds)
 
     def _merge(self, into: int, other: int) -> None:
         self.members[into] += self.members.pop(other)
@@ -192,18 +193,11 @@ class _Merger:
         return True
 
     def _topological(self) -> list[int]:
-        waiting = {group: len(before) for group, before in self.before.items()}
-        ready = sorted(group for group, count in waiting.items() if count == 0)
-        order = []
-        while ready:
-            group = ready.pop(0)
-            order.append(group)
-            for follower in sorted(self.after[group]):
-                waiting[follower] -= 1
-                if waiting[follower] == 0:
-                    ready.append(follower)
-        assert len(order) == len(self.members), "merging made a cycle"
-        return order
+        groups = sorted(self.members)
+        index = {group: i for i, group in enumerate(groups)}
+        order = topological_order([sorted(index[v] for v in self.after[u]) for u in groups])
+        assert len(order) == len(groups), "merging made a cycle"
+        return [groups[i] for i in order]
 
 
 def _common_prefix(paths: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.ir import CALL, HOOK
-from netsplit.graph.random_draws.random import DrawKey
+from netsplit.graph.random_draws import DrawKey
 from netsplit.graph.recording.whole import FunctionCall, GradientHook, ModuleCall, skeleton_of
 from netsplit.program import GPipe
 from netsplit.program.schedules import OneFOneB

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.engines.kernels import Step
+from netsplit.partition.engines.kernels import SingleBatchStep
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.partition.builders import problems, trained
@@ -25,7 +25,7 @@ def test_a_step_takes_what_the_simulator_says(problem: Problem, seed: int, data:
     costs = problem.costs.with_device("cpu", step_s_per_byte=0.01).with_device("gpu", step_s_per_byte=0.02)
     problem = replace(problem, costs=costs)
     instance = Instance.of(problem)
-    step = Step(instance)
+    step = SingleBatchStep(instance)
     where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
     where = where[[int(instance.atoms[a][0]) for a in instance.atom_of]]
     for drawn in (True, False):

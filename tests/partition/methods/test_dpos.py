@@ -11,7 +11,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.dpos import Dpos, critical_path, max_ranks
-from netsplit.partition.methods.insertion import Tasks
+from netsplit.partition.methods.insertion import StepTasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import chain, cluster_of, graph_of, large_problem, problems, with_capacities
@@ -45,7 +45,7 @@ def test_ranks_take_the_largest_seconds_and_the_critical_path_follows_the_larges
         diamond(), forward_only(table), cluster_of([ROOMY] * 2, seconds_per_byte=0.1, kinds=["slow", "fast"])
     )
     instance = Instance.of(problem)
-    tasks = Tasks.of(instance)
+    tasks = StepTasks.of(instance)
     ranks = max_ranks(instance, tasks)
     # n3: 1; n2: 3 + 1 + 1; n1: 5 + 1 + 1; n0: 1 + max(1 + 7, 2 + 5)
     assert ranks[:4] == pytest.approx([9.0, 7.0, 5.0, 1.0])

@@ -11,7 +11,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.heft import Heft, mean_ranks
-from netsplit.partition.methods.insertion import IdleSlots, Room, Tasks
+from netsplit.partition.methods.insertion import IdleSlots, Room, StepTasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.partition.builders import (
@@ -59,7 +59,7 @@ def trained(problem: Problem) -> Problem:
 def test_the_papers_example_has_its_ranks_and_its_length_of_80():
     problem = paper_example()
     instance = Instance.of(problem)
-    ranks = mean_ranks(instance, Tasks.of(instance))[:10]
+    ranks = mean_ranks(instance, StepTasks.of(instance))[:10]
     published = [108.0, 77.0, 80.0, 80.0, 69.0, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert ranks == pytest.approx(published, abs=1e-3)
     placement = Heft().partition(problem)

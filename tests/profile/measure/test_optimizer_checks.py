@@ -13,9 +13,10 @@ from torch import nn, optim
 from torch.optim import lr_scheduler as lr
 
 from netsplit.errors import ConfigError
+from netsplit.graph import capture
 from netsplit.optim.learning_rate import LearningRate, learning_rate, warmup_cosine
 from netsplit.optim.optimizers import ParameterGroups, for_model, make_optimizer
-from netsplit.profile.measure.optimizer import check_optimizer, optimizer_alpha
+from netsplit.profile.measure.optimizer import check_idle, check_optimizer, optimizer_alpha
 
 
 class Net(nn.Module):
@@ -172,6 +173,29 @@ def test_torchs_other_optimisers_step_on_each_parameter_by_itself(factory: Any) 
 
 def test_muon_steps_on_each_matrix_by_itself() -> None:
     check_optimizer(for_model(partial(optim.Muon, lr=0.1), nn.Sequential(nn.Linear(4, 5, bias=False))))
+
+
+class Shrinking(optim.SGD):
+    """Moves what has no gradient, too."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.mul_(0.9)
+        return super().step(closure)
+
+
+def test_an_optimiser_that_moves_what_no_device_has_is_refused() -> None:
+    model = nn.Linear(6, 3)
+    model.unused = nn.Parameter(torch.ones(3))
+    graph = capture(model, nn.CrossEntropyLoss(), (torch.randn(2, 6), torch.tensor([0, 1])))
+    check_idle(for_model(optim.AdamW, model), graph)
+    shrinking = for_model(partial(Shrinking, lr=0.1), model)
+    with pytest.raises(ConfigError, match="does not use 'unused'"):
+        check_idle(shrinking, graph)
+    model.unused.requires_grad_(False)
+    check_idle(for_model(partial(Shrinking, lr=0.1), model), graph)
 
 
 def test_frozen_parameters_are_not_given_and_tied_ones_once() -> None:

@@ -37,7 +37,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.session import Session
 from netsplit.experiment.study import Study
 from netsplit.graph import Graph, capture, draws, initial_values
-from netsplit.graph.random_draws.random import DrawCounter
+from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds

@@ -14,7 +14,7 @@ from netsplit.graph import initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.resize import with_tail
-from netsplit.program.schedules import ZBH1, OneFOneB, PipeDream, SingleBatch
+from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB, SingleBatch
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
@@ -166,7 +166,7 @@ def test_batches_of_different_size_in_one_step_count_by_their_samples() -> None:
 
 
 def test_accumulation_is_refused_where_devices_step_within_the_batch(pools: Pools) -> None:
-    case, order = CASES["tied"], PipeDream(4)
+    case, order = CASES["tied"], AsyncOneFOneB(4)
     graph = graph_of(case, order)
     program = compiled(graph, cut(graph, [0.5]), 2, order)
     runtime = DistributedRuntime(program, pools(2), initial_values(case.fresh(), graph), SGD)

@@ -9,7 +9,7 @@ from torch import Tensor
 from netsplit.graph import Graph, capture_inference, initial_values
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.inference import inference_placement
-from netsplit.program.schedules import ZBH1, OneFOneB, PipeDream
+from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of
@@ -84,7 +84,7 @@ def test_evaluation_between_batches_does_not_disturb_training(name: str, schedul
 @pytest.mark.parametrize("weights", ["stashed", "double"])
 def test_evaluation_sees_the_newest_weights(weights: str) -> None:
     """After batches within which several versions were alive."""
-    order = PipeDream(4, weights=weights)  # type: ignore[arg-type]
+    order = AsyncOneFOneB(4, weights=weights)  # type: ignore[arg-type]
     program, inference = programs(STAGES, order, 3)
     runtime = LocalRuntime(program, cluster_of(3), initial_values(STAGES.fresh(), program.graph), SGD)
     for batch in batches_of(STAGES):

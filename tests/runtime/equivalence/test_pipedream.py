@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netsplit.errors import ConfigError
 from netsplit.program import Program
 from netsplit.program.instructions import Forward
-from netsplit.program.schedules import PipeDream
+from netsplit.program.schedules import AsyncOneFOneB
 from tests.nets import CASES, SGD, STAGES, Case
 from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
@@ -35,10 +35,10 @@ WHERE = {
 }
 """Devices of the four pieces of the case "stages"; those on one device are one stage of the pipeline."""
 OPTIONS = {
-    "plain": PipeDream(8),
-    "recompute": PipeDream(8, recompute=True),
-    "delayed": PipeDream(8, delay_weights=True),
-    "both": PipeDream(8, recompute=True, delay_weights=True),
+    "plain": AsyncOneFOneB(8),
+    "recompute": AsyncOneFOneB(8, recompute=True),
+    "delayed": AsyncOneFOneB(8, delay_weights=True),
+    "both": AsyncOneFOneB(8, recompute=True, delay_weights=True),
 }
 ONE_USE = [name for name in CASES if name not in ("tied", "shared_norm")]
 """Cases whose parameters are each read by one operator, so by one segment, so in one version."""
@@ -48,7 +48,7 @@ def batches_of(case: Case, steps: int = 2) -> list[Batch]:
     return [case.another(seed, 16) for seed in range(steps)]
 
 
-def staged(devices: int, schedule: PipeDream, batch: int = 16) -> Program:
+def staged(devices: int, schedule: AsyncOneFOneB, batch: int = 16) -> Program:
     graph = graph_of(STAGES, schedule, batch)
     return compiled(graph, by_stage(graph, WHERE[devices]), devices, schedule)
 
@@ -77,7 +77,7 @@ def versions(program: Program) -> dict[tuple[str, int], int]:
 @pytest.mark.parametrize("devices", WHERE)
 @pytest.mark.parametrize("microbatches", [1, 3, 8])
 def test_every_forward_uses_the_version_of_the_paper(devices: int, microbatches: int) -> None:
-    program = staged(devices, PipeDream(microbatches), 2 * microbatches)
+    program = staged(devices, AsyncOneFOneB(microbatches), 2 * microbatches)
     found = versions(program)
     for piece, home in enumerate(WHERE[devices]):
         stage = int(home[-1])
@@ -145,7 +145,7 @@ def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, d
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_two_versions_on_worker_processes_are_the_papers(pools: Pools, workers: int) -> None:
-    schedule = PipeDream(8, update_every=2, weights="double")
+    schedule = AsyncOneFOneB(8, update_every=2, weights="double")
     found = on_workers(staged(workers, schedule), STAGES, batches_of(STAGES), pools(workers))
     reference = double_loop(STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD, 2)
     assert_same(found, reference)
@@ -169,7 +169,7 @@ def test_a_replicated_stage_steps_on_its_replicas_mean_gradient(options: str) ->
 
 
 def test_what_needs_all_gradients_at_once_is_refused() -> None:
-    schedule = PipeDream(4)
+    schedule = AsyncOneFOneB(4)
     graph = graph_of(STAGES, schedule)
     with pytest.raises(ConfigError, match="every device steps on its own"):
         compiled(graph, by_stage(graph, WHERE[2]), 2, schedule, shared_norm=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.instructions import Forward
-from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB, PipeDream
+from netsplit.program.schedules import ZBH1, AsyncOneFOneB, EagerOneFOneB, OneFOneB
 from tests.nets import CASES, DRAWING, DROPPED, SGD, Case
 from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
@@ -31,7 +31,7 @@ SCHEDULES: dict[str, Schedule] = {
     "1f1b": OneFOneB(4),
     "eager_1f1b+delayed": EagerOneFOneB(4, delay_weights=True),
     "zb_h1": ZBH1(4),
-    "pipedream": PipeDream(4),
+    "pipedream": AsyncOneFOneB(4),
 }
 WITH_BUFFERS = ("chain", "cells", "u_shape", "shared_norm", "assigned", "in_place")
 

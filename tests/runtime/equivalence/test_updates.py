@@ -18,7 +18,7 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.optim.learning_rate import LearningRate, warmup_cosine
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, for_model
 from netsplit.program import GPipe, Program
-from netsplit.program.schedules import OneFOneB, PipeDream
+from netsplit.program.schedules import AsyncOneFOneB, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
@@ -240,7 +240,7 @@ def test_gradients_that_are_only_added_up_step_no_scheduler() -> None:
 
 @pytest.mark.parametrize("weights", ["stashed", "double"])
 def test_where_devices_step_within_the_batch_the_scheduler_steps_once_a_batch(weights: str) -> None:
-    order = PipeDream(4, weights=weights)  # type: ignore[arg-type]
+    order = AsyncOneFOneB(4, weights=weights)  # type: ignore[arg-type]
     graph = graph_of(STAGES, order)
     program = compiled(graph, cut(graph, [0.3, 0.6]), 3, order)
     rule = UpdateRule(learning_rate=LearningRate(partial(lr.ExponentialLR, gamma=0.5)), ema_decay=0.7)

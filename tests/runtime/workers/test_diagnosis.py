@@ -9,7 +9,7 @@ import pytest
 from netsplit.program.instructions import Forward, Recv, Reduce, Step
 from netsplit.runtime.workers.diagnosis import Findings, Standing, explain
 from netsplit.runtime.workers.messages import Reply
-from netsplit.runtime.workers.watch import Pace, Watch
+from netsplit.runtime.workers.watchdog import Pace, Watchdog
 
 COMPUTING = Standing(Forward(1, 0), None)
 WAITING = Standing(Forward(2, 0), Recv("k@c", "k", 0, "b", False, 7))
@@ -71,7 +71,7 @@ def test_a_call_is_late_against_its_own_past_and_that_is_said_once(monkeypatch: 
 def test_silence_counts_from_the_last_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    watch = Watch(10.0)
+    watch = Watchdog(10.0)
     now = 9.0
     watch.lives(0, None)
     now = 11.0

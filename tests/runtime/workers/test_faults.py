@@ -103,7 +103,7 @@ def named(pool: WorkerPool, rank: int) -> str:
 
 def _before_forward(worker: Worker, hook: object) -> None:
     for executor in worker.memory["programs"].values():
-        next(iter(executor.pieces.values())).module.register_forward_pre_hook(hook)
+        next(iter(executor.pieces.whole.values())).module.register_forward_pre_hook(hook)
 
 
 def _stall(worker: Worker, seconds: float) -> None:
@@ -322,7 +322,13 @@ def test_a_free_port_may_be_chosen(tmp_path: Path) -> None:
     spec = local_cluster("cpu1", [LocalDevice("cpu:0")], port=port)
     with WorkerPool(spec, tmp_path) as pool:
         assert pool.call(_threads) == [1]
+        assert pool.call(_distributed) == [(False, None)]  # as in this process
 
 
 def _threads(worker: Worker) -> int:
     return torch.get_num_threads()
+
+
+def _distributed(worker: Worker) -> tuple[bool, str | None]:
+    """What a user's code is told."""
+    return torch.distributed.is_initialized(), os.environ.get("WORLD_SIZE")

@@ -42,7 +42,7 @@ KEY = "a secret of this test"
 FAKE = """
 import sys
 {change}
-from netsplit.runtime.workers.worker import main
+from netsplit.runtime.worker_process import main
 sys.argv[0] = "worker"
 main()
 """
@@ -75,7 +75,7 @@ class Agents:
 
     def worker(self, change: str = "", world_size: int = 2, **environment: str) -> subprocess.Popen[str]:
         """A lone worker of rank 0 with something changed: its code, its arguments, its environment."""
-        arguments = self.command[self.command.index("netsplit.runtime.workers.worker") + 1 :]
+        arguments = self.command[self.command.index("netsplit.runtime.worker_process") + 1 :]
         given = {"RANK": "0", "WORLD_SIZE": str(world_size)}
         command = [sys.executable, "-c", FAKE.format(change=change), *arguments]
         return self._start(command, {**self.environment, **given, **environment})

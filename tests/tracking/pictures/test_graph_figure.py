@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.patches import FancyBboxPatch, PathPatch
 
 from netsplit.tracking.pictures.graph_figure import _CUT_COLOUR, graph_figure
-from netsplit.tracking.pictures.graph_groups import Group, group_nodes
+from netsplit.tracking.pictures.graph_groups import NodeGroup, group_nodes
 from netsplit.tracking.pictures.graph_layout import lay_out
 from tests.tracking.samples import cells_graph, costs_of, graph_of, halves
 
@@ -49,7 +49,7 @@ def test_nodes_without_edges_join_their_module() -> None:
 
 
 def test_labels_count_kinds_that_come_again() -> None:
-    group = Group(("a",) * 5, "p", "m", ("relu", "add", "relu", "relu", "cat"))
+    group = NodeGroup(("a",) * 5, "p", "m", ("relu", "add", "relu", "relu", "cat"))
     assert group.label == "relu x3 + add + cat"
 
 

@@ -14,13 +14,30 @@ from netsplit.errors import ConfigError
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.engines.search import Search
+from netsplit.partition.max_load import solve_max_load
+from netsplit.partition.methods.auto.prover import Prover
+from netsplit.partition.methods.baechi.m_etf import MEtf
+from netsplit.partition.methods.baechi.m_sct import MSct
+from netsplit.partition.methods.baechi.m_topo import MTopo
+from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.layerwise import Layerwise
+from netsplit.partition.methods.pesto.pesto import Pesto
+from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.pipedream.stage_time import best_stages
+from netsplit.partition.methods.round_robin import RoundRobin
+from netsplit.partition.methods.single import Single
+from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Auto"]
 
 PROVEN = 1e-6  # relative gap that counts as none: costs are measured to fewer digits
 RESERVE = 0.04  # of the time, for what follows the search
+COARSE = 1000  # nodes, beyond which the portfolio's `pipedream` takes 400 states: it took 8 s with its own
+TANGLED = 10_000  # edges, beyond which `m_sct`, whose relaxation takes seconds, is not in the portfolio
 
 
 @dataclass(frozen=True)
@@ -70,8 +87,6 @@ class _AutoSolvers:
         return self._searched(simulated=True)
 
     def max_load(self, contiguous: bool) -> Choice:
-        from netsplit.partition.max_load import solve_max_load
-
         instance = Instance.of(self.problem)
         left_s = self.deadline - time.perf_counter()
         return _proven(solve_max_load(instance, left_s, self.problem.seed, contiguous).choice(instance))
@@ -81,10 +96,8 @@ class _AutoSolvers:
         return replace(choice, bound_for=self.problem.objective.bound_key)
 
     def _searched(self, simulated: bool) -> Choice:
-        from netsplit.partition.methods.auto.prover import Prover
-        from netsplit.partition.methods.auto.search import Search
-
-        search = Search(self.problem, self.starts, self.deadline, simulated=simulated)
+        methods = _portfolio(Instance.of(self.problem))
+        search = Search(self.problem, self.starts, self.deadline, methods, Auto.name, simulated)
         search.compile()
         prover = None if search.simulated else Prover(search)
         found = search.run(prover)
@@ -102,6 +115,25 @@ class _AutoSolvers:
             return choice
         notes = {**choice.notes, **prover.notes}
         return _proven(replace(choice, bound_s=prover.bound_s, bound_for=Latency.bound_key, notes=notes))
+
+
+def _portfolio(instance: Instance) -> list[Partitioner]:
+    """Methods that take seconds at most on a graph of this size."""
+    edges = len(instance.predecessors.items)
+    return [
+        Single(),
+        MTopo(),
+        Balanced(),
+        Layerwise(),
+        Heft(),
+        Dpos(),
+        MEtf(),
+        *([MSct()] if edges <= TANGLED else []),
+        RoundRobin(),
+        PipeDream(max_states=400) if instance.n > COARSE else PipeDream(),
+        Pesto(),
+        NetSplit(),
+    ]
 
 
 def _proven(choice: Choice) -> Choice:

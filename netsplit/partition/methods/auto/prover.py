@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s, relaxation
 from netsplit.partition.common.instance import Ints
-from netsplit.partition.methods.auto.search import Found, Search
+from netsplit.partition.engines.search import Found, Search
+from netsplit.partition.methods.exact.netsplit_exact import as_simulated, solve_latency
 
 __all__ = ["Prover"]
 
@@ -52,16 +54,12 @@ class Prover(threading.Thread):
 
     def _begin(self) -> None:
         """What costs nothing; then wait for a good incumbent, but not for long."""
-        from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s
-
         path_s, load_s = critical_path_s(self.search.instance), least_load_s(self.search.instance)
         self.bound_s = max(path_s, load_s)
         self.notes["bound"] = {"critical_path_s": path_s, "load_s": load_s}
         self.search.warm.wait(max(0.0, PATIENCE * self._left_s()))
 
     def _relax(self) -> None:
-        from netsplit.partition.bounds.latency_bounds import relaxation
-
         search = self.search
         for rounds, share in enumerate(SLICES, 1):
             if not self._goes_on():
@@ -80,8 +78,6 @@ class Prover(threading.Thread):
                 self._offer(search.scheduled(found.where, "relaxation, list-scheduled"))
 
     def _solve(self) -> None:
-        from netsplit.partition.methods.exact.netsplit_exact import as_simulated, solve_latency
-
         search = self.search
         best = min((f for f in (search.best, self.found) if f), key=lambda f: f.value_s, default=None)
         hint: tuple[Ints, Ints] | None = None if best is None else (best.where, best.order)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,16 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.graph.ir import Graph
+from netsplit.graph.order import topological_order
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.common.instance import Csr, Instance, Ints
 from netsplit.profile.memory import related_nodes
 
 __all__ = [
+    "BaechiProblem",
     "Edge",
     "Memory",
     "MemoryRule",
-    "Tasks",
     "Times",
     "authors_makespan_s",
     "breadth_first",
@@ -50,7 +50,7 @@ Edge = tuple[int, int, tuple[int, ...]]  # producer, consumer, the variables tha
 
 
 @dataclass(frozen=True, eq=False)
-class Tasks:
+class BaechiProblem:
     """A problem as Baechi's simulations see it. Index letters are those of `Instance`."""
 
     instance: Instance
@@ -60,7 +60,7 @@ class Tasks:
     rank: Ints  # [n] the authors' topological order, which settles ties
 
     @classmethod
-    def of(cls, problem: Problem, times: Times = "forward", tick_s: float = 1e-6) -> Tasks:
+    def of(cls, problem: Problem, times: Times = "forward", tick_s: float = 1e-6) -> BaechiProblem:
         """Seconds to ticks.
 
         ``forward`` counts the forward computation and one transfer of a variable, as the authors'
@@ -117,21 +117,19 @@ class Tasks:
 
 def breadth_first(graph: Graph) -> dict[str, int]:
     """Node name to its place in the authors' topological order: first ready, first placed."""
-    waits_for = {name: len(found) for name, found in graph.predecessors.items()}
-    queue = deque(name for name, count in waits_for.items() if not count)
-    order: dict[str, int] = {}
-    while queue:
-        name = queue.popleft()
-        order[name] = len(order)
-        for later in graph.successors[name]:
-            waits_for[later] -= 1
-            if not waits_for[later]:
-                queue.append(later)
-    return order
+    names = list(graph.nodes)
+    after = [[graph.position[v] for v in graph.successors[name]] for name in names]
+    return {names[v]: i for i, v in enumerate(topological_order(after))}
 
 
 def receive(
-    edge: Edge, p: int, q: int, end: int, tasks: Tasks, channel: list[int], arrived: list[dict[int, int]]
+    edge: Edge,
+    p: int,
+    q: int,
+    end: int,
+    tasks: BaechiProblem,
+    channel: list[int],
+    arrived: list[dict[int, int]],
 ) -> int:
     """When the variables of an edge, made on p until `end`, are on q; what is missing is sent.
 
@@ -159,10 +157,10 @@ def authors_makespan_s(
     The operator that was ready first runs first, and its outputs are sent as soon as it is done,
     consumer by consumer. Not the time of this project's simulator.
     """
-    return virtual_makespan_s(Tasks.of(problem, times, tick_s), device_of)
+    return virtual_makespan_s(BaechiProblem.of(problem, times, tick_s), device_of)
 
 
-def virtual_makespan_s(tasks: Tasks, device_of: Mapping[str, str]) -> float:
+def virtual_makespan_s(tasks: BaechiProblem, device_of: Mapping[str, str]) -> float:
     """`authors_makespan_s` of tasks that were made before."""
     where = tasks.instance.encode(device_of).tolist()
     free_at, channel = [0] * tasks.devices, [0] * tasks.devices
@@ -224,7 +222,7 @@ class Memory(ABC):
 class StaticMemory(Memory):
     """(5-18): states and variables stay, a received copy counts, a colocation set is taken whole."""
 
-    def __init__(self, tasks: Tasks, capacity: Ints) -> None:
+    def __init__(self, tasks: BaechiProblem, capacity: Ints) -> None:
         instance = tasks.instance
         self.left = capacity.copy()
         self._atom_of = instance.atom_of
@@ -269,7 +267,7 @@ class AuthorsMemory(Memory):
     put aside for a set's later members.
     """
 
-    def __init__(self, tasks: Tasks, capacity: Ints, keep_outputs: bool) -> None:
+    def __init__(self, tasks: BaechiProblem, capacity: Ints, keep_outputs: bool) -> None:
         self.left = capacity.copy()
         self._own = np.array(list(footprints(tasks.instance.problem).values()), np.int64)  # [n]
         self._lasting = self._own if keep_outputs else tasks.instance.state_bytes
@@ -296,7 +294,7 @@ class AuthorsMemory(Memory):
         return np.maximum(self._own[nodes], np.where(placed, 0, self._set_bytes[nodes]))
 
 
-def memory_for(tasks: Tasks, rule: MemoryRule, capacity: Ints) -> Memory:
+def memory_for(tasks: BaechiProblem, rule: MemoryRule, capacity: Ints) -> Memory:
     if rule == "static":
         return StaticMemory(tasks, capacity)
     return AuthorsMemory(tasks, capacity, keep_outputs=rule == "kept")

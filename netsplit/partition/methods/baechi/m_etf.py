@@ -17,9 +17,9 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Csr, Ints
 from netsplit.partition.methods.baechi.baechi import (
+    BaechiProblem,
     Memory,
     MemoryRule,
-    Tasks,
     Times,
     footprints,
     memory_for,
@@ -49,7 +49,7 @@ class EtfLoop:
     anywhere, and would draw the normalisation to whatever device is idle first.
     """
 
-    def __init__(self, tasks: Tasks, memory: Memory) -> None:
+    def __init__(self, tasks: BaechiProblem, memory: Memory) -> None:
         n, m, devices = tasks.n, len(tasks.instance.variables), tasks.devices
         self.tasks, self.memory = tasks, memory
         self.where = np.full(n, -1, np.int64)  # [n] device
@@ -174,7 +174,7 @@ class EtfLoop:
             self._estimate(self._node_at[self.ready].tolist())
 
 
-def _followers(tasks: Tasks) -> dict[int, list[int]]:
+def _followers(tasks: BaechiProblem) -> dict[int, list[int]]:
     """Colocated set -> its operators that only write what they hold, where the set has others."""
     instance, nodes = tasks.instance, tasks.instance.problem.graph.nodes
     found: dict[int, list[int]] = {}
@@ -192,7 +192,7 @@ class _Inflow:
     A row is a variable that a node reads; rows of one edge, and edges of one node, are neighbours.
     """
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: BaechiProblem) -> None:
         edges = [edge for found in tasks.inward for edge in found]
         self._tasks = tasks
         self._edges_of = Csr.of([[0] * len(found) for found in tasks.inward])  # only `starts` is used
@@ -274,7 +274,7 @@ class MEtf(Partitioner):
         """Nothing: its own error names capacities with which the method, which never revises, succeeds."""
 
     def choose(self, problem: Problem) -> Choice:
-        tasks = Tasks.of(problem, self.times, self.tick_s)
+        tasks = BaechiProblem.of(problem, self.times, self.tick_s)
         notes: dict[str, Any] = {}
         guide = self.guide(tasks, notes)
         loop = self.loop(tasks, tasks.instance.capacity, guide)
@@ -285,15 +285,15 @@ class MEtf(Partitioner):
         notes["own_estimate_s"] = int(loop.end.max(initial=0)) * self.tick_s
         return Choice(device_of, start, objective_s=virtual_makespan_s(tasks, device_of), notes=notes)
 
-    def guide(self, tasks: Tasks, notes: dict[str, Any]) -> Ints | None:
+    def guide(self, tasks: BaechiProblem, notes: dict[str, Any]) -> Ints | None:
         """What the loop is told beforehand; numbers worth recording go to `notes`."""
         return None
 
-    def loop(self, tasks: Tasks, capacity: Ints, guide: Ints | None) -> EtfLoop:
+    def loop(self, tasks: BaechiProblem, capacity: Ints, guide: Ints | None) -> EtfLoop:
         return EtfLoop(tasks, memory_for(tasks, self.memory, capacity))
 
     def _infeasible(
-        self, problem: Problem, tasks: Tasks, stuck: EtfLoop, guide: Ints | None
+        self, problem: Problem, tasks: BaechiProblem, stuck: EtfLoop, guide: Ints | None
     ) -> InfeasibleError:
         """What is missing, and a capacity with which this method does succeed, which was tried."""
         capacity, names = tasks.instance.capacity, tasks.instance.names
@@ -324,7 +324,7 @@ class MEtf(Partitioner):
             f" {cure} (or use more devices, or a partitioner that packs, as auto)."
         )
 
-    def _enough(self, tasks: Tasks, guide: Ints | None, required: int) -> int:
+    def _enough(self, tasks: BaechiProblem, guide: Ints | None, required: int) -> int:
         """A common rise of the capacities with which the method succeeds, to a hundredth of `required`.
 
         Few runs rather than the least rise: the user waits for an error.

@@ -13,7 +13,7 @@ import numpy as np
 
 from netsplit.errors import ConfigError
 from netsplit.partition.common.instance import Ints
-from netsplit.partition.methods.baechi.baechi import Memory, Tasks, memory_for
+from netsplit.partition.methods.baechi.baechi import BaechiProblem, Memory, memory_for
 from netsplit.partition.methods.baechi.m_etf import NEVER, EtfLoop, MEtf
 from netsplit.partition.methods.baechi.sct_relaxation import LpSolver, favourites
 
@@ -28,7 +28,7 @@ class SctLoop(EtfLoop):
     could start now on every device that can take it.
     """
 
-    def __init__(self, tasks: Tasks, memory: Memory, favourite: Ints) -> None:
+    def __init__(self, tasks: BaechiProblem, memory: Memory, favourite: Ints) -> None:
         self._favourite = favourite  # [n] node, -1 for none
         super().__init__(tasks, memory)
 
@@ -81,12 +81,12 @@ class MSct(MEtf):
         if self.lp not in get_args(LpSolver):
             raise ConfigError(f"m_sct.lp is '{self.lp}': give one of {', '.join(get_args(LpSolver))}.")
 
-    def guide(self, tasks: Tasks, notes: dict[str, Any]) -> Ints | None:
+    def guide(self, tasks: BaechiProblem, notes: dict[str, Any]) -> Ints | None:
         favourite, makespan = favourites(tasks, self.threshold, self.lp)
         notes["favourite_children"] = int((favourite >= 0).sum())
         notes["relaxed_makespan_s"] = makespan * self.tick_s
         return favourite
 
-    def loop(self, tasks: Tasks, capacity: Ints, guide: Ints | None) -> EtfLoop:
+    def loop(self, tasks: BaechiProblem, capacity: Ints, guide: Ints | None) -> EtfLoop:
         assert guide is not None
         return SctLoop(tasks, memory_for(tasks, self.memory, capacity), guide)

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.methods.baechi.baechi import Tasks
+from netsplit.partition.methods.baechi.baechi import BaechiProblem
 
 __all__ = ["LpSolver", "assign", "favourite_lp", "favourites"]
 
@@ -26,7 +26,7 @@ _AUTO_EDGES = 20_000
 _AUTO_DEGREE = 100
 
 
-def favourites(tasks: Tasks, threshold: float, solver: LpSolver = "auto") -> tuple[Ints, float]:
+def favourites(tasks: BaechiProblem, threshold: float, solver: LpSolver = "auto") -> tuple[Ints, float]:
     """[n] the favourite child of every node, -1 for none; and the relaxed makespan in ticks."""
     compute = tasks.compute.mean(axis=1)
     pairs = max(1, tasks.devices * (tasks.devices - 1))

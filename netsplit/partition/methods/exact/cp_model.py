@@ -11,15 +11,16 @@ Laborie et al., IBM ILOG CP Optimizer for scheduling, Constraints 2018; CP-SAT o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.methods.exact.cp_schedule import Durations, Schedule, trained_readers
+from netsplit.partition.common.interchangeable import interchangeable_devices
+from netsplit.partition.methods.exact.cp_schedule import Durations, StartTimes, trained_readers
 
-__all__ = ["LatencyModel", "interchangeable", "reachable"]
+__all__ = ["LatencyModel", "reachable"]
 
 
 def reachable(instance: Instance) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -30,25 +31,6 @@ def reachable(instance: Instance) -> np.ndarray[Any, np.dtype[np.bool_]]:
             reach[v] |= reach[w]
             reach[v, w] = True
     return reach
-
-
-def interchangeable(instance: Instance) -> list[tuple[int, int]]:
-    """Pairs p < q of devices that may swap names without changing anything, q the next such after p."""
-    tables = (instance.latency_s, instance.seconds_per_byte)
-    columns = (instance.forward_s, instance.backward_s, instance.step_s)
-    pairs = []
-    for q in range(len(instance.devices)):
-        for p in reversed(range(q)):
-            swap = np.arange(len(instance.devices))
-            swap[[p, q]] = q, p
-            if (
-                instance.capacity[p] == instance.capacity[q]
-                and all(np.array_equal(c[:, p], c[:, q]) for c in columns)
-                and all(np.array_equal(t, t[np.ix_(swap, swap)]) for t in tables)
-            ):
-                pairs.append((p, q))
-                break
-    return pairs
 
 
 class LatencyModel:
@@ -121,7 +103,7 @@ class LatencyModel:
 
     def _symmetry(self, place: list[list[Any]]) -> None:
         """Of devices that may swap names, the next is used only by atoms after the first one's first."""
-        for p, q in interchangeable(self.instance):
+        for p, q in (pair for alike in interchangeable_devices(self.instance) for pair in pairwise(alike)):
             for a, row in enumerate(place):
                 self.model.add_bool_or([~row[q], *(place[b][p] for b in range(a))])
 
@@ -295,7 +277,7 @@ class LatencyModel:
 
     # A known answer as a complete hint.
 
-    def hint(self, where: Sequence[int] | Ints, order: Sequence[int] | Ints, known: Schedule) -> None:
+    def hint(self, where: Sequence[int] | Ints, order: Sequence[int] | Ints, known: StartTimes) -> None:
         instance = self.instance
         rank = {int(v): i for i, v in enumerate(order)}
         ends = {v: known.forward[v] + self.d.forward[v, where[v]] for v in known.forward}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Instance, Ints
 
-__all__ = ["Durations", "Schedule", "latency_of", "schedule", "serial_seconds", "trained_readers"]
+__all__ = ["Durations", "StartTimes", "latency_of", "schedule", "trained_readers"]
 
 Array = NDArray[Any]
 
@@ -51,7 +51,7 @@ class Durations:
 
 
 @dataclass(eq=False)
-class Schedule:
+class StartTimes:
     """Starts of everything, in the unit of the durations; `end` is the iteration."""
 
     end: float = 0
@@ -70,12 +70,12 @@ def trained_readers(instance: Instance, u: int) -> list[int]:
 
 def schedule(
     instance: Instance, where: Sequence[int] | Ints, order: Sequence[int] | Ints, d: Durations | None = None
-) -> Schedule:
+) -> StartTimes:
     """The earliest schedule of a placement [n] and a topological order [n] (node indices, first to last)."""
     d = d or Durations.seconds(instance)
     where = [int(p) for p in where]
     order = [int(v) for v in order]
-    found = Schedule()
+    found = StartTimes()
     clock: list[float] = [0] * len(instance.devices)
     link: dict[tuple[int, int], float] = {}
     arrived: dict[tuple[int, int], float] = {}
@@ -126,11 +126,3 @@ def schedule(
 def latency_of(instance: Instance, where: Sequence[int] | Ints, order: Sequence[int] | Ints) -> float:
     """Seconds of one iteration."""
     return float(schedule(instance, where, order).end)
-
-
-def serial_seconds(instance: Instance) -> float:
-    """No placement with any order takes longer than this: everything one after the other, at its slowest."""
-    transfers = instance.transfer_s.max(axis=(1, 2), initial=0.0)
-    copies = np.minimum(np.diff(instance.consumers.starts), max(len(instance.devices) - 1, 0))
-    nodes = (instance.forward_s + instance.backward_s + instance.step_s).max(axis=1, initial=0.0)
-    return float(nodes.sum() + (transfers * copies * (1 + instance.carrying)).sum())

@@ -2,7 +2,6 @@
 
 The CP-SAT model leaves out that a transfer also waits for its receiver to come to it. On graphs of a few
 nodes that is made good here: what a bound of the placement does not exclude is tried in every order.
-Imported lazily.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ import numpy as np
 
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.compiled import compiled
-from netsplit.partition.engines.kernels import Arrays, Step, makespan
+from netsplit.partition.engines.kernels import Arrays, SingleBatchStep, makespan
 
 __all__ = ["MOST_NODES", "enumerated"]
 
 MOST_NODES = 8
-MOST_PLACEMENTS = 100_000
 _SLIGHT = 1e-12  # relative: sums in another order
 
 
@@ -32,9 +30,9 @@ def enumerated(
         [n] devices, [n] nodes in order, seconds, and whether everything was tried or excluded.
     """
     devices, atoms = len(instance.devices), instance.atoms
-    if instance.n > MOST_NODES or devices ** len(atoms) > MOST_PLACEMENTS:
+    if instance.n > MOST_NODES or not instance.enumerable:
         return None
-    step = Step(instance)
+    step = SingleBatchStep(instance)
     feeders = _feeders(instance)
     best = (where, order, step.makespan_s(where, order))
     for choice in itertools.product(range(devices), repeat=len(atoms)):

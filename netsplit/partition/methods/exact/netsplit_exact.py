@@ -12,10 +12,22 @@ import numpy as np
 
 from netsplit.errors import ConfigError
 from netsplit.partition.base import Latency, Placement, Problem, Status
+from netsplit.partition.bounds.latency_bounds import relaxation
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.methods.exact.cp_schedule import Durations, latency_of, schedule, serial_seconds
+from netsplit.partition.engines.candidates import candidates, order_of
+from netsplit.partition.engines.kernels import SingleBatchStep, list_schedule, upward_rank
+from netsplit.partition.max_load import solve_max_load
+from netsplit.partition.methods.baechi.m_topo import MTopo
+from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.exact.cp_model import LatencyModel, reachable
+from netsplit.partition.methods.exact.cp_schedule import Durations, latency_of, schedule
+from netsplit.partition.methods.exact.enumeration import enumerated
+from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["ExactAnswer", "NetSplitExact", "as_simulated", "solve_latency"]
@@ -27,7 +39,6 @@ _CLOSE = 1e-9  # a bound this near to the value, relatively, proves it
 _SMALL = 12  # nodes up to which the full model alone is solved
 _GAP = 1e-5  # of value and bound at which the full model counts as solved: the last ticks take longest
 _NODES = 150  # up to which the full model is built
-_HEURISTICS = ("m_topo", "balanced", "heft", "dpos", "netsplit")
 _PAIRS = 1500  # incomparable pairs of nodes up to which the full model is built
 
 
@@ -97,8 +108,6 @@ class _ExactSolvers:
         return self._least_latency()[1]
 
     def max_load(self, contiguous: bool) -> Choice:
-        from netsplit.partition.max_load import solve_max_load
-
         instance = Instance.of(self.problem)
         left_s = self.started + self._limit_s - time.perf_counter()
         return solve_max_load(instance, left_s, self.problem.seed, contiguous).choice(instance)
@@ -127,15 +136,13 @@ class _ExactSolvers:
 
 def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | None:
     """The best answer of the heuristics that fits, as the simulator has it."""
-    from netsplit.partition.engines.kernels import Step
-    from netsplit.partition.methods.auto.portfolio import candidates, order_of
-
-    step = Step(instance)
+    step = SingleBatchStep(instance)
 
     def value_s(placement: Placement) -> float:
         return step.makespan_s(instance.encode(placement.device_of), order_of(instance, placement))
 
-    found = [e for e in candidates(problem, instance, _HEURISTICS, value_s, deadline) if e.fits]
+    heuristics = (MTopo(), Balanced(), Heft(), Dpos(), NetSplit())
+    found = [e for e in candidates(problem, instance, heuristics, value_s, deadline) if e.fits]
     if not found:
         return None
     best = min(found, key=lambda each: each.value_s)
@@ -146,12 +153,9 @@ def as_simulated(
     instance: Instance, answer: ExactAnswer, hint: Answer | None, deadline: float
 ) -> ExactAnswer:
     """The answer with the simulator's seconds; the hint or a list schedule where that is better."""
-    from netsplit.partition.engines.kernels import Step
-    from netsplit.partition.methods.exact.enumeration import enumerated
-
     if answer.where is None or answer.order is None:
         return answer
-    step = Step(instance)
+    step = SingleBatchStep(instance)
     tried = [(answer.where, answer.order), (answer.where, step.list_schedule(answer.where))]
     tried += [hint] if hint is not None else []
     value, where, order = min(((step.makespan_s(*each), *each) for each in tried), key=lambda each: each[0])
@@ -211,7 +215,7 @@ def solve_latency(
         if start is None:
             return ExactAnswer(None, None, float("inf"), least_s, "limit", notes)
         return ExactAnswer(*start, value, min(least_s, value), "feasible", notes)
-    most_s = min(value, horizon or float("inf"), serial_seconds(instance))
+    most_s = min(value, horizon or float("inf"), instance.serial_s)
     search = _Search(instance, most_s, fixed, seed, workers, least_s)
     answer = search.run(start, deadline)
     answer = replace(answer, bound_s=max(answer.bound_s, least_s), notes={**notes, **answer.notes})
@@ -229,8 +233,6 @@ def _relax(
     instance: Instance, time_limit_s: float, seed: int, start: Answer | None, workers: int
 ) -> tuple[Answer | None, float, dict[str, Any]]:
     """The bound of the relaxation, and the better of `start` and the relaxation's placement, scheduled."""
-    from netsplit.partition.bounds.latency_bounds import relaxation
-
     value = latency_of(instance, *start) if start else None
     found = relaxation(instance, time_limit_s, seed, value, workers)
     notes = dict(found.notes)
@@ -245,9 +247,7 @@ def _relax(
 
 def _listed(instance: Instance, where: Ints) -> Answer:
     """A placement with the order in which a list schedule by upward rank ends the nodes."""
-    from netsplit.partition.engines.kernels import Step, list_schedule, upward_rank
-
-    arrays = Step(instance).arrays
+    arrays = SingleBatchStep(instance).arrays
     order = np.zeros(instance.n, np.int64)
     ends = list_schedule(where, upward_rank(where, arrays), arrays, order)
     return where, _by_end(instance, order, np.asarray(ends))
@@ -274,8 +274,6 @@ class _Search:
         workers: int,
         least_s: float = 0.0,
     ) -> None:
-        from netsplit.partition.methods.exact.cp_model import LatencyModel
-
         self.instance, self.fixed, self.seed, self.workers = instance, fixed, seed, workers
         self.tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
         durations = Durations.ticks(instance, self.tick_s)
@@ -321,17 +319,10 @@ class _Search:
 
 def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:
     """The same placement with devices that may swap names named in the order of their first atoms."""
-    from netsplit.partition.methods.exact.cp_model import interchangeable
-
     where = np.asarray(where, np.int64)
     first = [int(instance.atom_of[where == p].min(initial=instance.n)) for p in range(len(instance.devices))]
     name = np.arange(len(instance.devices))
-    before = {q: p for p, q in interchangeable(instance)}
-    root = {p: p for p in name.tolist()}
-    for q, p in sorted(before.items()):
-        root[q] = root[p]
-    for r in set(root.values()):
-        alike = sorted(p for p in root if root[p] == r)
+    for alike in interchangeable_devices(instance):
         for to, p in zip(alike, sorted(alike, key=lambda p: first[p]), strict=True):
             name[p] = to
     return np.asarray(name[where])
@@ -349,8 +340,6 @@ def _filled(instance: Instance) -> Answer | None:
 
 
 def _incomparable(instance: Instance) -> int:
-    from netsplit.partition.methods.exact.cp_model import reachable
-
     return instance.n * (instance.n - 1) // 2 - int(reachable(instance).sum())
 
 

@@ -20,10 +20,12 @@ common vertex, as a hub with a thousand leaves does, are followed by rounds that
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import networkx
+
+from netsplit.graph.order import topological_order
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.common.instance import Instance
@@ -136,21 +138,11 @@ def mergeable_batch(
 
 def heights(edges: Mapping[Edge, object]) -> dict[int, int]:
     """Edges of the longest path that leads to each vertex of a DAG; vertices without edges are left out."""
-    out: dict[int, list[int]] = {}
-    waits: dict[int, int] = {}
-    for u, v in edges:
-        out.setdefault(u, []).append(v)
-        waits[v] = waits.get(v, 0) + 1
-    height = {u: 0 for u in out if u not in waits}
-    ready = list(height)
-    while ready:
-        u = ready.pop()
-        for v in out.get(u, ()):
-            height[v] = max(height.get(v, 0), height[u] + 1)
-            waits[v] -= 1
-            if not waits[v]:
-                ready.append(v)
-    assert all(not left for left in waits.values()), "the graph has a cycle"
+    graph = networkx.DiGraph(edges.keys())
+    height = dict.fromkeys(graph, 0)
+    for u in networkx.topological_sort(graph):
+        for v in graph[u]:
+            height[v] = max(height[v], height[u] + 1)
     return height
 
 
@@ -169,22 +161,12 @@ def _passing(instance: Instance, vertices: DisjointSets) -> dict[Edge, tuple[int
 def _finished(instance: Instance, vertices: DisjointSets, classes: DisjointSets) -> Coarse:
     """Vertices and classes numbered in topological order."""
     passing = _passing(instance, vertices)
-    members = {found[0]: tuple(found) for found in vertices.sets()}
-    out: dict[int, list[int]] = {u: [] for u in members}
-    waits = dict.fromkeys(members, 0)
+    members = {group[0]: tuple(group) for group in vertices.sets()}
+    index = {u: i for i, u in enumerate(members)}
+    after: list[list[int]] = [[] for _ in members]
     for u, v in passing:
-        out[u].append(v)
-        waits[v] += 1
-    ready = [u for u, left in waits.items() if not left]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        u = heapq.heappop(ready)
-        order.append(u)
-        for v in out[u]:
-            waits[v] -= 1
-            if not waits[v]:
-                heapq.heappush(ready, v)
+        after[index[u]].append(index[v])
+    order = [list(members)[i] for i in topological_order(after, int)]
     assert len(order) == len(members), "coarsening closed a cycle"
     number = {u: i for i, u in enumerate(order)}
     class_number: dict[int, int] = {}

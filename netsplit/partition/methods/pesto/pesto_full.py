@@ -1,8 +1,8 @@
 """`pesto_full`: Pesto with non-overlap, congestion and coarsening, for any number of devices.
 
 Source: Hafeez et al., Towards optimal placement and scheduling of DNN operations with Pesto, Middleware
-2021; for more than two devices the form of Moirai (arXiv 2312.04025). Rows: `pesto_rows`; coarsening:
-`pesto_coarsen`.
+2021; for more than two devices the form of Moirai (arXiv 2312.04025). Rows: `rows`; coarsening:
+`coarsen`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.rows import PestoRows
-from netsplit.partition.methods.pesto.tasks import Schedule, Tasks
+from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["PestoFull"]
@@ -84,7 +84,7 @@ class PestoFull(Partitioner):
             notes=notes,
         )
 
-    def _start(self, instance: Instance, deadline: float) -> tuple[Tasks, Schedule]:
+    def _start(self, instance: Instance, deadline: float) -> tuple[CoarseTasks, CoarseSchedule]:
         """Coarsened tasks and a schedule of them that fits; the target is doubled until one is found.
 
         Raises:
@@ -92,7 +92,7 @@ class PestoFull(Partitioner):
         """
         target, limit = self.target, int(instance.capacity.max()) // _SHARE
         while True:
-            tasks = Tasks.of(instance, coarsen(instance, target, limit))
+            tasks = CoarseTasks.of(instance, coarsen(instance, target, limit))
             placements = list(_contiguous(tasks))
             if not placements:
                 packed = _packing(tasks, deadline - time.perf_counter())
@@ -104,7 +104,9 @@ class PestoFull(Partitioner):
             target *= 2
         raise infeasible(instance.problem, self.name)
 
-    def _improve(self, tasks: Tasks, known: Schedule, deadline: float) -> tuple[Outcome, Schedule]:
+    def _improve(
+        self, tasks: CoarseTasks, known: CoarseSchedule, deadline: float
+    ) -> tuple[Outcome, CoarseSchedule]:
         """The engine's answer where it is better than the known schedule; the bound in seconds."""
         lower = _least_makespan(tasks)
         if known.makespan - lower <= self.gap * known.makespan:
@@ -134,13 +136,13 @@ class PestoFull(Partitioner):
         return outcome, found if better else known
 
 
-def _least_makespan(tasks: Tasks) -> float:
+def _least_makespan(tasks: CoarseTasks) -> float:
     """No schedule is shorter: the longest path, and the work on the devices if it were divisible."""
     path = max((h + s for h, s in zip(tasks.head_s, tasks.least_s, strict=True)), default=0.0)
     return max(path, sum(tasks.least_s) / len(tasks.instance.devices))
 
 
-def _node_keys(tasks: Tasks, found: Schedule) -> dict[str, float]:
+def _node_keys(tasks: CoarseTasks, found: CoarseSchedule) -> dict[str, float]:
     """When each node's forward starts: in its vertex, one node runs after another."""
     instance, keys = tasks.instance, {}
     for vertex, nodes in enumerate(tasks.coarse.vertices):
@@ -151,7 +153,7 @@ def _node_keys(tasks: Tasks, found: Schedule) -> dict[str, float]:
     return keys
 
 
-def _contiguous(tasks: Tasks) -> Iterator[tuple[int, ...]]:
+def _contiguous(tasks: CoarseTasks) -> Iterator[tuple[int, ...]]:
     """Placements that fit, each device running a stretch of the classes in topological order.
 
     On every number of devices, in many orders of them: stretches of equal seconds, and devices filled
@@ -190,7 +192,7 @@ def _equal_split(seconds: np.ndarray[Any, Any], order: Sequence[int]) -> tuple[i
     return tuple(order[i] for i in slot)
 
 
-def _descend(tasks: Tasks, placements: list[tuple[int, ...]], deadline: float) -> Schedule:
+def _descend(tasks: CoarseTasks, placements: list[tuple[int, ...]], deadline: float) -> CoarseSchedule:
     """The best of the placements, then of those with one class moved, until none is better."""
     best = min((tasks.schedule(where) for where in placements), key=lambda found: found.makespan)
     trials, improved = 0, True
@@ -210,9 +212,9 @@ def _descend(tasks: Tasks, placements: list[tuple[int, ...]], deadline: float) -
     return best
 
 
-def _packing(tasks: Tasks, time_limit_s: float) -> tuple[int, ...] | None:
+def _packing(tasks: CoarseTasks, time_limit_s: float) -> tuple[int, ...] | None:
     """Any placement of the classes that fits: the model's memory rows alone."""
-    one = Schedule((0,) * len(tasks.coarse.classes), (), (), 0.0)
+    one = CoarseSchedule((0,) * len(tasks.coarse.classes), (), (), 0.0)
     rows = PestoRows(tasks, one)
     rows.memory_rows()
     answer = rows.mip.solve(time_limit_s, 0.0, tasks.instance.problem.seed, with_start=False)

@@ -37,8 +37,9 @@ from itertools import combinations
 import numpy as np
 
 from netsplit.partition.common.instance import Ints
+from netsplit.partition.common.interchangeable import interchangeable
 from netsplit.partition.methods.pesto.mip import Mip, Term
-from netsplit.partition.methods.pesto.tasks import Schedule, Tasks
+from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
 
 __all__ = ["PestoRows"]
 
@@ -50,7 +51,9 @@ Fact = tuple[list[Term], float]  # an expression: terms and a constant
 class PestoRows:
     """The model's columns and rows; `known` is a schedule that its rows allow."""
 
-    def __init__(self, tasks: Tasks, known: Schedule, margin: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, tasks: CoarseTasks, known: CoarseSchedule, margin: Mapping[int, int] | None = None
+    ) -> None:
         """`margin`: bytes by which the capacity of a device is lowered."""
         self.tasks, self.mip, self.margin = tasks, Mip(), margin or {}
         self.devices = range(len(tasks.instance.devices))
@@ -311,7 +314,7 @@ def _value(fact: Fact, values: list[float]) -> float:
     return fact[1] + sum(value * values[column] for column, value in fact[0])
 
 
-def _class_bytes(tasks: Tasks) -> tuple[list[int], dict[tuple[int, ...], int]]:
+def _class_bytes(tasks: CoarseTasks) -> tuple[list[int], dict[tuple[int, ...], int]]:
     """Bytes of each class alone, and of the variables that just these classes touch."""
     instance, coarse = tasks.instance, tasks.coarse
     class_of_node: Ints = tasks.nodes_at(range(len(coarse.classes)))
@@ -326,17 +329,15 @@ def _class_bytes(tasks: Tasks) -> tuple[list[int], dict[tuple[int, ...], int]]:
     return own, shared
 
 
-def _all_alike(tasks: Tasks) -> bool:
+def _all_alike(tasks: CoarseTasks) -> bool:
     """Whether any two devices may be exchanged."""
     instance = tasks.instance
-    apart = ~np.eye(len(instance.devices), dtype=bool)
-    tables = (instance.latency_s[apart], instance.seconds_per_byte[apart], instance.capacity)
-    same = all(len(set(table.tolist())) <= 1 for table in tables)
-    return same and bool((tasks.seconds == tasks.seconds[:, :1]).all())
+    own = [(int(c), tasks.seconds[:, p].tobytes()) for p, c in enumerate(instance.capacity)]
+    return len(interchangeable(own, (instance.latency_s, instance.seconds_per_byte))) == 1
 
 
-def _relabelled(known: Schedule) -> Schedule:
+def _relabelled(known: CoarseSchedule) -> CoarseSchedule:
     """The same schedule with devices numbered by their first class."""
     number: dict[int, int] = {}
     where = tuple(number.setdefault(k, len(number)) for k in known.where)
-    return Schedule(where, known.start, known.sent, known.makespan)
+    return CoarseSchedule(where, known.start, known.sent, known.makespan)

@@ -16,11 +16,11 @@ import numpy as np
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.methods.pesto.coarsen import Coarse
 
-__all__ = ["Schedule", "Tasks"]
+__all__ = ["CoarseSchedule", "CoarseTasks"]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class CoarseSchedule:
     """Start seconds of tasks and messages; exclusive devices and directed links."""
 
     where: tuple[int, ...]  # class to device
@@ -30,7 +30,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, eq=False)
-class Tasks:
+class CoarseTasks:
     """Tasks in topological order: the forwards of all vertices, then the backwards, last vertex first.
 
     A backward task follows its own forward and the backward tasks that send it gradients.
@@ -46,7 +46,7 @@ class Tasks:
     message_s: Floats  # [Q, K, K]
 
     @classmethod
-    def of(cls, instance: Instance, coarse: Coarse) -> Tasks:
+    def of(cls, instance: Instance, coarse: Coarse) -> CoarseTasks:
         forwards = len(coarse.vertices)
         trained = [v for v, found in enumerate(coarse.vertices) if instance.trained[list(found)].any()]
         backward = {v: forwards + i for i, v in enumerate(reversed(trained))}
@@ -161,7 +161,7 @@ class Tasks:
         tails += [tails[t] for _, t in self.messages]
         return self.seconds.tolist(), self.message_s.tolist(), tails
 
-    def schedule(self, where: Sequence[int], key: Sequence[float] | None = None) -> Schedule:
+    def schedule(self, where: Sequence[int], key: Sequence[float] | None = None) -> CoarseSchedule:
         """Start every task and message as early as those before it on its device or link allow.
 
         Args:
@@ -200,7 +200,7 @@ class Tasks:
                 if not waits[j]:
                     heapq.heappush(heap, (key[j] if key else ready[j], tails[j], j))
         n = self.count
-        return Schedule(tuple(where), tuple(start[:n]), tuple(start[n:]), makespan)
+        return CoarseSchedule(tuple(where), tuple(start[:n]), tuple(start[n:]), makespan)
 
 
 def _returns(instance: Instance, coarse: Coarse, variable: int, vertex: int) -> bool:

@@ -28,7 +28,7 @@ from netsplit.partition.methods.pipedream.antichains import Bools, States
 __all__ = [
     "Cost",
     "Formula",
-    "Span",
+    "StageSpan",
     "fits",
     "levels_of",
     "plan_stages",
@@ -83,7 +83,7 @@ def levels_of(problem: Problem) -> tuple[tuple[int, float], ...]:
 
 
 @dataclass(frozen=True)
-class Span:
+class StageSpan:
     """A stage of a plan: states after `begin` (-1: from the start) up to `end`, and its devices."""
 
     begin: int
@@ -109,7 +109,7 @@ def plan_stages(
     fewer: bool = False,
     allowed: Allowed | None = None,
     memory_bytes: float | None = None,
-) -> tuple[float, list[Span]]:
+) -> tuple[float, list[StageSpan]]:
     """PipeDream's dynamic programme, level by level: O(S^2 M^2) at the last, O(S^3 M^2) at the others.
 
     Args:
@@ -141,10 +141,10 @@ def plan_stages(
     return value, _spans(tables, len(tables) - 1, -1, len(states) - 1, units)
 
 
-def _spans(tables: Sequence[_Table], level: int, begin: int, end: int, units: Ints) -> list[Span]:
+def _spans(tables: Sequence[_Table], level: int, begin: int, end: int, units: Ints) -> list[StageSpan]:
     """Unfold the choices of a level; `units` has an axis for each level, this one's and those below last."""
     if level < 0:
-        return [Span(begin, end, tuple(int(p) for p in units.ravel()))]
+        return [StageSpan(begin, end, tuple(int(p) for p in units.ravel()))]
     table, axis = tables[level], len(tables) - 1 - level
     found: list[tuple[int, int, int]] = []
     i, j, m = begin + 1, end, table.value.shape[2] - 1
@@ -155,7 +155,7 @@ def _spans(tables: Sequence[_Table], level: int, begin: int, end: int, units: In
         if cut < 0:
             break
         j, m = cut, m - taken
-    spans: list[Span] = []
+    spans: list[StageSpan] = []
     offset = 0
     for cut, j, taken in reversed(found):
         own = np.take(units, range(offset, offset + taken), axis=axis)
@@ -264,7 +264,7 @@ def plan_that_fits(
     straight: bool = False,
     fewer: bool = False,
     memory_bytes: float | None = None,
-) -> tuple[float, list[Span]]:
+) -> tuple[float, list[StageSpan]]:
     """The plan without regard to (5-18) if it fits, else the best plan each of whose replicas fits.
 
     Where no plan uses all devices, as with fewer states than devices and no replication, some stay idle.
@@ -322,7 +322,7 @@ class _Held:
         self._ready = True
 
 
-def stages_of(problem: Problem, states: States, spans: Sequence[Span]) -> tuple[Stage, ...]:
+def stages_of(problem: Problem, states: States, spans: Sequence[StageSpan]) -> tuple[Stage, ...]:
     """The stages with their nodes, in captured order, and PipeDream's warm-up (runtime/runtime.py)."""
     layers, position = states.layers, problem.graph.position
     ranks = sum(len(span.devices) for span in spans)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition.base import Placement, Problem, Stage, Status
+from netsplit.partition.base import Answer, Placement, Problem, Solvers, Stage, Status
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.methods.pipedream.antichains import (
@@ -33,9 +33,10 @@ from netsplit.partition.methods.pipedream.stage_plans import (
     staged,
     stages_of,
 )
+from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.partitioner import Choice
 
-__all__ = ["best_stages", "stage_time_lower_bound_s", "stage_time_s"]
+__all__ = ["StageTime", "best_stages", "stage_time_lower_bound_s", "stage_time_s"]
 
 _STATES = {False: 3000, True: 700}  # by whether there are several levels: seconds of the programme
 _WALK_S = 1.2e-3  # a block, to list the downsets of a chain or to find them too many
@@ -145,6 +146,20 @@ def _lower_bound(layers: Layers, formula: Formula) -> float:
         each = [formula.stage(level, seconds, weights, m, True) for m in range(1, units + 1)]
         seconds = np.min(each, axis=0)
     return max(float(layers.seconds.sum()) / formula.devices, float(seconds.max()))
+
+
+@dataclass(frozen=True)
+class StageTime(MaxLoad):
+    """PipeDream's period: stages with replicas, synchronisation of weights, transfers beside compute."""
+
+    bound_key = "stage_time"
+    largest_load = False
+
+    def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
+        return lambda placement: stage_time_s(problem, placement)
+
+    def solved_by(self, solvers: Solvers[Answer]) -> Answer:
+        return solvers.stage_time(self.contiguous)
 
 
 @dataclass(frozen=True)

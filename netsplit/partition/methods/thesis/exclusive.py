@@ -1,7 +1,7 @@
 """Groups on devices that compute one operator at a time, over links that carry one transfer at a time.
 
 The decision is that of `netsplit`; what differs is what a placement is said to take: the single-batch step
-of `kernels` in the order of its list schedule, instead of (5-11)..(5-16). Imported lazily, as `kernels` is.
+of `kernels` in the order of its list schedule, instead of (5-11)..(5-16).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from netsplit.partition.base import Latency, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.mixed_integer import Outcome
-from netsplit.partition.methods.auto.search import Found, Search
-from netsplit.partition.methods.exact.enumeration import MOST_PLACEMENTS
+from netsplit.partition.engines.search import Found, Search
 
 __all__ = ["list_scheduled", "shortest_step"]
 
@@ -37,7 +36,7 @@ def shortest_step(
     grouped = replace(problem, graph=graph, objective=Latency(), evaluate=None)
     search = Search(grouped, STARTS, deadline, methods=(), name="netsplit")
     search.compile()
-    if len(search.instance.devices) ** len(search.instance.atoms) > MOST_PLACEMENTS:
+    if not search.instance.enumerable:
         found = search.run(None)
         outcome = Outcome("annealing", "limit" if found is None else "feasible", notes=search.notes)
     else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from netsplit.partition.base import Problem
 from netsplit.partition.engines.mixed_integer import Outcome
+from netsplit.partition.methods.thesis.exclusive import list_scheduled, shortest_step
 from netsplit.partition.methods.thesis.grouped import Grouped, Groups
 from netsplit.partition.methods.thesis.thesis_times import thesis_times
 
@@ -43,15 +44,11 @@ class NetSplit(Grouped):
         self, problem: Problem, groups: Groups, deadline: float
     ) -> tuple[Outcome, dict[str, str] | None]:
         if self.exclusive:
-            from netsplit.partition.methods.thesis.exclusive import shortest_step
-
             return shortest_step(problem, groups, deadline)
         return super().place(problem, groups, deadline)
 
     def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
         if self.exclusive:
-            from netsplit.partition.methods.thesis.exclusive import list_scheduled
-
             return list_scheduled(problem, device_of)
         times = thesis_times(problem, device_of)
         return times.makespan, times.start_fp

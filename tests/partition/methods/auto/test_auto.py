@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.partition import METHODS, Auto, Placement, Problem, SimulatedIteration
+from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration, Single
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer, clusters_of
-from netsplit.partition.engines.kernels import Step
-from netsplit.partition.methods.auto.portfolio import candidates
+from netsplit.partition.engines.candidates import candidates
+from netsplit.partition.engines.kernels import SingleBatchStep
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch, compile_program
 from netsplit.simulate import Timeline, simulate
@@ -79,8 +79,8 @@ def test_annealing_that_the_clock_ends_leaves_time_to_simulate_what_it_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a busy machine: more moves than there is time for."""
-    monkeypatch.setattr("netsplit.partition.methods.auto.search.NODES_A_SECOND", 1e12)
-    monkeypatch.setattr("netsplit.partition.methods.auto.search.MOVES_A_CHOICE", 10**9)
+    monkeypatch.setattr("netsplit.partition.engines.search.NODES_A_SECOND", 1e12)
+    monkeypatch.setattr("netsplit.partition.engines.search.MOVES_A_CHOICE", 10**9)
     problem = replace(simulated(large_problem(40, room=4.0), GPipe(4)), objective=SimulatedIteration())
     notes = Auto(time_limit_s=3.0, starts=4).partition(problem).report.notes
     assert notes["stopped"] == "time"
@@ -97,7 +97,7 @@ def test_a_proof_that_fails_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no proof today")
 
-    monkeypatch.setattr("netsplit.partition.bounds.latency_bounds.relaxation", broken)
+    monkeypatch.setattr("netsplit.partition.methods.auto.prover.relaxation", broken)
     report = Auto(time_limit_s=4.0, starts=2).partition(large_problem(20, devices=2, room=1.3)).report
     assert "no proof today" in report.notes["proof_failed"]
     assert report.bound is not None
@@ -128,7 +128,7 @@ def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Prob
         assert (
             found.where == found.where[instance.atoms.items[instance.atoms.starts[instance.atom_of]]]
         ).all()
-        step = Step(instance).makespan_s(found.where, found.order)
+        step = SingleBatchStep(instance).makespan_s(found.where, found.order)
         assert found.value_s == pytest.approx(step + 2 * instance.loads(found.where).max(), abs=1e-12)
 
 
@@ -158,5 +158,5 @@ def test_a_method_that_refuses_is_no_candidate() -> None:
     costs = Costs({"cpu": problem.costs.devices["cpu"]}, 4)
     small = with_capacities(replace(problem, costs=costs), [1, 1])
     instance = Instance.of(small)
-    found = list(candidates(small, instance, ("m_topo", "single"), lambda placement: 1.0, float("inf")))
+    found = list(candidates(small, instance, (MTopo(), Single()), lambda placement: 1.0, float("inf")))
     assert [(each.method, each.fits) for each in found] == [("single", False)]

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baechi.baechi import (
     AuthorsMemory,
+    BaechiProblem,
     StaticMemory,
-    Tasks,
     authors_makespan_s,
     breadth_first,
     receive,
@@ -63,7 +63,7 @@ def test_the_receiver_may_begin_later_than_the_sender_which_is_free_when_its_tim
 
 def test_time_is_whole_ticks_and_an_operator_takes_one_at_least():
     problem = problem_of({"a": 0.0, "b": 2.4e-6, "c": 2.6e-6}, [("a", 3, "b")])
-    tasks = Tasks.of(problem)
+    tasks = BaechiProblem.of(problem)
     assert tasks.compute[:, 0].tolist() == [1, 2, 3]
     assert tasks.transfer[0].tolist() == [[0, 3_000_000], [3_000_000, 0]]
 
@@ -73,7 +73,7 @@ def test_training_adds_the_backward_computation_and_the_way_back_of_gradients():
     graph = problem.graph
     grown = {k: replace(v, requires_grad=k != "t0") for k, v in graph.variables.items()}
     problem = replace(problem, graph=replace(graph, variables=grown, output_variables=("t3",)))
-    tasks = Tasks.of(problem, "training", tick_s=1.0)
+    tasks = BaechiProblem.of(problem, "training", tick_s=1.0)
     assert tasks.compute[:, 0].tolist() == [6, 12, 15]
     assert tasks.transfer[:, 0, 1].tolist() == [6, 2]
 
@@ -87,7 +87,7 @@ def test_the_authors_order_is_first_ready_first():
 @given(problem=problems())
 def test_static_memory_is_5_18_at_every_step(problem):
     """However atoms are spread, what is left is the capacity less the static bytes."""
-    tasks = Tasks.of(problem)
+    tasks = BaechiProblem.of(problem)
     instance = Instance.of(problem)
     memory = StaticMemory(tasks, instance.capacity)
     where = instance.atom_of % len(instance.devices)

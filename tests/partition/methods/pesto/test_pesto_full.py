@@ -14,7 +14,7 @@ from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.mip import Mip, MipAnswer
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pesto.rows import PestoRows
-from netsplit.partition.methods.pesto.tasks import Tasks
+from netsplit.partition.methods.pesto.tasks import CoarseTasks
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from tests.partition.builders import (
@@ -145,7 +145,7 @@ def test_without_coarsening_the_objective_is_the_least_of_all_placements_and_ord
 @given(problem=trained_problems(max_nodes=5, max_devices=2, roomy=True))
 def test_the_engine_finds_the_least_from_a_poor_start_too(problem):
     instance = Instance.of(problem)
-    tasks = Tasks.of(instance, coarsen(instance, 1000, 10**12))
+    tasks = CoarseTasks.of(instance, coarsen(instance, 1000, 10**12))
     where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
     assume(instance.fits(tasks.nodes_at(where)))
     start = tasks.schedule(where)
@@ -173,7 +173,7 @@ def test_with_three_devices_too(problem):
 @given(problem=trained_problems(max_nodes=8))
 def test_a_schedule_keeps_to_precedence_and_exclusive_devices_and_links(problem):
     instance = Instance.of(problem)
-    tasks = Tasks.of(instance, coarsen(instance, 5, 10**12))
+    tasks = CoarseTasks.of(instance, coarsen(instance, 5, 10**12))
     where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
     found = tasks.schedule(where)
     spans: dict[object, list[tuple[float, float]]] = {}
@@ -199,7 +199,7 @@ def test_a_schedule_keeps_to_precedence_and_exclusive_devices_and_links(problem)
 @given(problem=trained_problems(max_nodes=8, roomy=True))
 def test_the_start_given_to_the_engine_meets_every_row(problem):
     instance = Instance.of(problem)
-    tasks = Tasks.of(instance, coarsen(instance, 6, 10**12))
+    tasks = CoarseTasks.of(instance, coarsen(instance, 6, 10**12))
     where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
     assume(instance.fits(tasks.nodes_at(where)))
     mip = PestoRows(tasks, tasks.schedule(where)).build(10**6)

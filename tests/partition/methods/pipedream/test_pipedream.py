@@ -12,8 +12,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.methods.pipedream.antichains import Layers, antichain_states, downset_states
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.pipedream.stage_plans import fits
-from netsplit.partition.methods.pipedream.stage_time import stage_time_s
-from netsplit.partition.objectives import StageTime
+from netsplit.partition.methods.pipedream.stage_time import StageTime, stage_time_s
 from netsplit.profile.memory import memory_of
 from tests.partition.builders import costs_of, graph_of, problems, with_capacities
 from tests.partition.stage_problems import chain_problem, devices, plans, slowest

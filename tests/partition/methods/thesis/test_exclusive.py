@@ -13,7 +13,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
-from netsplit.partition.engines.kernels import Step
+from netsplit.partition.engines.kernels import SingleBatchStep
 from netsplit.partition.methods.thesis import exclusive as exclusive_module
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.memory import static_bytes
@@ -27,7 +27,7 @@ quiet = settings(max_examples=40, deadline=None, suppress_health_check=list(Heal
 def best_of_all(problem, groups):
     """The shortest list-scheduled step of all placements of groups that fit, or None."""
     instance = Instance.of(problem)
-    step, found = Step(instance), []
+    step, found = SingleBatchStep(instance), []
     for chosen in itertools.product(problem.cluster.devices, repeat=len(groups)):
         device_of = {n: d.name for group, d in zip(groups, chosen, strict=True) for n in group}
         used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
@@ -135,7 +135,7 @@ def test_the_order_is_that_of_the_list_schedule():
     problem = trained(large_problem(40))
     placement = NetSplit(exclusive=True).partition(problem)
     instance = Instance.of(problem)
-    step = Step(instance)
+    step = SingleBatchStep(instance)
     where = instance.encode(placement.device_of)
     order = np.argsort([placement.priority[name] for name in instance.names])
     assert order.tolist() == step.list_schedule(where).tolist()

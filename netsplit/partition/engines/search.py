@@ -1,4 +1,4 @@
-"""The search of `auto`: starts from many methods, annealed in rounds of fewer and longer runs."""
+"""Starts from many methods, annealed in rounds of fewer and longer runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,26 +18,18 @@ from netsplit.partition.common.capacity import fill_in_order
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealed, Annealer
-from netsplit.partition.methods.auto.portfolio import Candidate, candidates, order_of
+from netsplit.partition.engines.candidates import Candidate, candidates, order_of
+from netsplit.partition.partitioner import Partitioner
 
-if TYPE_CHECKING:
-    from netsplit.partition.methods.auto.prover import Prover
-
-__all__ = ["Found", "Search"]
+__all__ = ["Found", "Proof", "Search"]
 
 log = logging.getLogger(__name__)
 
-PORTFOLIO = (
-    "single", "m_topo", "balanced", "layerwise", "heft", "dpos", "m_etf", "m_sct", "round_robin", "pipedream",
-    "pesto", "netsplit",
-)  # fmt: skip
 NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed
 MOVES_A_CHOICE = 6000  # of an atom and a device, in one round: more of them find nothing new
 ROUNDS = ((1.0, 0.25, 0.06), (0.35, 0.25, 0.03), (0.13, 0.2, 0.02), (0.06, 0.3, 0.01))
 """Share of the starts that go on, share of all moves, and heat of each round."""
 WIDE = 2  # rounds that use both cores; then one is the prover's
-COARSE = 1000  # nodes, beyond which the portfolio's `pipedream` takes 400 states: it took 8 s with its own
-TANGLED = 10_000  # edges, beyond which `m_sct`, whose relaxation takes seconds, is not in the portfolio
 COLD_S = 1.0  # loading takes less, compiling takes more
 TRIES = 400  # moves that are simulated, for ``simulated``
 ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
@@ -50,6 +42,15 @@ class Found:
     order: Ints  # [n]
     value_s: float
     source: str
+
+
+class Proof(Protocol):
+    """A thread that works on a bound beside the search, and may come across answers."""
+
+    def start(self) -> None: ...
+
+    def finish(self) -> Found | None:
+        """Wait for the end; the best answer that it came across."""
 
 
 class Search:
@@ -66,8 +67,8 @@ class Search:
         problem: Problem,
         starts: int,
         deadline: float,
-        methods: Sequence[str] = PORTFOLIO,
-        name: str = "auto",
+        methods: Sequence[Partitioner],
+        name: str,
         simulated: bool = False,
     ) -> None:
         self.problem, self.starts, self.methods, self.name = problem, starts, methods, name
@@ -89,7 +90,7 @@ class Search:
             log.info("compiled the search in %.1f s, once for this installation", spent)
             self.started, self.deadline = self.started + spent, self.deadline + spent
 
-    def run(self, prover: Prover | None) -> Found | None:
+    def run(self, prover: Proof | None) -> Found | None:
         """The best found, by the search or the prover; None where nothing fits."""
         stops = self.started + (ANNEALED if self.simulated else 1.0) * (self.deadline - self.started)
         clock = threading.Timer(max(0.0, stops - time.perf_counter()), self.stop)
@@ -134,11 +135,8 @@ class Search:
         if filled is not None:  # whatever the clock does, there is an answer
             where = self.instance.encode(filled)
             self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
-        options = {"pipedream": {"max_states": 400}} if self.instance.n > COARSE else {}
-        edges = len(self.instance.predecessors.items)
-        methods = [name for name in self.methods if name != "m_sct" or edges <= TANGLED]
         until = self.started + 0.3 * (self.deadline - self.started)
-        for each in candidates(self.problem, self.instance, methods, self._value_of, until, options):
+        for each in candidates(self.problem, self.instance, self.methods, self._value_of, until):
             found.append(each)
             if each.fits:
                 order = order_of(self.instance, each.placement)

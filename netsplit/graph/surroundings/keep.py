@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from netsplit.graph.recording.reach import (
+from netsplit.graph.surroundings.reach import (
     CONTAINERS,
     attributes,
     filled,

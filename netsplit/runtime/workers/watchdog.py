@@ -8,13 +8,13 @@ from collections import deque
 
 from netsplit.runtime.workers.heartbeat import Heartbeat
 
-__all__ = ["Pace", "Watch"]
+__all__ = ["Pace", "Watchdog"]
 
 _QUIET_S = 2.0  # several signs of life missed
 _MARGIN_S = 2.0  # for whoever waits at the same place to say so first
 
 
-class Watch:
+class Watchdog:
     """Notices workers that show no sign of life, and a program in which nothing moves any more.
 
     Args:

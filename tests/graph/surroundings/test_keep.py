@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.recording.keep import kept
-from netsplit.graph.recording.state import changed_state, state_of
+from netsplit.graph.checks.state import changed_state, state_of
+from netsplit.graph.surroundings.keep import kept
 
 
 class Counting(nn.Module):

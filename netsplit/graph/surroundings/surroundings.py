@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.recording.reach import (
+from netsplit.graph.surroundings.reach import (
     SIMPLE,
     attributes,
     is_own_file,
@@ -32,7 +32,7 @@ from netsplit.graph.recording.reach import (
     slots,
     within,
 )
-from netsplit.graph.recording.settings import settings, take_settings
+from netsplit.graph.surroundings.settings import settings, take_settings
 from netsplit.graph.words import line_of
 
 __all__ = ["Surroundings", "surroundings_of"]
@@ -42,7 +42,7 @@ _TORCH = (torch, torch.nn.functional, torch.Tensor, torch.linalg)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _AttributeName:
     module: str
     owner: str  # a class in it; "" where it is the module
     key: str
@@ -61,7 +61,7 @@ class _Place:
 class Surroundings:
     settings: dict[str, Any]
     values: bytes  # pickled pairs (place, value)
-    unsent: dict[_Place, Any]  # what is known of those that cannot be pickled
+    unsent: dict[_AttributeName, Any]  # what is known of those that cannot be pickled
 
     def take(self) -> None:
         """Set all that in this process.
@@ -91,7 +91,7 @@ class Surroundings:
 
 def surroundings_of(roots: Iterable[Any]) -> Surroundings:
     """Of the code within reach of some objects; that of a script itself travels with these."""
-    found: dict[_Place, Any] = {}
+    found: dict[_AttributeName, Any] = {}
     reached = [value for _, value in within(("", root) for root in roots)]
     for value in reached:
         if isinstance(value, FunctionType):
@@ -127,7 +127,7 @@ def _becomes(here: Any, value: Any) -> bool:
     return True
 
 
-def _around(function: FunctionType) -> dict[_Place, Any]:
+def _around(function: FunctionType) -> dict[_AttributeName, Any]:
     """Globals of the user's modules, and of libraries what the user has replaced there."""
     names = list(dict.fromkeys(names_in(function.__code__)))
     spaces: dict[int, ModuleType] = {}
@@ -140,22 +140,24 @@ def _around(function: FunctionType) -> dict[_Place, Any]:
         if id(space) not in spaces:
             spaces[id(space)] = space
             waiting += [value for key in names if isinstance(value := vars(space).get(key), ModuleType)]
-    found: dict[_Place, Any] = {}
+    found: dict[_AttributeName, Any] = {}
     for space in spaces.values():
         imported = _is_imported(space.__name__)
         for key in names:
             if key not in vars(space):
                 continue
-            place, value = _Place(space.__name__, "", key), vars(space)[key]
+            place, value = _AttributeName(space.__name__, "", key), vars(space)[key]
             if _travels(place, value) if imported else _is_replaced(place, value):
                 found[place] = value
     return found
 
 
-def _of_class(kind: type) -> dict[_Place, Any]:
+def _of_class(kind: type) -> dict[_AttributeName, Any]:
     if "<locals>" in kind.__qualname__ or issubclass(kind, Enum):
         return {}
-    found = {_Place(kind.__module__, kind.__qualname__, key): value for key, value in vars(kind).items()}
+    found = {
+        _AttributeName(kind.__module__, kind.__qualname__, key): value for key, value in vars(kind).items()
+    }
     return {
         place: value
         for place, value in found.items()
@@ -165,12 +167,12 @@ def _of_class(kind: type) -> dict[_Place, Any]:
     }
 
 
-def _replaced(home: Any) -> dict[_Place, Any]:
+def _replaced(home: Any) -> dict[_AttributeName, Any]:
     """Functions of a library's class or module that are the user's."""
     module, owner = (home.__module__, home.__qualname__) if isinstance(home, type) else (home.__name__, "")
     if _is_imported(module) or "<locals>" in owner:
         return {}
-    found = {_Place(module, owner, key): value for key, value in vars(home).items()}
+    found = {_AttributeName(module, owner, key): value for key, value in vars(home).items()}
     return {place: value for place, value in found.items() if _is_replaced(place, value)}
 
 
@@ -180,7 +182,7 @@ def _is_imported(module: str) -> bool:
     return not ours and module in sys.modules and is_own_module(module)
 
 
-def _is_replaced(place: _Place, value: Any) -> bool:
+def _is_replaced(place: _AttributeName, value: Any) -> bool:
     """Whether a function of a library is the user's."""
     function = _function_in(value)
     if function is None or str(function.__module__).startswith("netsplit."):
@@ -205,7 +207,7 @@ def _function_in(value: Any) -> FunctionType | None:
     return value if isinstance(value, FunctionType) else None
 
 
-def _travels(place: _Place, value: Any) -> bool:
+def _travels(place: _AttributeName, value: Any) -> bool:
     """Whether a worker, which has imported the module, may have something else there."""
     name = f"{place.owner}.{place.key}" if place.owner else place.key
     if isinstance(value, ModuleType | MemberDescriptorType | GetSetDescriptorType):
@@ -228,7 +230,7 @@ def _is_importable(kind: type) -> bool:
     return found is kind
 
 
-def _packed(found: dict[_Place, Any]) -> Surroundings:
+def _packed(found: dict[_AttributeName, Any]) -> Surroundings:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     posing = {place: value for place, value in found.items() if _poses(value)}
     # A decorated function is as its import makes it; what the script, or a library, has there is not.
@@ -269,11 +271,11 @@ def _file(value: Any) -> str | None:
 
 def _pickled(value: Any, by_value: set[int]) -> bytes:
     buffer = io.BytesIO()
-    _Packer(buffer, by_value).dump(value)
+    _SurroundingsPickler(buffer, by_value).dump(value)
     return buffer.getvalue()
 
 
-class _Packer(cloudpickle.Pickler):
+class _SurroundingsPickler(cloudpickle.Pickler):
     def __init__(self, buffer: io.BytesIO, by_value: set[int]) -> None:
         super().__init__(buffer)
         self.by_value = by_value

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.ir import CALL, Graph, Node
-from netsplit.graph.random_draws.random import (
+from netsplit.graph.random_draws import (
     DrawKey,
     generators_kept,
     in_logical_order,

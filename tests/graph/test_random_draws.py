@@ -17,7 +17,7 @@ import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.graph import DrawKey, Graph, Node, capture, draws, initial_values, rebuild, run_microbatch
 from netsplit.graph.batches.tree import flatten
-from netsplit.graph.random_draws.random import (
+from netsplit.graph.random_draws import (
     _SWITCHED,
     CALL,
     drawing,
@@ -37,7 +37,7 @@ ATEN = torch.ops.aten
 def test_keys_are_the_same_in_every_process_and_differ_in_every_part() -> None:
     """A change of this number would change what every training draws."""
     assert DrawKey(1, 2, 3).of("dropout_4") == 13162757079225515003
-    code = "from netsplit.graph.random_draws.random import DrawKey; print(DrawKey(1, 2, 3).of('dropout_4'))"
+    code = "from netsplit.graph.random_draws import DrawKey; print(DrawKey(1, 2, 3).of('dropout_4'))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(other.stdout) == DrawKey(1, 2, 3).of("dropout_4")
     keys = [

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.partitioner import Partitioner
 
 __all__ = ["Candidate", "candidates", "order_of"]
 
@@ -33,35 +33,30 @@ class Candidate:
 def candidates(
     problem: Problem,
     instance: Instance,
-    methods: Iterable[str],
+    methods: Iterable[Partitioner],
     value_s: Callable[[Placement], float],
     deadline: float,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Candidate]:
     """One candidate after another; a method that refuses the problem gives none.
 
     Args:
-        methods: names; each is given what is left of the time, those that search less.
+        methods: each is given what is left of the time, those that search less.
         value_s: seconds of a placement, less is better.
         deadline: on ``time.perf_counter``; methods that come later are left out.
-        options: of methods by name, where they are not the defaults: one that does not search keeps no
-            time, so a large graph may need cheaper ones.
     """
-    from netsplit.partition import METHODS
-
-    for name in methods:
+    for method in methods:
         left_s = deadline - time.perf_counter()
         if left_s <= 0:
-            log.debug("portfolio: no time left for %s", name)
+            log.debug("portfolio: no time left for %s", method.name)
             return
         own = replace(problem, time_limit_s=max(0.05, left_s / 2))
         try:
-            placement = METHODS[name](**(options or {}).get(name, {})).partition(own)
+            placement = method.partition(own)
         except NetSplitError as refusal:
-            log.debug("portfolio: %s refuses: %s", name, refusal)
+            log.debug("portfolio: %s refuses: %s", method.name, refusal)
             continue
         where = instance.encode(placement.device_of)
-        yield Candidate(name, placement, where, value_s(placement), instance.fits(where))
+        yield Candidate(method.name, placement, where, value_s(placement), instance.fits(where))
 
 
 def order_of(instance: Instance, placement: Placement) -> Ints:

@@ -1,23 +1,73 @@
-"""An explanation as lines of text, at most 100 columns wide."""
+"""What explaining a placement gives: numbers for a file, or lines of text, at most 100 columns wide."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from netsplit.planning.explanation.path import Span, merged, totals
+from netsplit.partition.base import Objective, Stage
+from netsplit.planning.explanation.binding import Binding
+from netsplit.planning.explanation.path import PathSpan, merged, totals
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding
 from netsplit.planning.explanation.words import nbytes, node_run, percent, seconds, short, wrapped
 
-if TYPE_CHECKING:
-    from netsplit.planning.explanation.explain import Explanation
-
-__all__ = ["explanation_lines"]
+__all__ = ["Explanation", "path_lines"]
 
 _NO_LIMIT = 2**50  # bytes; graph files have devices without a limit
 
 
-def explanation_lines(explanation: Explanation, top: int = 8) -> list[str]:
+@dataclass(frozen=True)
+class Explanation:
+    """One placement explained. Seconds and bytes; `lines()` for people, `to_dict()` for a file."""
+
+    method: str
+    objective: Objective
+    objective_s: float
+    devices: tuple[DeviceUse, ...]  # in rank order
+    cuts: tuple[CutEdge, ...]  # all of them, the costliest first
+    binding: Binding
+    memory: str  # the sentence about memory limits; "" where no move could be tried
+    path: tuple[PathSpan, ...]  # the critical path from start to end; empty under `max_load`
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def path_totals(self) -> dict[str, float]:
+        """Device or link -> seconds on the critical path, the most first."""
+        return totals(self.path)
+
+    def lines(self, top: int = 8) -> list[str]:
+        """Readable text of at most 100 columns; the `top` costliest cut edges and longest spans."""
+        return _lines(self, top)
+
+    def to_dict(self, top: int = 50) -> dict[str, Any]:
+        """Numbers, strings, lists and mappings only; the `top` costliest cut edges."""
+        return {
+            "method": self.method,
+            "objective": self.objective.name,
+            "objective_s": self.objective_s,
+            "devices": [
+                asdict(use)
+                | {"busy_s": use.busy_s, "transfer_s": use.transfer_s, "used_bytes": use.used_bytes}
+                | {"share": use.share if use.capacity_bytes else None}
+                for use in self.devices
+            ],
+            "cut": {
+                "edges": len(self.cuts),
+                "bytes": sum(edge.nbytes for edge in self.cuts),
+                "seconds": sum(edge.seconds for edge in self.cuts),
+                "costliest": [asdict(edge) | {"seconds": edge.seconds} for edge in self.cuts[:top]],
+            },
+            "binds": asdict(self.binding) | {"memory": self.memory, "tight": list(self.binding.tight)},
+            "critical_path": {
+                "seconds_of": self.path_totals,
+                "spans": [_span_facts(span) for span in merged(self.path)],
+            },
+            "stages": [asdict(stage) for stage in self.stages],
+        }
+
+
+def _lines(explanation: Explanation, top: int) -> list[str]:
     """What binds first, then devices, cut edges and the critical path."""
     says = f"{explanation.objective.says} {seconds(explanation.objective_s)}"
     lines = wrapped(f"{explanation.method}: {says}")
@@ -104,7 +154,7 @@ def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
         yield f"  and {len(rest)} more: {nbytes(size)}, {seconds(spent)}"
 
 
-def path_lines(path: Sequence[Span], whole: float, limit: int) -> Iterator[str]:
+def path_lines(path: Sequence[PathSpan], whole: float, limit: int) -> Iterator[str]:
     """A critical path of `whole` seconds: where it is spent, then its `limit` longest spans in order."""
     shares = [f"{percent(s, whole)} on {where}" for where, s in totals(path).items() if s > 0]
     yield from wrapped(f"critical path: {', '.join(shares[:8])}", "", "  ")
@@ -119,7 +169,7 @@ def path_lines(path: Sequence[Span], whole: float, limit: int) -> Iterator[str]:
             yield from wrapped(_span(spans[i]), "  ", " " * 25)
 
 
-def _span(span: Span) -> str:
+def _span(span: PathSpan) -> str:
     when = f"{seconds(span.start_s):>9} {'+' + seconds(span.seconds):>10}"
     i = f", micro-batch {span.microbatch}" if span.microbatch > 0 else ""
     what = node_run(span.nodes, 24) if span.nodes else short(span.name, 40)
@@ -129,3 +179,9 @@ def _span(span: Span) -> str:
     if span.what in ("step", "overhead", "reduce"):
         return f"{when}  {span.where}: {span.name}"
     return f"{when}  {span.where}: {span.what} of {what}{i}"
+
+
+def _span_facts(span: PathSpan) -> dict[str, Any]:
+    found = asdict(span) | {"seconds": span.seconds, "node_count": len(span.nodes)}
+    del found["nodes"]
+    return found | {"first": span.nodes[0], "last": span.nodes[-1]} if span.nodes else found

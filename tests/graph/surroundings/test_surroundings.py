@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.recording.settings import settings
-from netsplit.graph.recording.surroundings import surroundings_of
+from netsplit.graph.surroundings.settings import settings
+from netsplit.graph.surroundings.surroundings import surroundings_of
 from tests.graph.recording import kept_in_a_module as kept
 
 WORKER = """

@@ -23,17 +23,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.recording.reach import INSIDE, SIMPLE, names_in, within
 from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.surroundings.reach import INSIDE, SIMPLE, names_in, within
 
 __all__ = [
-    "Held", "State", "Values", "changed_names", "changed_state", "equal", "memory_of", "same_values", "shown",
-    "state_of",
+    "Held", "StateSnapshot", "Values", "changed_names", "changed_state", "equal", "memory_of", "same_values",
+    "shown", "state_of",
 ]  # fmt: skip
 
 _INTERNAL = ("training", "_is_full_backward_hook", "_version", "call_super_init", "dump_patches")
 _NUMPY = (np.random.RandomState, np.random.Generator)
 _ITERATORS = (itertools.count, itertools.cycle, itertools.repeat)
+_MOVING = (random.Random, *_NUMPY, *_ITERATORS, threading.local)
 _LONG = 256  # as many items of a container are looked at one by one
 _SMALL, _LARGE = 2**16, 2**26  # bytes: of tensors whose values are compared; of arrays that are, throughout
 
@@ -49,20 +50,27 @@ class Held:
 
 
 @dataclass(frozen=True)
-class State:
+class StateSnapshot:
     values: Values
     tensors: dict[str, Held]
 
 
-def state_of(model: Any, loss: Any) -> State:
-    """All that model and loss reach."""
-    values: Values = {f"os.environ['{k}']": v for k, v in os.environ.items()}
+def state_of(model: Any, loss: Any, moving: bool = True) -> StateSnapshot:
+    """All that model and loss reach.
+
+    Args:
+        moving: also what other code of the process moves in passing: its environment and thread, generators
+            of random numbers, iterators, and how often caches were asked.
+    """
+    values: Values = {}
     tensors: dict[str, Held] = {}
-    thread = vars(threading.current_thread()).items()
-    values |= {f"'{k}' of the current thread": v for k, v in thread if isinstance(v, SIMPLE)}
+    if moving:
+        values |= {f"os.environ['{k}']": v for k, v in os.environ.items()}
+        thread = vars(threading.current_thread()).items()
+        values |= {f"'{k}' of the current thread": v for k, v in thread if isinstance(v, SIMPLE)}
     trained = {memory_of(tensor) for tensor in named_tensors(model, loss).values()} - {None}
     reached = list(within((("the model", model), ("the loss", loss))))
-    counted = _reads_cache_info(value for _, value in reached)
+    counted = moving and _reads_cache_info(value for _, value in reached)
     for name, value in reached:
         if name.startswith("'") and name[1:].partition("'")[0] in _INTERNAL:
             continue
@@ -70,15 +78,17 @@ def state_of(model: Any, loss: Any) -> State:
             if memory_of(value) not in trained:
                 tensors[_free(name, tensors)] = Held(value, _content(value))
             continue
+        if not moving and (isinstance(value, _MOVING) or hasattr(value, "__next__")):
+            continue
         found = _fingerprint(value)
         if counted and isinstance(value, functools._lru_cache_wrapper):
             found = value.cache_info()
         if found is not _NOTHING:
             values[_free(name, values)] = found
-    return State(values, tensors)
+    return StateSnapshot(values, tensors)
 
 
-def changed_state(before: State, after: State) -> list[str]:
+def changed_state(before: StateSnapshot, after: StateSnapshot) -> list[str]:
     """Names of values that are others now, or have come or gone."""
     return changed_names(before.values, after.values)
 

@@ -1,0 +1,44 @@
+"""The one topological order: of what could come next, what has the least key does."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Sequence
+from itertools import count
+from typing import Any
+
+__all__ = ["topological_order"]
+
+
+def topological_order(after: Sequence[Collection[int]], key: Callable[[int], Any] | None = None) -> list[int]:
+    """The numbers of a directed graph's vertices, each behind all that lead to it (Kahn's algorithm).
+
+    Args:
+        after: [n] successors of each vertex, each once.
+        key: asked once of every vertex, when all before it are placed; ties go to the lower number. None:
+            first ready, first placed.
+
+    Returns:
+        [n] a permutation of 0..n-1; shorter where there is a cycle: vertices of cycles and all behind
+        them are left out.
+    """
+    waits = [0] * len(after)
+    for successors in after:
+        for v in successors:
+            waits[v] += 1
+    turns = count()
+
+    def entry(v: int) -> tuple[Any, int]:
+        return next(turns) if key is None else key(v), v
+
+    ready = [entry(v) for v, left in enumerate(waits) if not left]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, u = heapq.heappop(ready)
+        order.append(u)
+        for v in after[u]:
+            waits[v] -= 1
+            if not waits[v]:
+                heapq.heappush(ready, entry(v))
+    return order

@@ -1,0 +1,48 @@
+"""All that numba compiles, compiled once: run when NetSplit is installed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.graph.ir import Graph, Node, Variable
+from netsplit.partition.base import Latency, Problem
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.engines.kernels import SingleBatchStep
+from netsplit.partition.max_load.frontier import Frontier
+from netsplit.partition.max_load.model import Hypergraph
+from netsplit.partition.methods.auto.auto import Auto
+from netsplit.partition.methods.exact.enumeration import best_order, least_s
+from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
+from netsplit.partition.objectives import MaxLoad
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+
+__all__ = ["compile_all"]
+
+
+def compile_all() -> None:
+    """Compile what is compiled, so that no later plan waits for it: half a minute, once an installation."""
+    names = ("a", "b", "c")
+    variables = {
+        "x": Variable("x", "uint8", (1,), "a", ("b",)),
+        "y": Variable("y", "uint8", (1,), "b", ("c",)),
+        "z": Variable("z", "uint8", (1,), "c", ()),
+    }
+    ends = {"a": ((), ("x",)), "b": (("x",), ("y",)), "c": (("y",), ("z",))}
+    graph = Graph({v: Node(v, "none", *ends[v]) for v in names}, variables, (), ("z",), {})
+    devices = tuple(Device(name, "any", 4) for name in ("p", "q"))
+    links = {("p", "q"): Link(0.1, 0.1), ("q", "p"): Link(0.1, 0.1)}
+    costs = Costs({"any": DeviceCosts(dict.fromkeys(names, NodeSeconds(1.0, 0.0)))}, alpha=1)
+    problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
+    NetSplitExact().partition(problem)
+    tried, arrays = np.array([0, 1, 0]), SingleBatchStep(Instance.of(problem)).arrays
+    least_s(tried, arrays)
+    best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
+    for objective in (Latency(), MaxLoad(), MaxLoad(contiguous=True)):
+        Auto(starts=1).partition(replace(problem, objective=objective))
+    model = Hypergraph.of(Instance.of(problem))
+    frontier = Frontier.of(model, 0, np.arange(model.count))
+    assert frontier is not None
+    frontier.most(np.ones(model.count), 2.0, 0.0, 100)

@@ -1,0 +1,118 @@
+"""A timeline as the verifier reads it: its events by segment, micro-batch and variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+
+from netsplit.partition.base import Placement, Problem
+from netsplit.profile.costs import DeviceCosts
+from netsplit.program.instructions import Program
+from netsplit.simulate.timeline import Event, Timeline
+
+__all__ = ["COMPUTING", "Computation", "Copy", "TimelineIndex", "shown"]
+
+TOLERANCE = 1e-9  # of the iteration: sums of floats in another order differ by less
+COMPUTING = ("forward", "recompute", "backward", "weight")
+Computation = tuple[str, int, int]  # kind, segment, micro-batch
+Copy = tuple[str, str, int, bool]  # variable, device that has the copy, micro-batch, gradient?
+
+
+@dataclass
+class TimelineIndex:
+    """The events of a timeline, by what they are."""
+
+    problem: Problem
+    placement: Placement
+    program: Program
+    timeline: Timeline
+    predicted: bool
+    segment_of: dict[str, int] = field(default_factory=dict)
+    spans: dict[Computation, list[Event]] = field(default_factory=dict)
+    sends: dict[Copy, list[Event]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        graph = self.problem.graph
+        self.slack_s = TOLERANCE * max(abs(self.timeline.iteration_s), 1e-12)
+        self.kind_of = {device.name: device.kind for device in self.problem.cluster.devices}
+        carrying = graph.carrying
+        self.trained = {
+            name for name, node in graph.nodes.items() if any(k in carrying for k in node.outputs)
+        }
+        self.microbatches = range(self.program.microbatches)
+        self.replicas = {s.device: s.replicas for s in self.program.segments if s.replicas}
+        self.update = {
+            (ins.segment, ins.microbatch): ins.update  # type: ignore[union-attr]
+            for each in self.program.instructions.values()
+            for ins in each
+            if hasattr(ins, "update")
+        }
+
+    def on(self, device: str, i: int) -> str:
+        """Who computes micro-batch i of what was placed on a device."""
+        replicas = self.replicas.get(device, (device,))
+        return replicas[i % len(replicas)]
+
+    def segments(self) -> Iterator[str]:
+        """Every node in one segment, on the node's own device."""
+        for s, segment in enumerate(self.program.segments):
+            for name in segment.nodes:
+                if name not in self.placement.device_of:
+                    yield f"Segment {s} has '{name}', which is no node of the graph."
+                elif self.placement.device_of[name] != segment.device:
+                    yield (
+                        f"Segment {s} runs on '{segment.device}' with node '{name}', which was placed on"
+                        f" '{self.placement.device_of[name]}'."
+                    )
+                if name in self.segment_of:
+                    yield f"Node '{name}' is in segment {self.segment_of[name]} and in segment {s}."
+                self.segment_of[name] = s
+        for name in self.problem.graph.nodes:
+            if name not in self.segment_of:
+                yield f"Node '{name}' is in no segment."
+
+    def events(self) -> Iterator[str]:
+        for e in self.timeline.events:
+            if e.device not in self.kind_of:
+                yield f"The {shown(e)} is on '{e.device}', which is no device of the cluster."
+            if not (isfinite(e.start_s) and isfinite(e.end_s) and 0 <= e.start_s <= e.end_s):
+                yield f"The {shown(e)} spans {e.start_s} s to {e.end_s} s."
+
+    def sort(self) -> Iterator[str]:
+        """Sort events by what they are; name those that belong to nothing."""
+        graph = self.problem.graph
+        names = {f"segment {s}": s for s in range(len(self.program.segments))}
+        for e in self.timeline.events:
+            if e.kind in COMPUTING:
+                s = names.get(e.name)
+                if s is None or e.microbatch not in self.microbatches:
+                    yield f"The {shown(e)} belongs to no segment and micro-batch of the program."
+                    continue
+                if e.device != (home := self.on(self.program.segments[s].device, e.microbatch)):
+                    yield f"The {shown(e)} is on '{e.device}', not on '{home}'."
+                self.spans.setdefault((e.kind, s, e.microbatch), []).append(e)
+            elif e.kind == "send":
+                gradient = e.name not in graph.variables and e.name.startswith("gradient of ")
+                k = e.name.removeprefix("gradient of ") if gradient else e.name
+                if k not in graph.variables or e.microbatch not in self.microbatches:
+                    yield f"The {shown(e)} carries no variable and micro-batch of the graph."
+                    continue
+                copy = e.device if gradient else e.peer
+                home = e.peer if gradient else e.device
+                producer = graph.variables[k].producer
+                if producer is None or self.on(self.placement.device_of[producer], e.microbatch) != home:
+                    yield f"The {shown(e)} is from '{e.device}' to '{e.peer}', but '{k}' is not made there."
+                if e.nbytes != graph.variables[k].nbytes:
+                    yield f"The {shown(e)} has {e.nbytes} bytes of the {graph.variables[k].nbytes} of '{k}'."
+                self.sends.setdefault((k, copy, e.microbatch, gradient), []).append(e)
+
+    def costs_of(self, device: str) -> DeviceCosts:
+        return self.problem.costs.of(self.kind_of.get(device, ""))
+
+
+def shown(e: Event) -> str:
+    part = "" if e.microbatch < 0 else f" of micro-batch {e.microbatch}"
+    if e.kind == "step":
+        return f"optimiser step on '{e.device}'"
+    return e.name if e.kind == "reduce" else f"{e.kind} of {e.name}{part}"

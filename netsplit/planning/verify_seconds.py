@@ -1,0 +1,142 @@
+"""Whether a predicted timeline lasts what its costs and links say."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from netsplit.planning.timeline_index import TimelineIndex, shown
+from netsplit.program.instructions import Segment
+from netsplit.simulate.timeline import Event
+
+__all__ = ["wrong_seconds"]
+
+
+def wrong_seconds(index: TimelineIndex) -> list[str]:
+    """What lasts longer or shorter than it must, in sentences."""
+    check = _SecondsCheck(index)
+    return [*check.seconds(), *check.end()]
+
+
+@dataclass
+class _SecondsCheck:
+    index: TimelineIndex
+
+    def seconds(self) -> Iterator[str]:
+        """Computations last what their nodes cost on that kind of device, transfers what their link costs."""
+        costs, links = self.index.problem.costs, self.index.problem.cluster.links
+        for (kind, s, i), events in self.index.spans.items():
+            segment = self.index.program.segments[s]
+            table = costs.devices[self.index.kind_of[self.index.on(segment.device, i)]].nodes
+            trained = [
+                table[name] for name in segment.nodes if name in self.index.trained
+            ]  # others have no backward
+            if kind in ("forward", "recompute"):
+                expected = sum(table[name].forward_s for name in segment.nodes)
+            elif kind == "weight":
+                expected = sum(each.weight_s for each in trained)
+            else:
+                split = ("weight", s, i) in self.index.spans
+                expected = sum(each.backward_s - (each.weight_s if split else 0.0) for each in trained)
+            for e in events:
+                most = self._slowed(e, expected + self._adding_s(segment, e.device))
+                if not expected - self.index.slack_s <= e.end_s - e.start_s <= most + self.index.slack_s:
+                    yield f"The {shown(e)} lasts {e.end_s - e.start_s:.9g} s instead of {expected:.9g} s."
+        for events in self.index.sends.values():
+            for e in events:
+                if (e.device, e.peer) not in links:
+                    yield f"The {shown(e)} has no link from '{e.device}' to '{e.peer}'."
+                    continue
+                link = links[e.device, e.peer]
+                least = link.latency_s + e.nbytes * link.seconds_per_byte
+                if e.end_s - e.start_s < least - self.index.slack_s:
+                    yield (
+                        f"The {shown(e)} from '{e.device}' to '{e.peer}' lasts {e.end_s - e.start_s:.9g} s,"
+                        f" less than {least:.9g} s."
+                    )
+        yield from self._step_seconds()
+
+    def _slowed(self, e: Event, seconds: float) -> float:
+        """The most that a computation of so many seconds may last: contended all the time, and standing
+        still while anything is copied."""
+        costs = self.index.costs_of(e.device)
+        most = seconds * costs.contention
+        if costs.copy_s_per_byte > 0:
+            most += self._copied_s(e.device, e.end_s) - self._copied_s(e.device, e.start_s)
+        return most
+
+    def _copied_s(self, device: str, now_s: float) -> float:
+        """Seconds of a device's messages up to now, each for itself."""
+        starts, ends = self.messages_at.get(device, (_Moments([]), _Moments([])))
+        return starts.passed_s(now_s) - ends.passed_s(now_s)
+
+    @cached_property
+    def messages_at(self) -> dict[str, tuple[_Moments, _Moments]]:
+        """Device -> when its messages start, and when they end."""
+        found: dict[str, list[Event]] = {}
+        for e in self.index.timeline.events:
+            if e.kind in ("send", "reduce"):
+                for device in {e.device, e.peer}:
+                    found.setdefault(device, []).append(e)
+        return {
+            device: (_Moments([e.start_s for e in each]), _Moments([e.end_s for e in each]))
+            for device, each in found.items()
+        }
+
+    def _adding_s(self, segment: Segment, device: str) -> float:
+        """The most that gradients take to be added to those of micro-batches before."""
+        initializers = self.index.problem.graph.initializers
+        nodes = self.index.problem.graph.nodes
+        used = {k for name in segment.nodes for k in nodes[name].initializers}
+        nbytes = sum(initializers[k].nbytes for k in used if initializers[k].requires_grad)
+        return nbytes * self.index.costs_of(device).accumulate_s_per_byte
+
+    def _step_seconds(self) -> Iterator[str]:
+        graph = self.index.problem.graph
+        trainable: dict[str, int] = {}
+        seen: set[str] = set()
+        for name, node in graph.nodes.items():
+            for k in node.initializers:
+                if k not in seen and graph.initializers[k].requires_grad:
+                    first = self.index.placement.device_of[name]
+                    for home in self.index.replicas.get(first, (first,)):
+                        trainable[home] = trainable.get(home, 0) + graph.initializers[k].nbytes
+                seen.add(k)
+        for e in self.index.timeline.events:
+            if e.kind == "step" and e.device in self.index.kind_of:
+                expected = trainable.get(e.device, 0) * self.index.costs_of(e.device).step_s_per_byte
+                most = self._slowed(e, expected)
+                if not expected - self.index.slack_s <= e.end_s - e.start_s <= most + self.index.slack_s:
+                    yield (
+                        f"The optimiser step on '{e.device}' lasts {e.end_s - e.start_s:.9g} s"
+                        f" instead of {expected:.9g} s."
+                    )
+
+    def end(self) -> Iterator[str]:
+        """The iteration ends with its last event, or with instructions that are no events themselves."""
+        last = max((e.end_s for e in self.index.timeline.events), default=0.0)
+        each_of = {device: self.index.costs_of(device) for device in self.index.kind_of}
+        own = {
+            device: max(costs.instruction_s, costs.message_overhead_s) for device, costs in each_of.items()
+        }
+        overhead = max(
+            (len(each) * own[device] for device, each in self.index.program.instructions.items()), default=0.0
+        )
+        seconds = self.index.timeline.iteration_s
+        if not last - self.index.slack_s <= seconds <= last + overhead + self.index.slack_s:
+            yield f"The iteration is said to take {seconds:.9g} s, but its last event ends at {last:.9g} s."
+
+
+class _Moments:
+    """Moments, asked how long ago all of those that are past were, together."""
+
+    def __init__(self, moments: list[float]) -> None:
+        self.moments = sorted(moments)
+        self.sums = [0.0, *accumulate(self.moments)]
+
+    def passed_s(self, now_s: float) -> float:
+        past = bisect_left(self.moments, now_s)
+        return past * now_s - self.sums[past]

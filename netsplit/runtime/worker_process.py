@@ -1,0 +1,233 @@
+"""The process of one device: joins the others, then does what the controller asks.
+
+    torchrun … -m netsplit.runtime.worker_process --controller HOST:PORT
+
+torchrun gives rank and world size; the controller, on the other end of a connection of its own,
+gives the devices and then one call after another. The worker ends when that connection does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+from typing import Any, NoReturn
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from netsplit.cluster.cluster import Device
+from netsplit.errors import ConfigError, NetSplitError, WorkerError
+from netsplit.runtime.workers.guard import leave, start_guard
+from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, keep_alive, versions
+from netsplit.runtime.workers.heartbeat import Board
+from netsplit.runtime.workers.messages import FAILED, SIGN_OF_LIFE_S, STOP, Reply, Setup, Sign, packed
+from netsplit.runtime.workers.worker import Worker
+
+__all__ = ["main"]
+
+_LONGEST = 600  # characters of an error's text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="netsplit.runtime.worker_process", description=__doc__)
+    parser.add_argument("--controller", required=True, help="HOST:PORT the controller printed")
+    parser.add_argument("--cluster", default="", help="the mark of the cluster the controller printed")
+    arguments = parser.parse_args()
+    connection = _connect(arguments.controller)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    agent = os.getppid()
+    traits = versions() | {"cluster": arguments.cluster} if arguments.cluster else {}
+    start_guard(connection.fileno(), agent)
+    connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
+    _serve(_LogLine(connection, rank, agent))
+
+
+def _connect(controller: str) -> Connection:
+    host, _, port = controller.rpartition(":")
+    if KEY_VARIABLE not in os.environ:
+        _end(f"the environment variable {KEY_VARIABLE} is not set: give it the controller's value.")
+    try:
+        connection = Client((host, int(port)), authkey=os.environ[KEY_VARIABLE].encode())
+    except (AuthenticationError, EOFError):
+        _end(f"the controller at {controller} has another {KEY_VARIABLE}: set the same on all machines.")
+    except (OSError, ValueError) as error:
+        _end(f"no controller answers at {controller}: {error}.")
+    keep_alive(connection)
+    return connection
+
+
+def _end(sentence: str) -> NoReturn:
+    """Leave at once, with the reason on the terminal of whoever started torchrun."""
+    sys.stderr.write(f"netsplit: {sentence}\n")
+    sys.stderr.flush()
+    leave(1)
+
+
+def _serve(line: _LogLine) -> None:
+    """The first message is the set-up, every other a call; each is answered."""
+    worker: Worker | None = None
+
+    def answer(message: bytes) -> Any:
+        nonlocal worker
+        task = cloudpickle.loads(message)
+        if worker is None:
+            worker = _join(line.rank, task)
+            line.board = worker.board
+            return None
+        return task.function(worker, *task.args)
+
+    line.answer(answer)
+    # Calls will need it; loading it takes a second, in which the controller has other things to do.
+    import netsplit.runtime.worker_calls  # noqa: F401
+
+    while True:
+        line.answer(answer)
+
+
+class _LogLine:
+    """The connection to the controller.
+
+    One thread receives, and ends the process with the connection even when the main thread is stuck;
+    another shows that the process lives while a call is under way; a third has the last word when torchrun
+    is gone or ends this process, as it does when another has failed.
+    """
+
+    def __init__(self, connection: Connection, rank: int, agent: int) -> None:
+        self.connection = connection
+        self.rank = rank
+        self.agent = agent
+        self.board: Board | None = None
+        self.calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        self.busy = threading.Event()
+        self.terminated, wakeup = os.pipe()
+        os.set_blocking(wakeup, False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)  # told even while the main thread is stuck
+        for target in (self._listen, self._live, self._last_word):
+            threading.Thread(target=target, daemon=True).start()
+
+    def answer(self, function: Callable[[bytes], Any]) -> None:
+        message = self.calls.get()
+        self.busy.set()
+        try:
+            reply = Reply(function(message))
+        except WorkerError as error:
+            reply = Reply(error=str(error), known=True, waited=True, trace=traceback.format_exc())
+        except NetSplitError as error:
+            reply = Reply(error=str(error), known=True, trace=traceback.format_exc())
+        except Exception as error:
+            lost = _is_of_connection(error)
+            told = f"rank {self.rank} lost its peers ({_one_line(error)})" if lost else _one_line(error)
+            reply = Reply(error=told, known=lost, waited=lost, trace=traceback.format_exc())
+        self.busy.clear()
+        self._send(reply)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self.connection.recv_bytes()
+            except (EOFError, OSError):
+                _end("the controller is gone.")
+            if message == STOP:
+                leave(0)
+            if message.startswith(FAILED):
+                _end(message.removeprefix(FAILED).decode())
+            self.calls.put(message)
+
+    def _live(self) -> None:
+        while True:
+            time.sleep(SIGN_OF_LIFE_S)
+            if self.busy.is_set():
+                self._send(Sign(None if self.board is None else self.board.place))
+
+    def _last_word(self) -> None:
+        poll = select.poll()
+        poll.register(self.terminated, select.POLLIN)
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):  # it is gone already, or an old kernel
+                poll.register(os.pidfd_open(self.agent), select.POLLIN)
+        while os.getppid() == self.agent:
+            if any(fd == self.terminated for fd, _ in poll.poll(1000 * SIGN_OF_LIFE_S)):
+                me = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
+                self._send(Reply(error=f"{me} was ended by torchrun", known=True, waited=True))
+                _end("torchrun ends this worker.")
+        self._send(Reply(error=f"its torchrun agent (process {self.agent}) is gone", known=True))
+        _end(f"the torchrun agent (process {self.agent}) is gone.")
+
+    def _send(self, message: Reply | Sign) -> None:
+        with self.lock:
+            self.connection.send_bytes(packed(message))
+
+
+def _is_of_connection(error: Exception) -> bool:
+    """Whether gloo, NCCL or a store says that another process is gone or late: not this one's fault."""
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and ("gloo/transport" in str(error) or "NCCL" in str(error))
+
+
+def _one_line(error: Exception) -> str:
+    """Type and text, without the stack of C++ frames that torch may append, nor gloo's advice."""
+    text = " ".join(str(error).partition("Exception raised from")[0].split())
+    text = re.sub(r"^\[\S+\] ", "", text).partition(" This is typically caused")[0]
+    shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+
+
+def _join(rank: int, setup: Setup) -> Worker:
+    torch.set_num_threads(1)
+    device = setup.devices[rank]
+    torch_device = torch.device(device.torch_device)
+    if torch_device.type == "cuda":
+        _check_gpu(device, torch_device)
+        torch.cuda.set_device(torch_device)
+    dist.init_process_group(_backend(setup.devices), timeout=timedelta(seconds=max(setup.timeout_s, 1.0)))
+    _hide_others()
+    folder = setup.folder if setup.host == socket.gethostname() else None
+    return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, Board(folder, rank))
+
+
+def _hide_others() -> None:
+    """A user's code (a centre that DINO averages, contrastive gathers) asks whether it trains distributed.
+
+    In his process it does not, and here the answer must be the same. This package and torch's own
+    collectives ask `torch.distributed.distributed_c10d`.
+    """
+    for key in ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(key, None)
+    dist.is_initialized = lambda: False
+
+
+def _check_gpu(device: Device, torch_device: torch.device) -> None:
+    found = torch.cuda.device_count()
+    if (torch_device.index or 0) >= found:
+        raise ConfigError(
+            f"device {device.name} is {torch_device}, but torch sees {found} GPUs on {socket.gethostname()}: "
+            "correct cluster.devices, or start torchrun on the machines in the devices' order."
+        )
+
+
+def _backend(devices: tuple[Device, ...]) -> str:
+    """Gloo between CPU devices; with any CUDA device NCCL for what lies there, gloo for the rest."""
+    kinds = {torch.device(device.torch_device).type for device in devices}
+    return "cpu:gloo,cuda:nccl" if "cuda" in kinds else "gloo"
+
+
+if __name__ == "__main__":
+    main()

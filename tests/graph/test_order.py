@@ -1,0 +1,47 @@
+"""The one topological order, against networkx's on drawn graphs."""
+
+from __future__ import annotations
+
+import networkx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netsplit.graph.order import topological_order
+
+
+@st.composite
+def drawn_edges(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
+    n = draw(st.integers(1, 9))
+    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda p: p[0] != p[1])
+    return n, draw(st.lists(pairs, unique=True, max_size=14))
+
+
+def _after(n: int, edges: list[tuple[int, int]]) -> list[list[int]]:
+    return [[v for u, v in edges if u == w] for w in range(n)]
+
+
+@given(drawn_edges())
+def test_the_order_is_the_least_one_and_shorter_only_where_there_is_a_cycle(
+    drawn: tuple[int, list[tuple[int, int]]],
+) -> None:
+    n, edges = drawn
+    graph = networkx.DiGraph(edges)
+    graph.add_nodes_from(range(n))
+    order = topological_order(_after(n, edges), int)
+    if networkx.is_directed_acyclic_graph(graph):
+        assert order == list(networkx.lexicographical_topological_sort(graph, key=int))
+    else:
+        on_cycles = {
+            v for part in networkx.strongly_connected_components(graph) if len(part) > 1 for v in part
+        }
+        behind = on_cycles | {w for v in on_cycles for w in networkx.descendants(graph, v)}
+        assert set(order) == set(range(n)) - behind
+
+
+@given(drawn_edges())
+def test_without_a_key_the_first_that_is_ready_comes_first(drawn: tuple[int, list[tuple[int, int]]]) -> None:
+    n, edges = drawn
+    order = topological_order(_after(n, edges))
+    place = {v: i for i, v in enumerate(order)}
+    last = {v: max((place[u] for u, w in edges if w == v), default=-1) for v in order}
+    assert [last[v] for v in order] == sorted(last[v] for v in order)

@@ -1,0 +1,24 @@
+"""Weights of samples computed element by element with a Python function (Tensor.apply_)."""
+
+from torch import nn
+
+from tests.models_of_people.data import vectors
+
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+
+    def forward(self, x):
+        weights = x.detach().clone().apply_(lambda value: 1.0 if value > 0 else 0.5)
+        return self.layer(x * weights)
+
+
+def build():
+    return Weighted()
+
+
+loss = nn.CrossEntropyLoss()
+batch = vectors(6)
+EXPECT = "equal"
