@@ -27,7 +27,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -36,9 +39,9 @@ from yaml import YAMLError
 
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
-from runners._sweep import JobsFailed, marked
+from netsplit.experiment.sweep import JobsFailed, marked
 
-__all__ = ["entry", "sentence", "settings_of", "tracker_of"]
+__all__ = ["entry", "option", "options", "sentence", "settings_of", "tracker_of"]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
@@ -106,6 +109,20 @@ def tracker_of(cfg: DictConfig) -> Any:
     if not tracker.experiment and chosen is not None:
         tracker.experiment = str(chosen)
     return tracker
+
+
+def options(group: str) -> list[str]:
+    """Names of a group's options, of `conf/` and of the folders in `hydra.searchpath`, while a job runs."""
+    found: list[str] = _repository().get_group_options(group, ObjectType.CONFIG)
+    return found
+
+
+def option(group: str, name: str) -> DictConfig:
+    """One of `options` as it is in its file."""
+    loaded = _repository().load_config(f"{group}/{name}")
+    assert loaded is not None
+    assert isinstance(loaded.config, DictConfig)
+    return loaded.config
 
 
 def sentence(error: BaseException) -> str:
@@ -257,6 +274,14 @@ def _of_cases(key: str, parent: Any) -> str:
         return ""
     how = f"cases.<name>.{key}=<value>, or +{key}=<value> for all"
     return f" Cases have it ({', '.join(having)}): give {how}."
+
+
+def _repository() -> ConfigRepository:
+    folders = ConfigSearchPathImpl()
+    for source in HydraConfig.get().runtime.config_sources:
+        if source.path:
+            folders.append(source.provider, f"{source.schema}://{source.path}")
+    return ConfigRepository(folders)
 
 
 def _options(group: str) -> list[str]:

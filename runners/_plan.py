@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from dataclasses import replace
@@ -13,26 +12,24 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-from rich.table import Table
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.planning.decide import SAME, check
+from netsplit.planning.decide import check
 from netsplit.planning.plan import Plan
 from netsplit.profile.memory import memory_of
+from netsplit.tables import Column, Table
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Placement, Problem
     from netsplit.partition.partitioner import Partitioner
-    from netsplit.planning.plan_diff import Moved
-    from netsplit.planning.what_if import WhatIf
     from netsplit.planning.workload import Workload
 
-__all__ = ["Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
+__all__ = ["NO_LIMIT", "Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
 
 log = logging.getLogger(__name__)
 
+NO_LIMIT = 2**50  # bytes: a capacity that stands for none
 _LINE_EVERY_S = 10.0
-_SHOWN = 0.0005  # of the objective: the least gain that one decimal of a percentage shows
 
 
 class Waiting:
@@ -95,38 +92,41 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
         facts.append(f"gap {100 * plan.gap:.2f} %")
     facts.append(f"{plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
     console.print("[bold]" + escape(", ".join(facts)), highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device")
-    columns = (
-        "nodes",
-        f"busy {unit}" if plan.problem.objective.simulated else f"load {unit}",
-        f"transfers {unit}",
-        "%",
-        "MB",
-        "of MB",
-        "full %",
-    )
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, share in plan.shares.items():
-        part = 100 * share.seconds / plan.objective_s if plan.objective_s > 0 else 0.0
-        table.add_row(
-            escape(name),
-            str(share.nodes),
-            _number(share.seconds / unit_s),
-            _number(share.transfer_s / unit_s),
-            f"{part:.1f}",
-            f"{share.nbytes / 1e6:,.1f}",
-            f"{share.capacity_bytes / 1e6:,.1f}" if share.capacity_bytes < 2**50 else "no limit",
-            f"{100 * share.filled:.1f}",
-        )
-    console.print(table)
+    console.print(_devices(plan, work).terminal())
     for i, stage in enumerate(plan.placement.stages):
         console.print(
             f"stage {i}: {len(stage.nodes)} nodes on {', '.join(stage.devices)}, warm-up {stage.warm_up}",
             highlight=False,
             markup=False,
         )
+
+
+def _devices(plan: Plan, work: Workload) -> Table:
+    unit, unit_s = work.unit, work.unit_s
+    columns = [
+        Column("device", text=True),
+        Column("nodes"),
+        Column(f"busy {unit}" if plan.problem.objective.simulated else f"load {unit}"),
+        Column(f"transfers {unit}"),
+        Column("%", ".1f", 100.0),
+        Column("MB", ",.1f", 1e-6),
+        Column("of MB", ",.1f", 1e-6),
+        Column("full %", ".1f", 100.0),
+    ]
+    rows = [
+        (
+            name,
+            share.nodes,
+            _number(share.seconds / unit_s),
+            _number(share.transfer_s / unit_s),
+            share.seconds / plan.objective_s if plan.objective_s > 0 else 0.0,
+            share.nbytes,
+            share.capacity_bytes if share.capacity_bytes < NO_LIMIT else "no limit",
+            share.filled,
+        )
+        for name, share in plan.shares.items()
+    ]
+    return Table(columns, rows)
 
 
 def explain_plan(
@@ -140,11 +140,7 @@ def explain_plan(
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
     with Waiting(console, f"{partitioner.name} for what would help", limit):
         changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
-    known = [_without_noise(change) for change in changes if change.resolved or _tells(change)]
-    late = [change.change.label for change in changes if not (change.resolved or _tells(change))]
-    _lines(console, what_if_lines(known) if known or not late else [])
-    if late:
-        _lines(console, [f"  not decided anew, as the time was up: {', '.join(late)}"])
+    _lines(console, what_if_lines(changes))
     return found.to_dict() | {"what_if": [change.to_dict() for change in changes]}
 
 
@@ -157,19 +153,15 @@ def show_moves(
 ) -> dict[str, Any]:
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
     from netsplit.partition.base import Placement
-    from netsplit.planning.plan_diff import moved
 
-    problem, objective = plan.problem, plan.problem.objective
-    free = replace(problem, objective=objective.relaxed())
+    problem = plan.problem
+    free = replace(problem, objective=problem.objective.relaxed())
     if isinstance(other, Placement):
         before = check(free, other, room=False)
     else:
         with Waiting(console, other.name, limit_s):
             before = check(free, other.partition(problem), 0.0, room=False)
-    found = moved(problem, before.placement, plan.placement, before.timeline, plan.timeline)
-    if not (objective.simulated or objective.largest_load):  # loads of devices do not add up to that
-        found = replace(found, before_s=before.objective_s, after_s=plan.objective_s, parts=())
-    found = _without_rounding(found)
+    found = plan.moved_from(before)
     console.print(
         f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "
         f"{plan.placement.method} ({_number(plan.objective_s / work.unit_s)} {work.unit})",
@@ -177,26 +169,6 @@ def show_moves(
     )
     _lines(console, found.lines())
     return found.to_dict()
-
-
-def _without_rounding(found: Moved) -> Moved:
-    """Without what differs only by the order in which floats were added."""
-    parts = tuple(part for part in found.parts if not _same(part.before_s, part.after_s))
-    same = found.before_s is not None and found.after_s is not None and _same(found.before_s, found.after_s)
-    return replace(found, parts=parts, after_s=found.before_s if same else found.after_s)
-
-
-def _without_noise(change: WhatIf) -> WhatIf:
-    """A gain that would read as 0.0 % is none, and where nothing is gained no note is needed."""
-    return change if _tells(change) else replace(change, value_s=change.base_s, note="")
-
-
-def _tells(change: WhatIf) -> bool:
-    return change.gain_s >= _SHOWN * change.base_s and change.gain_s > 0
-
-
-def _same(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=SAME)
 
 
 def _lines(console: Console, lines: list[str]) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from netsplit.planning.explanation.explanation import path_lines
 from netsplit.planning.explanation.path import critical_path, overheads
 from netsplit.planning.explanation.words import counted, nbytes, percent, seconds, short
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.shares import device_shares, peak_moment_s, waits
+from netsplit.tables import Column, Table
+from runners._plan import NO_LIMIT
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Problem
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from netsplit.simulate.timeline import Timeline
 
 __all__ = ["show"]
-
-_NO_LIMIT = 2**50  # bytes: a capacity that stands for none
 
 
 def show(console: Console, problem: Problem, program: Program, timeline: Timeline, pieces: int) -> None:
@@ -38,8 +37,8 @@ def show(console: Console, problem: Problem, program: Program, timeline: Timelin
         f"{program.transfers} transfers on {len(program.devices)} devices ({escape(problem.cluster.name)})",
         highlight=False,
     )
-    console.print(_times(program, timeline))
-    console.print(_bytes(problem, program, timeline))
+    console.print(_times(program, timeline).terminal())
+    console.print(_bytes(problem, program, timeline).terminal())
     _show_waits(console, timeline, pieces)
     path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
     kinds: Counter[str] = Counter()
@@ -53,36 +52,40 @@ def show(console: Console, problem: Problem, program: Program, timeline: Timelin
 
 def _times(program: Program, timeline: Timeline) -> Table:
     whole = timeline.iteration_s
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device")
-    for column in ("busy", "%", "waits", "%", "idle", "%", "transfers", "%", "hidden"):
-        table.add_column(column, justify="right")
+    columns = ("busy", "%", "waits", "%", "idle", "%", "transfers", "%", "hidden")
+    rows = []
     for each in device_shares(timeline, program.devices):
         cells: list[str] = []
         for value in (each.busy_s, each.wait_s, each.idle_s, each.transfer_s):
             cells += [seconds(value), percent(value, whole) if whole > 0 else "0 %"]
         hidden = percent(each.hidden_s, each.transfer_s) if each.transfer_s > 0 else ""
-        table.add_row(escape(each.device), *cells, hidden)
-    return table
+        rows.append([each.device, *cells, hidden])
+    return Table([Column("device", text=True), *map(Column, columns)], rows)
 
 
 def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device")
-    for column in ("peak", "of", "when"):
-        table.add_column(column, justify="right")
-    table.add_column("where", overflow="ellipsis", no_wrap=True)
-    capacity = {device.name: device.capacity_bytes for device in problem.cluster.devices}
+    columns = [
+        Column("device", text=True),
+        Column("peak"),
+        Column("of"),
+        Column("when"),
+        Column("where", text=True, whole=True),
+    ]
+    rows, marked = [], {}
     for device, profile in memory_profile(program, problem.costs.alpha).items():
-        limit = capacity[device]
-        table.add_row(
-            escape(device),
-            nbytes(profile.peak_bytes),
-            nbytes(limit) if limit < _NO_LIMIT else "no limit",
-            seconds(peak_moment_s(program, timeline, profile)) if profile.index >= 0 else "",
-            escape(profile.instruction) + (" [red](too much)[/red]" if profile.peak_bytes > limit else ""),
+        limit, where = problem.cluster.device(device).capacity_bytes, profile.instruction
+        if profile.peak_bytes > limit:
+            marked[len(rows)], where = "failed", f"{where} (too much)"
+        rows.append(
+            (
+                device,
+                nbytes(profile.peak_bytes),
+                nbytes(limit) if limit < NO_LIMIT else "no limit",
+                seconds(peak_moment_s(program, timeline, profile)) if profile.index >= 0 else "",
+                where,
+            )
         )
-    return table
+    return Table(columns, rows, marked=marked)
 
 
 def _show_waits(console: Console, timeline: Timeline, limit: int) -> None:

@@ -23,7 +23,7 @@ from rich.console import Console
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import Settings, build, check
 from netsplit.errors import ConfigError, NetSplitError
-from runners._cases import cases_of, published_of
+from netsplit.experiment.case_overrides import cases_of, published_of
 from runners._entry import CONF, entry, sentence, tracker_of
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from netsplit.cluster.described import ClusterDescription
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.files import check_replaceable, write_text
-from runners._entry import CONF, entry, settings_of
+from runners._entry import entry, option, options, settings_of
 
 if TYPE_CHECKING:
     from netsplit.partition.base import Placement, Problem
@@ -32,7 +33,7 @@ __all__ = ["Settings", "described", "job", "main", "need_graph", "one_partitione
 log = logging.getLogger(__name__)
 
 GROUPS = ("partitioner", "cluster", "schedule")
-DESCRIBED = "netsplit.cluster.described."
+HERE = ("netsplit.cluster.local.", "netsplit.cluster.nvml.")  # builders of what workers run on
 TIME_LIMIT = "time_limit_s"
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
@@ -168,18 +169,19 @@ def _with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partit
     return partitioner
 
 
-def described(cfg: DictConfig, command: str) -> Any:
+def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
     """The cluster that is described, or None for the file's own; `command` names who asks."""
     node = cfg.get("cluster")
     if node is None:
         return None
-    target = str(node.get(TARGET, ""))
-    if target.startswith("netsplit.cluster.") and not target.startswith(DESCRIBED):
+    here = str(node.get(TARGET, "")).startswith(HERE)
+    found = None if here else build(node)  # GPUs that are not there would be refused for that
+    if not isinstance(found, ClusterDescription):
         raise ConfigError(
             f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
             f"which {command} does not start: choose cluster=uniform, mixed3 or mixed4."
         )
-    return build(node)
+    return found
 
 
 def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | None:
@@ -187,62 +189,17 @@ def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | No
     name = settings.compare_with
     if name is None:
         return None
-    option = CONF / "partitioner" / f"{name}.yaml"
-    if option.parent == CONF / "partitioner" and option.is_file():
-        return _with_limit(build(_loaded(option)), name, settings.time_limit)
-    file = Path(name)
-    if not file.is_file():
-        known = [path.stem for path in (CONF / "partitioner").glob("*.yaml")]
+    known = options("partitioner")
+    if name in known:
+        return _with_limit(build(option("partitioner", name)), name, settings.time_limit)
+    if not Path(name).is_file():
         raise ConfigError(
             f"compare_with is '{name}', neither a file nor a partitioner: {suggest(name, known)}"
         )
-    return _earlier(name, problem)
 
+    from netsplit.formats.placements import read_placement
 
-def _earlier(name: str, problem: Problem) -> Placement:
-    """The plan of a `result.json`, with its order and its stages."""
-    from netsplit.partition.base import Placement, SolverReport, Stage
-    from netsplit.partition.common.priority import topological_priority
-    from netsplit.planning.verify import verify
-
-    graph = problem.graph
-    try:
-        found = json.loads(Path(name).read_text(encoding="utf-8"))
-        device_of = found["device_of"]
-        device_of = {str(node): str(device) for node, device in device_of.items()}
-        order = [str(node) for node in found.get("priority") or ()]
-        stages = tuple(
-            Stage(tuple(map(str, stage["nodes"])), tuple(map(str, stage["devices"])), int(stage["warm_up"]))
-            for stage in found.get("stages") or ()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"compare_with is '{name}', which is no result.json with a plan ({error})."
-        ) from error
-    devices = {device.name for device in problem.cluster.devices}
-    strange = next((node for node in graph.nodes if node not in device_of), None) or next(
-        (f"{node} on {device}" for node, device in device_of.items() if device not in devices), None
-    )
-    if strange is not None or device_of.keys() != graph.nodes.keys():
-        raise ConfigError(f"compare_with is '{name}', a plan of another graph or cluster ({strange}).")
-    if absent := [key for key in ("priority", "stages") if key not in found]:
-        log.warning(
-            "%s has no %s: nodes run as the graph has them, on one device.", name, " and no ".join(absent)
-        )
-    priority = {node: rank for rank, node in enumerate(order)}
-    priority = priority or topological_priority(graph, graph.position)
-    placement = Placement("earlier plan", device_of, priority, SolverReport("heuristic", 0.0), stages)
-    free = replace(problem, objective=problem.objective.relaxed())
-    wrong = verify(free, placement, capacity=False).violations
-    if wrong:
-        raise ConfigError(f"compare_with is '{name}', whose plan does not hold: {wrong[0]}")
-    return placement
-
-
-def _loaded(option: Path) -> DictConfig:
-    config = OmegaConf.load(option)
-    assert isinstance(config, DictConfig)
-    return config
+    return replace(read_placement(name, problem, "compare_with"), method="earlier plan")
 
 
 def _infeasible(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -18,9 +17,6 @@ from netsplit.config import build
 from netsplit.errors import ConfigError
 from runners._entry import entry, settings_of
 from runners.partition import described, need_graph, one_partitioner
-
-if TYPE_CHECKING:
-    from netsplit.partition.base import Placement, Problem
 
 __all__ = ["Settings", "job", "main"]
 
@@ -63,6 +59,7 @@ def job(cfg: DictConfig) -> float:
     cluster = described(cfg, "runners.simulate")
     folder = Path(HydraConfig.get().runtime.output_dir)
 
+    from netsplit.formats.placements import read_placement
     from netsplit.formats.read import read_workload
     from netsplit.planning.decide import check, decide
     from netsplit.simulate.trace import write_trace
@@ -82,7 +79,7 @@ def job(cfg: DictConfig) -> float:
     )
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     if partitioner is None:
-        plan = check(problem, _placement(settings.placement or "", problem), room=False)
+        plan = check(problem, read_placement(settings.placement or "", problem), room=False)
     else:
         with Waiting(console, partitioner.name, settings.time_limit):
             plan = decide(problem, partitioner)
@@ -115,60 +112,6 @@ def _settings(cfg: DictConfig) -> Settings:
     names = [field.name for field in fields(Settings)]
     found: Settings = settings_of(cfg, "runners.simulate.Settings", names, GROUPS)
     return found
-
-
-def _placement(name: str, problem: Problem) -> Placement:
-    """What a comparison wrote as `placement.json`, or `runners.partition` as `result.json`."""
-    from netsplit.partition.base import Placement, SolverReport, Stage
-    from netsplit.partition.common.priority import topological_priority
-    from netsplit.planning.verify import verify
-
-    try:
-        found = json.loads(Path(name).read_text(encoding="utf-8"))
-        device_of = {str(node): str(device) for node, device in found["device_of"].items()}
-        priority = _priority(found.get("priority") or {})
-        stages = tuple(
-            Stage(
-                tuple(map(str, stage["nodes"])),
-                tuple(map(str, stage["devices"])),
-                int(stage.get("warm_up", 0)),
-            )
-            for stage in found.get("stages") or ()
-        )
-        method = str(found.get("method", "given"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"placement is '{name}', which is not there.") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"placement is '{name}', which is no placement.json or result.json ({error})."
-        ) from error
-    graph, devices = problem.graph, [device.name for device in problem.cluster.devices]
-    strange = next((node for node in graph.nodes if node not in device_of), None)
-    strange = strange or next((node for node in device_of if node not in graph.nodes), None)
-    if strange is not None:
-        raise ConfigError(
-            f"placement is '{name}', of another graph: node '{strange}' is in one of them only."
-        )
-    used = dict.fromkeys([*device_of.values(), *(device for stage in stages for device in stage.devices)])
-    absent = next((device for device in used if device not in devices), None)
-    if absent is not None:
-        raise ConfigError(
-            f"placement is '{name}', which uses device '{absent}': the cluster has {', '.join(devices)}."
-        )
-    priority = priority or topological_priority(graph, graph.position)
-    placement = Placement(method, device_of, priority, SolverReport("heuristic", 0.0), stages)
-    wrong = verify(
-        replace(problem, objective=problem.objective.relaxed()), placement, capacity=False
-    ).violations
-    if wrong:
-        raise ConfigError(f"placement is '{name}', which does not hold: {wrong[0]}")
-    return placement
-
-
-def _priority(given: Any) -> dict[str, int]:
-    if isinstance(given, dict):
-        return {str(node): int(rank) for node, rank in given.items()}
-    return {str(node): rank for rank, node in enumerate(given)}
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from netsplit.profile.measured import CACHE_VARIABLE
+from tests.commands import Command, run_command
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,3 +28,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'outputs' / 'mlflow.db'}"
     open_client(uri)
     return uri
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs commands in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    return partial(run_command, monkeypatch=monkeypatch, capfd=capfd)

@@ -21,8 +21,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import ConfigError
+from netsplit.experiment.sweep import Mark, Sweep
 from netsplit.files import write_text
-from runners._sweep import Mark, Sweep
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

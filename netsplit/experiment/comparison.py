@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
 from netsplit.training.parallel import save_state
 
-__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "tags_of", "with_length"]
+__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "recorded", "with_length"]
 
 log = logging.getLogger(__name__)
 
@@ -111,42 +112,47 @@ def compare(
     Raises:
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
-    found = Comparison(folder)
     if experiment.resume not in ("never", "auto"):
         _origin(experiment.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
-    with tracker.comparison(
-        experiment.name, experiment.config, tags=tags_of(experiment, session.spec.name)
-    ) as parent:
-        parent.data(experiment.data)
+    with recorded(experiment, session.spec.name, tracker) as parent:
         study = _study(experiment, session)
-        record_study(parent, study, folder)
         if session.link_samples:
             link_figure(session.link_samples, study.cluster.links, folder / "links.png")
             parent.artifact(folder / "links.png")
-        each_method(
-            experiment,
-            study,
-            parent,
-            found,
-            lambda partitioner, run: _method(experiment, session, study, partitioner, run, found, progress),
-        )
-    return found
+
+        def row(partitioner: Partitioner, run: MethodRun, found: Comparison) -> ComparisonRow:
+            return _method(experiment, session, study, partitioner, run, found, progress)
+
+        return each_method(experiment, study, parent, folder, row)
+
+
+@contextmanager
+def recorded(
+    experiment: Experiment, cluster: str, tracker: Tracker, tags: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[ComparisonRun]:
+    """The run of a comparison, with its config, data and tags."""
+    every = _tags(experiment, cluster) | dict(tags)
+    with tracker.comparison(experiment.name, experiment.config, tags=every) as parent:
+        parent.data(experiment.data)
+        yield parent
 
 
 def each_method(
     experiment: Experiment,
     study: Study,
     parent: ComparisonRun,
-    found: Comparison,
-    row: Callable[[Partitioner, MethodRun], ComparisonRow],
-) -> None:
-    """The rows of all methods, each in a run of its own, recorded; a method that fails stops no other."""
+    folder: Path,
+    row: Callable[[Partitioner, MethodRun, Comparison], ComparisonRow],
+) -> Comparison:
+    """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
+    record_study(parent, study, folder)
+    found = Comparison(folder)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
             with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
-                done = row(partitioner, run)
+                done = row(partitioner, run, found)
                 run.summary(overflow_summary(done.predicted_peak, done.capacity))
                 run.summary({"over_capacity": ", ".join(done.overfull) or None})
             found.rows.append(done)
@@ -156,6 +162,7 @@ def each_method(
             failed = ComparisonRow(name, "failed", capacity=capacities(study.cluster), error=reason)
             found.rows.append(failed)
     record_comparison(parent, found)
+    return found
 
 
 def _study(experiment: Experiment, session: Session) -> Study:
@@ -291,7 +298,7 @@ class _ProgressRecorder:
         self.progress.epoch(done)
 
 
-def tags_of(experiment: Experiment, cluster: str) -> dict[str, str]:
+def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:
     """What MLflow shows a comparison and its methods by."""
     found = {
         "model": type(experiment.model).__name__,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError
-from netsplit.experiment.comparison import Experiment, each_method, tags_of
-from netsplit.experiment.records import Comparison, record_plan, record_row, record_study
+from netsplit.experiment.comparison import Experiment, each_method, recorded
+from netsplit.experiment.records import Comparison, record_plan, record_row
 from netsplit.experiment.study import Study
 from netsplit.graph.recording.step import capture
 from netsplit.optim.optimizers import for_model
@@ -43,23 +43,18 @@ def forecast(
     Raises:
         CaptureError, ConfigError: before any method could begin.
     """
-    found = Comparison(folder)
     study = study_of(experiment, description)
     unknown = unknown_in_words(study.graph)
     planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
-    tags = tags_of(experiment, description.name) | planned
-    with tracker.comparison(experiment.name, experiment.config, tags=tags) as parent:
-        parent.data(experiment.data)
-        record_study(parent, study, folder)
 
-        def row(partitioner: Partitioner, run: MethodRun) -> ComparisonRow:
-            run.tags(planned)
-            plan = study.plan(partitioner, experiment.seed)
-            record_plan(run, plan, folder / run.name)
-            return record_row(run, plan, folder / run.name)
+    def row(partitioner: Partitioner, run: MethodRun, found: Comparison) -> ComparisonRow:
+        run.tags(planned)
+        plan = study.plan(partitioner, experiment.seed)
+        record_plan(run, plan, folder / run.name)
+        return record_row(run, plan, folder / run.name)
 
-        each_method(experiment, study, parent, found, row)
-    return found
+    with recorded(experiment, description.name, tracker, planned) as parent:
+        return each_method(experiment, study, parent, folder, row)
 
 
 def study_of(experiment: Experiment, description: ClusterDescription) -> Study:

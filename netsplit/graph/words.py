@@ -13,6 +13,7 @@ __all__ = ["SWITCH", "frame_of", "is_users", "line_of", "quoted", "user_frame", 
 
 SWITCH = "check=false trains the captured graph all the same"
 
+_LONGEST = 120  # characters of a line of code that is quoted
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _STEP = str(Path(__file__).parent / "recording" / "step.py")
@@ -22,6 +23,7 @@ def quoted(frame: str) -> str:
     """``file:line`` with the code that is there."""
     file, _, line = frame.rpartition(":")
     code = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+    code = code if len(code) <= _LONGEST else f"{code[:_LONGEST]} …"
     return f"{frame} ('{code}')" if code else frame
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from netsplit.partition.base import Placement, Problem, Stage, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.plan_diff import Moved, moved
 from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
@@ -102,6 +103,14 @@ class Plan:
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
         return explain(self.problem, self.placement, self.timeline, self.program)
+
+    def moved_from(self, before: Plan) -> Moved:
+        """What moved from another plan of the same problem, with the objectives that the plans have."""
+        objective = self.problem.objective
+        found = moved(self.problem, before.placement, self.placement, before.timeline, self.timeline)
+        if not (objective.simulated or objective.largest_load):  # loads of devices do not add up to that
+            found = replace(found, before_s=before.objective_s, after_s=self.objective_s, parts=())
+        return found.without_rounding()
 
     def summary(self) -> str:
         """The decision in words: per device operators, seconds and bytes; what is predicted."""

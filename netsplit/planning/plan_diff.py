@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,14 @@ class Moved:
     before_s: float | None  # the objective; None where it is not known
     after_s: float | None
     parts: tuple[Part, ...]  # add up to the objective, before and after; the greatest change first
+
+    def without_rounding(self) -> Moved:
+        """Without what differs only by the order in which floats were added."""
+        parts = tuple(part for part in self.parts if not math.isclose(part.before_s, part.after_s))
+        before_s, after_s = self.before_s, self.after_s
+        if before_s is not None and after_s is not None and math.isclose(before_s, after_s):
+            after_s = before_s
+        return replace(self, parts=parts, after_s=after_s)
 
     @property
     def nodes(self) -> int:

@@ -23,6 +23,7 @@ from netsplit.profile.costs import Costs
 __all__ = ["Change", "WhatIf", "apply_change", "possible_changes", "what_if", "what_if_lines"]
 
 Resource = Literal["memory", "speed", "bandwidth"]
+_SHOWN = 0.0005  # of the objective: the least gain that one decimal of a percentage shows
 _DECIDING = 0.8  # of the time; the rest is for scoring every placement under every change
 
 
@@ -58,6 +59,11 @@ class WhatIf:
     def gain(self) -> float:
         """Of the objective without the change."""
         return self.gain_s / self.base_s if self.base_s else 0.0
+
+    @property
+    def shows(self) -> bool:
+        """Whether the gain reads as more than 0.0 %."""
+        return self.gain_s >= _SHOWN * self.base_s and self.gain_s > 0
 
     def to_dict(self) -> dict[str, Any]:
         found = asdict(replace(self, placement=None)) | {"gain_s": self.gain_s, "gain": self.gain}
@@ -202,9 +208,20 @@ def apply_change(problem: Problem, change: Change) -> tuple[Cluster, Costs]:
 
 
 def what_if_lines(results: Sequence[WhatIf]) -> list[str]:
-    """A table of at most 100 columns."""
+    """A table of at most 100 columns; what would read as 0.0 % is no gain, and needs no note."""
     if not results:
         return ["nothing to change"]
+    late = [result.change.label for result in results if not (result.resolved or result.shows)]
+    results = [
+        result if result.shows else replace(result, value_s=result.base_s, note="")
+        for result in results
+        if result.resolved or result.shows
+    ]
+    lines = _table(results) if results else []
+    return [*lines, f"  not decided anew, as the time was up: {', '.join(late)}"] if late else lines
+
+
+def _table(results: Sequence[WhatIf]) -> list[str]:
     base = results[0].base_s
     more = f"{100 * (results[0].change.factor - 1):.0f} % more"
     lines = [f"what would help, decided anew ({seconds(base)} as it is):"]

@@ -115,10 +115,10 @@ def test_a_method_s_run_has_the_command_and_what_it_does_not_fit(
     experiment: Any = DictConfig(
         {"partitioners": {"auto": None}, "labels": {"command": "mine", "model": "m"}, "config": None}
     )
-    found = Comparison(Path())
-    monkeypatch.setattr(comparison, "record_comparison", lambda *_: None)
+    for name in ("record_study", "record_comparison"):
+        monkeypatch.setattr(comparison, name, lambda *_: None)
     study: Any = None
-    each_method(experiment, study, parent, found, lambda *_: row)
+    found = each_method(experiment, study, parent, Path(), lambda *_: row)
     assert found.rows == [row]
     assert parent.given["command"] == "mine"
     assert "model" not in parent.given

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.config import build, check
 from netsplit.data import Data
 from netsplit.errors import ConfigError
+from netsplit.experiment.case_overrides import cases_of
 from netsplit.optim.optimizers import for_model
-from runners._cases import cases_of
 from runners.study import question
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -14,6 +14,7 @@ from netsplit.config import check
 from netsplit.errors import NetSplitError
 from runners._entry import entry, tracker_of
 from runners.compare import GROUPS
+from tests.commands import Command
 
 Run = Callable[..., tuple[int, str]]
 
@@ -32,18 +33,12 @@ def job(cfg: DictConfig) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(command: Command) -> Run:
     """Run `job` as a command in an empty folder; answers its exit code and what it wrote to stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
     def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["job", *arguments])
-        try:
-            entry()(job)()
-        except SystemExit as end:
-            return int(end.code or 0), capfd.readouterr().err
-        return 0, capfd.readouterr().err
+        ended = command(entry()(job), "job", *arguments)
+        return ended.code, ended.err
 
     return call
 

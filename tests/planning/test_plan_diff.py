@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport
-from netsplit.planning.plan_diff import moved
+from netsplit.planning.plan_diff import Moved, Part, moved
 from netsplit.planning.workload import Simulated
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
@@ -151,3 +151,10 @@ def test_timelines_handed_in_are_taken() -> None:
     timelines = [simulate(program, problem.cluster, problem.costs) for program in programs]
     found = moved(replace(problem, evaluate=None), *placements, *timelines, *programs)
     assert (found.before_s, found.after_s) == (12.0, 14.0)
+
+
+def test_differences_of_rounding_are_left_out() -> None:
+    parts = (Part("time of d0", 0.1, 0.1 * (1 + 1e-12)), Part("time of d1", 0.1, 0.2))
+    found = Moved("a", "b", {}, (), (), (), (), 0, 0.3, 0.3 * (1 - 1e-12), parts).without_rounding()
+    assert [part.name for part in found.parts] == ["time of d1"]
+    assert "the objective stays at" in " ".join(found.lines())

@@ -14,7 +14,15 @@ from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import Choice, MaxLoad, MTopo, Partitioner, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.what_if import Change, _Scorer, apply_change, possible_changes, what_if, what_if_lines
+from netsplit.planning.what_if import (
+    Change,
+    WhatIf,
+    _Scorer,
+    apply_change,
+    possible_changes,
+    what_if,
+    what_if_lines,
+)
 from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import NodeSeconds
 from netsplit.program import SingleBatch
@@ -77,6 +85,16 @@ def test_the_table_says_what_helps_and_what_does_not() -> None:
     assert "memory of d0" in lines[-1]
     assert max(map(len, lines)) <= 100
     assert json.loads(json.dumps([result.to_dict() for result in results]))[0]["gain"] == 0.5
+
+
+def test_gains_that_would_not_show_are_none() -> None:
+    change = Change("speed", "speed of d0", ("d0",))
+    small, large = (WhatIf(change, 1.0, 1.0, value, True, True, "kept") for value in (0.9997, 0.999))
+    assert what_if_lines([small])[-1].strip() == "no gain: speed of d0"
+    assert "-0.1 %" in what_if_lines([large])[-1]
+    late = replace(small, resolved=False)
+    assert what_if_lines([late]) == ["  not decided anew, as the time was up: speed of d0"]
+    assert what_if_lines([late, large])[-1].endswith("the time was up: speed of d0")
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -29,6 +29,7 @@ from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_su
 from runners._entry import entry
 from runners.compare import main as compare
 from runners.report import job
+from tests.commands import Command, Ended
 
 MIB = 2**20
 NAME = 'a "small" <script> net, ünïcode'
@@ -375,22 +376,13 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-
-    def call(*arguments: str, main: Callable[[], object] | None = None) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["report", *arguments])
-        code = 0
-        try:
-            (main or entry("report")(job))()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capfd.readouterr()
+def run(command: Command) -> Run:
+    def call(*arguments: str, main: Callable[[], object] | None = None) -> Ended:
+        return command(main or entry("report")(job), "report", *arguments)
 
     return call
 

@@ -6,8 +6,8 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -18,37 +18,18 @@ from netsplit.partition.base import Placement, SolverReport
 from netsplit.planning.workload import Workload
 from runners._entry import entry
 from runners.simulate import job
+from tests.commands import Command, Ended
 from tests.simulate.drawn import chain, costs_of
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
 
 Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(command: Command, tmp_path: Path) -> Run:
     """Run the command in a folder with a graph of six nodes on two devices, and a placement of it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    work, placement = workload(), halves()
-    save_workload(work, tmp_path / "graph.json")
-    (tmp_path / "placement.json").write_text(json.dumps(asdict(placement)))
-
-    def call(*arguments: str) -> Ended:
-        monkeypatch.setattr("sys.argv", ["simulate", *arguments])
-        code = 0
-        try:
-            entry("simulate")(job)()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Ended(code, *capfd.readouterr())
-
-    return call
+    save_workload(workload(), tmp_path / "graph.json")
+    (tmp_path / "placement.json").write_text(json.dumps(asdict(halves())))
+    return partial(command, entry("simulate")(job), "simulate")
 
 
 def workload() -> Workload:

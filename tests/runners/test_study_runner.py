@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 
 from runners import study
 from runners.study import main, studies
+from tests.commands import Command
 
 TINY_VGG = ["model.width=2", "model.hidden=4"]  # captured in a tenth of the time of AmoebaNet-D
 
@@ -27,19 +28,12 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+def run(command: Command, tmp_path: Path) -> Run:
     folder = tmp_path / "run"
 
     def call(*arguments: str) -> Ended:
-        monkeypatch.setattr("sys.argv", ["study", *arguments, "tracking=none", f"hydra.run.dir={folder}"])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Ended(code, *capfd.readouterr(), folder)
+        words = ("study", *arguments, "tracking=none", f"hydra.run.dir={folder}")
+        return Ended(*command(main, *words), folder)
 
     return call
 

@@ -25,23 +25,25 @@ def order_may_matter(graph: Graph) -> bool:
 
     Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
     """
-    if graph.calls:
-        return True
+    return bool(graph.calls) or any(_touching(graph, k) - writers for k, writers in _written(graph).items())
+
+
+def _written(graph: Graph) -> dict[str, set[str]]:
+    """Initializers that are written, and the nodes that do."""
     writers: dict[str, set[str]] = {}
     for node in graph:
         for tag, k in written_references(graph, node):
             place = INITIALIZER + k if tag == "init" else storage_of(graph, k)
             if place.startswith(INITIALIZER):
-                writers.setdefault(place, set()).add(node.name)
-    return any(_touching(graph, place) - names for place, names in writers.items())
+                writers.setdefault(place.removeprefix(INITIALIZER), set()).add(node.name)
+    return writers
 
 
-def _touching(graph: Graph, place: str) -> set[str]:
+def _touching(graph: Graph, name: str) -> set[str]:
     """Nodes that read an initializer, or a view of it."""
-    name = place.removeprefix(INITIALIZER)
     found = {node.name for node in graph if name in node.initializers}
     for variable in graph.variables.values():
-        if variable.alias_of == place:
+        if variable.alias_of == INITIALIZER + name:
             found |= set(variable.consumers)
     return found
 
@@ -93,6 +95,14 @@ def _two_in_flight(
             for loss in waiting:
                 loss.backward()
     except Exception as error:
+        text = str(error) if "modified by an inplace" in str(error) else ""
+        for k in _written(graph):
+            if str(list(graph.initializers[k].shape)) in text:
+                raise CaptureError(
+                    f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "
+                    "still needs what was there, as a pipeline has several in flight: compute with "
+                    f"{k}.clone(); {SWITCH}."
+                ) from error
         raise CaptureError(
             f"{name} cannot be computed with two micro-batches in flight, as a pipeline has them"
             f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "

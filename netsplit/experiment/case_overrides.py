@@ -13,12 +13,12 @@ from __future__ import annotations
 import copy
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from netsplit.config import TARGET, suggest
 from netsplit.errors import ConfigError
@@ -53,12 +53,11 @@ def cases_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, DictCo
     """
     found: dict[str, DictConfig] = {}
     for name, deltas in _mapping(cfg.get(CASES), CASES, "names to what each case changes").items():
-        if not NAME.fullmatch(str(name)):
+        if not NAME.fullmatch(name):
             raise ConfigError(
-                f"a case is called {str(name)!r}: give it letters, digits, _, - and ., and no . in front."
+                f"a case is called {name!r}: give it letters, digits, _, - and ., and no . in front."
             )
-        _mapping(deltas, f"{CASES}.{name}", "config keys to their values")
-        found[str(name)] = _case(cfg, str(name), deltas or {})
+        found[name] = _case(cfg, name, _mapping(deltas, f"{CASES}.{name}", "config keys to their values"))
     given = list(_given(overrides)) if found else []
     before = {name: _plain(case) for name, case in found.items()}
     for name, case in found.items():
@@ -89,13 +88,13 @@ def published_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, di
                 raise ConfigError(
                     f"{PUBLISHED}.{case}.{method} is {value!r}: give samples per second, above 0."
                 )
-            figures[str(method)] = float(value)
-        if changes := _changes(str(case), given):
+            figures[method] = float(value)
+        if changes := _changes(case, given):
             kept = {name: figures[name] for name in figures if f"{PUBLISHED}.{case}.{name}" in keys}
-            if len(kept) < len(figures) and str(case) in (cfg.get(CASES) or {}):
+            if len(kept) < len(figures) and case in (cfg.get(CASES) or {}):
                 left_out.append(f"{case} ({' '.join(changes)})")
             figures = kept
-        found |= {str(case): figures} if figures else {}
+        found |= {case: figures} if figures else {}
     if left_out:
         log.info("published figures left out, being of other settings: %s", ", ".join(left_out))
     return found
@@ -112,20 +111,20 @@ def _changes(case: str, given: Sequence[Given]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _mapping(node: Any, key: str, what: str) -> DictConfig | dict[str, Any]:
+def _mapping(node: Any, key: str, what: str) -> dict[str, Any]:
     if node is not None and not isinstance(node, DictConfig):
         raise ConfigError(f"{key} is {node!r}: give a mapping of {what}, or null.")
-    return {} if node is None else node
+    return {} if node is None else {str(name): node[name] for name in node}
 
 
-def _case(cfg: DictConfig, name: str, deltas: DictConfig) -> DictConfig:
+def _case(cfg: DictConfig, name: str, deltas: Mapping[str, Any]) -> DictConfig:
     case = copy.deepcopy(cfg)
     OmegaConf.set_struct(case, False)
     case[CASES] = case[PUBLISHED] = None
-    for key in map(str, deltas):
+    for key, new in deltas.items():
         if key not in cfg:
             raise ConfigError(f"{CASES}.{name}.{key} is not a config key: {suggest(key, map(str, cfg))}")
-        old, new = case[key], deltas[key]
+        old = case[key]
         nodes = isinstance(old, DictConfig) and isinstance(new, DictConfig)
         case[key] = OmegaConf.merge(old, new) if nodes and not _replaces(key, new) else new
     return case
@@ -190,12 +189,10 @@ def _set(case: DictConfig, key: str, cfg: DictConfig, source: str, whose: str) -
 
 def _takes(here: Any, key: str, there: Any) -> bool:
     """Whether a key of one node is one of the other too: it is there, or both build the same."""
-    if not isinstance(here, Container):
-        return False
     if isinstance(here, DictConfig):
         same = isinstance(there, DictConfig) and here.get(TARGET) == there.get(TARGET)
         return key in here or same
-    return key.isdigit() and int(key) < len(here)
+    return isinstance(here, ListConfig) and key.isdigit() and int(key) < len(here)
 
 
 def _require_difference(before: dict[str, Any], after: dict[str, DictConfig], given: Sequence[Given]) -> None:

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import NetSplitError
-from runners import _sweep
+from netsplit.experiment import sweep
+from netsplit.experiment.sweep import Mark, marks_in
 from runners._entry import entry, sentence
-from runners._sweep import Mark, marks_in
+from tests.commands import Command, Ended
 
-Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., Ended]
 
 
 def job(cfg: DictConfig) -> float:
@@ -34,18 +35,11 @@ def job(cfg: DictConfig) -> float:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a job as a multirun in an empty folder; answers its exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+def run(command: Command) -> Run:
+    """Run a job as a multirun in an empty folder."""
 
-    def call(*arguments: str, of: Callable[[DictConfig], Any] = job) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["job", "--multirun", "hydra.sweep.dir=sweep", *arguments])
-        try:
-            entry()(of)()
-        except SystemExit as end:
-            return int(end.code or 0), *capfd.readouterr()
-        return 0, *capfd.readouterr()
+    def call(*arguments: str, of: Callable[[DictConfig], Any] = job) -> Ended:
+        return command(entry()(of), "job", "--multirun", "hydra.sweep.dir=sweep", *arguments)
 
     return call
 
@@ -186,8 +180,8 @@ def test_what_is_no_mark_is_passed_over(tmp_path: Path) -> None:
 def test_one_config_key_more_is_another_job() -> None:
     config = OmegaConf.create({"a": 1, "b": "${a}", "hydra": {"job": {"num": 3}}})
     same = OmegaConf.create({"b": "${a}", "a": 1})
-    assert _sweep._key(["y=2", "x=1"], config) == _sweep._key(["x=1", "y=2"], same)
-    assert _sweep._key(["x=1"], config) != _sweep._key(["x=1"], OmegaConf.create({"a": 2, "b": "${a}"}))
+    assert sweep._key(["y=2", "x=1"], config) == sweep._key(["x=1", "y=2"], same)
+    assert sweep._key(["x=1"], config) != sweep._key(["x=1"], OmegaConf.create({"a": 2, "b": "${a}"}))
 
 
 @pytest.mark.parametrize(
@@ -296,13 +290,13 @@ def test_an_edited_option_is_another_config_of_the_search(run: Run, monkeypatch:
     pytest.importorskip("optuna")
     run(*OPTUNA, "schedule=gpipe,1f1b")
     assert len(ran()) == 2
-    whole = _sweep._key
+    whole = sweep._key
 
-    def edited(overrides: Sequence[str], cfg: DictConfig) -> _sweep.Key:
+    def edited(overrides: Sequence[str], cfg: DictConfig) -> sweep.Key:
         key = whole(overrides, cfg)
         return (key[0], "edited") if "schedule=1f1b" in key[0] else key
 
-    monkeypatch.setattr(_sweep, "_key", edited)
+    monkeypatch.setattr(sweep, "_key", edited)
     run(*OPTUNA, "schedule=gpipe,1f1b")
     assert len(ran()) == 1
     assert marks()[2].overrides == ("schedule=1f1b",)

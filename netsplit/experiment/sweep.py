@@ -15,12 +15,13 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_text
@@ -34,6 +35,7 @@ __all__ = ["JobsFailed", "Mark", "Sweep", "marked", "marks_in"]
 MARK = "job.json"
 TABLE = "jobs.txt"
 MAX_REASON = 500  # characters; a launcher's own can have whole tracebacks in it
+SAY = partial(print, flush=True)
 Key = tuple[tuple[str, ...], str]
 
 log = logging.getLogger(__name__)
@@ -105,13 +107,20 @@ def marks_in(folder: Path) -> list[Mark]:
 
 
 class Sweep:
-    """One multirun, launched batch by batch; used by every sweeper of `hydra_plugins`."""
+    """One multirun, launched batch by batch; used by every sweeper of `hydra_plugins`.
 
-    def __init__(self, config: DictConfig, context: HydraContext, launcher: Launcher) -> None:
+    Args:
+        say: takes a text for whoever started the multirun.
+    """
+
+    def __init__(
+        self, config: DictConfig, context: HydraContext, launcher: Launcher, say: Callable[[str], None] = SAY
+    ) -> None:
         self.folder = Path(str(config.hydra.sweep.dir))
         self._config = config
         self._context = context
         self._launcher = launcher
+        self._say = say
         before = marks_in(self.folder)
         self._done = {mark.key: mark for mark in before if mark.outcome == "done"}
         self._number = 1 + max((mark.number for mark in before), default=-1)
@@ -159,17 +168,17 @@ class Sweep:
         return [latest.get(key) for key in keys]
 
     def end(self, headline: str = "") -> None:
-        """Print the table of all jobs of the folder, and keep it in the multirun's folder.
+        """Show the table of all jobs of the folder, and keep it in the multirun's folder.
 
         Raises:
             JobsFailed: some did.
         """
         table = self._table()
-        text = f"{table}\n{headline}\n" if headline else f"{table}\n"
-        write_text(self.folder / TABLE, text)
-        print(f"\n{text}", end="", flush=True)
+        text = f"{table}\n{headline}" if headline else table
+        write_text(self.folder / TABLE, f"{text}\n")
+        self._say(f"\n{text}")
         if self._failures:
-            print(self._how_to_go_on(), flush=True)
+            self._say(self._how_to_go_on())
             raise JobsFailed(self._failures)
 
     def _launch(self, due: list[list[str]]) -> None:
@@ -185,9 +194,9 @@ class Sweep:
             self._failures.append(NetSplitError(f"the launcher stopped before all jobs had ended: {reason}"))
             return
         except KeyboardInterrupt:
-            print(self._how_to_go_on(), flush=True)
+            self._say(self._how_to_go_on())
             raise
-        self._failures += [error for each in returns if (error := _failure(each)) is not None]
+        self._failures += [failure for each in returns if (failure := _failure(each)) is not None]
 
     def _how_to_go_on(self) -> str:
         return f"The same command with hydra.sweep.dir={self.folder} runs only what is not done."
@@ -205,7 +214,7 @@ class Sweep:
         earlier = {mark.overrides: mark.key for mark in marks if mark.overrides not in again}
         keys = [*earlier.values(), *asked]
         common = set.intersection(*(set(overrides) for overrides, _ in keys)) if len(keys) > 1 else set()
-        rows = [("job", "overrides", "outcome", "seconds", "value", "folder")]
+        rows: list[tuple[str, ...]] = [("job", "overrides", "outcome", "seconds", "value", "folder")]
         for key in keys:
             mark = latest.get(key)
             own = " ".join(each for each in key[0] if each not in common) or "-"
@@ -217,8 +226,8 @@ class Sweep:
 
 
 def _row(mark: Mark, overrides: str, asked: bool) -> tuple[str, ...]:
-    outcome = "not ended" if mark.outcome == "running" else mark.outcome
-    outcome = outcome if asked else f"{outcome} (earlier)"
+    ended = "not ended" if mark.outcome == "running" else mark.outcome
+    outcome = ended if asked else f"{ended} (earlier)"
     value = "-" if mark.value is None else f"{mark.value:.6g}"
     spent = "-" if mark.outcome == "running" else f"{mark.seconds:.1f}"
     near = os.path.relpath(mark.folder)
@@ -232,7 +241,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _as_written(overrides: ListConfig) -> list[str]:
+def _as_written(overrides: Any) -> list[str]:
     """What `${hydra:job.num}` in one of them stands for is not known before the job runs."""
     words = OmegaConf.to_container(overrides, resolve=False)
     assert isinstance(words, list)

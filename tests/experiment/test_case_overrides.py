@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.case_overrides import cases_of, published_of
 from netsplit.experiment.records import Comparison
 from netsplit.tracking import Tracker
 from runners import compare
-from runners._cases import cases_of, published_of
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = """# @package _global_

@@ -1,0 +1,90 @@
+"""A placement from JSON: the `placement.json` of a comparison, the `result.json` of `runners.partition`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from netsplit.errors import ConfigError
+from netsplit.partition.base import Placement, Problem, SolverReport, Stage
+from netsplit.partition.common.priority import topological_priority
+from netsplit.planning.verify import verify
+
+__all__ = ["read_placement"]
+
+log = logging.getLogger(__name__)
+
+
+def read_placement(path: str | Path, problem: Problem, key: str = "placement") -> Placement:
+    """Read and verify; it may exceed the capacities, and need not be contiguous.
+
+    A file without an order has that of the graph, one without stages no replicas.
+
+    Args:
+        problem: whose nodes and devices it must have.
+        key: where the path was given, for the errors.
+
+    Raises:
+        ConfigError: no such file, no placement, one of another graph or cluster, or one that breaks a rule.
+    """
+    where = f"{key} is '{path}'"
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        placement = _parsed(values)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{where}, which is not there.") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{where}, which is no placement.json or result.json ({error}).") from error
+    _require_same_names(placement, problem, where)
+    if absent := [name for name in ("priority", "stages") if name not in values]:
+        log.warning(
+            "%s has no %s: nodes run as the graph has them, on one device.", path, " and no ".join(absent)
+        )
+    graph = problem.graph
+    priority = placement.priority or topological_priority(graph, graph.position)
+    placement = replace(placement, priority=priority)
+    free = replace(problem, objective=problem.objective.relaxed())
+    if wrong := verify(free, placement, capacity=False).violations:
+        raise ConfigError(f"{where}, which does not hold: {wrong[0]}")
+    return placement
+
+
+def _parsed(values: Any) -> Placement:
+    return Placement(
+        str(values.get("method", "given")),
+        {str(node): str(device) for node, device in values["device_of"].items()},
+        _priority(values.get("priority") or {}),
+        SolverReport("heuristic", 0.0),
+        tuple(
+            Stage(
+                tuple(map(str, stage["nodes"])),
+                tuple(map(str, stage["devices"])),
+                int(stage.get("warm_up", 0)),
+            )
+            for stage in values.get("stages") or ()
+        ),
+    )
+
+
+def _priority(given: Any) -> dict[str, int]:
+    """Of ranks by node, or of the nodes in order."""
+    if isinstance(given, dict):
+        return {str(node): int(rank) for node, rank in given.items()}
+    return {str(node): rank for rank, node in enumerate(given)}
+
+
+def _require_same_names(placement: Placement, problem: Problem, where: str) -> None:
+    strange = sorted(placement.device_of.keys() ^ problem.graph.nodes.keys())
+    if strange:
+        raise ConfigError(f"{where}, of another graph: node '{strange[0]}' is in one of them only.")
+    devices = [device.name for device in problem.cluster.devices]
+    used = [
+        *placement.device_of.values(),
+        *(device for stage in placement.stages for device in stage.devices),
+    ]
+    absent = next((device for device in used if device not in devices), None)
+    if absent is not None:
+        raise ConfigError(f"{where}, which uses device '{absent}': the cluster has {', '.join(devices)}.")

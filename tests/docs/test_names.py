@@ -1,0 +1,57 @@
+"""What README and `docs/` import and name is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+from tests.docs.page import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOTTED = re.compile(r"\bnetsplit(?:\.\w+)+(?![\w/])(?<!\.json)")
+PATH = re.compile(r"(?<![\w/.<-])(?:netsplit|runners|benchmarks|tests|examples|hydra_plugins)/[\w./]*\w")
+IMPORT = re.compile(r"^from netsplit[\w.]* import (?:\([^)]*\)|.+)$", re.MULTILINE)
+
+
+def names_of(page: Path) -> set[str]:
+    """Dotted names of all that a page imports from NetSplit or names in full."""
+    text = page.read_text(encoding="utf-8")
+    found = set(DOTTED.findall(text))
+    for line in IMPORT.findall(text):
+        (statement,) = ast.parse(line.strip()).body
+        assert isinstance(statement, ast.ImportFrom)
+        found |= {f"{statement.module}.{alias.name}" for alias in statement.names}
+    return found
+
+
+def resolves(name: str) -> bool:
+    """Whether it is a module, or something in one."""
+    try:
+        resolve_name(name)
+    except (AttributeError, ImportError):
+        return False
+    return True
+
+
+def test_the_pages_name_what_people_call() -> None:
+    assert {"netsplit.training.Checkpoints", "netsplit.training.fit"} <= names_of(
+        ROOT / "docs" / "checkpoints.md"
+    )
+    assert "netsplit.cluster.described.DescribedLink" in names_of(ROOT / "docs" / "extending.md")
+    assert not resolves("netsplit.training.no_such_name")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_name_of_a_page_is_there(page: Path) -> None:
+    for name in sorted(names_of(page)):
+        assert resolves(name), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_path_of_a_page_is_there(page: Path) -> None:
+    for path in sorted(set(PATH.findall(page.read_text(encoding="utf-8")))):
+        assert (ROOT / path).exists(), path

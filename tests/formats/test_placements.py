@@ -1,0 +1,72 @@
+"""Placements from what comparisons and `runners.partition` have written."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.errors import ConfigError
+from netsplit.formats.placements import read_placement
+from netsplit.partition import Problem, RoundRobin, Stage
+from tests.simulate.drawn import chain, costs_of
+
+NAMES = ("a", "b")
+
+
+@pytest.fixture
+def problem() -> Problem:
+    graph = chain(4, {f"n{i}": 4 for i in range(4)})
+    links = {(p, q): Link(0.01, 0.001) for p in NAMES for q in NAMES if p != q}
+    cluster = Cluster("pair", tuple(Device(name, "slow", 1) for name in NAMES), links)
+    return Problem(graph, costs_of(graph, random.Random(1)), cluster)
+
+
+def written(path: Path, problem: Problem, **changes: Any) -> Path:
+    path.write_text(json.dumps(asdict(RoundRobin().partition(problem)) | changes))
+    return path
+
+
+def test_a_placement_comes_back_though_it_does_not_fit(tmp_path: Path, problem: Problem) -> None:
+    made = RoundRobin().partition(problem)
+    found = read_placement(written(tmp_path / "placement.json", problem), problem)
+    assert found == replace(made, report=found.report)
+    nodes = list(problem.graph.nodes)
+    listed = written(tmp_path / "result.json", problem, priority=nodes)
+    assert read_placement(listed, problem).priority == {node: i for i, node in enumerate(nodes)}
+
+
+def test_stages_come_back(tmp_path: Path, problem: Problem) -> None:
+    nodes = list(problem.graph.nodes)
+    stages = [{"nodes": nodes, "devices": NAMES, "replicas": 2, "warm_up": 1}]
+    path = written(tmp_path / "result.json", problem, stages=stages, device_of=dict.fromkeys(nodes, "a"))
+    assert read_placement(path, problem).stages == (Stage(tuple(nodes), NAMES, 1),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"device_of": {"n0": "a"}}, "another graph: node 'n1'"),
+        ({"device_of": {f"n{i}": "c" for i in range(4)}}, "device 'c': the cluster has a, b"),
+        ({"device_of": None}, "no placement.json or result.json"),
+        ({"stages": [{"nodes": ["n0"], "devices": ["a", "c"]}]}, "device 'c'"),
+        ({"stages": [{"nodes": ["n0"]}]}, "no placement.json or result.json"),
+        ({"priority": {f"n{i}": -i for i in range(4)}}, "does not hold"),
+    ],
+)
+def test_what_is_no_placement_of_the_problem_is_refused(
+    tmp_path: Path, problem: Problem, changes: dict[str, Any], words: str
+) -> None:
+    path = written(tmp_path / "placement.json", problem, **changes)
+    with pytest.raises(ConfigError, match=words):
+        read_placement(path, problem)
+
+
+def test_a_file_that_is_not_there_is_named_by_its_key(problem: Problem) -> None:
+    with pytest.raises(ConfigError, match=r"compare_with is 'none\.json', which is not there"):
+        read_placement("none.json", problem, "compare_with")
