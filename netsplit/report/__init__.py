@@ -26,19 +26,8 @@ from netsplit.report.data.results import (
 from netsplit.report.render import html_page, markdown_page
 
 __all__ = [
-    "ComparisonGroup",
-    "ComparisonResult",
-    "EpochFigures",
-    "MethodResult",
-    "PictureFile",
-    "Report",
-    "StudyRecord",
-    "check_output",
-    "grouped",
-    "html_page",
-    "markdown_page",
-    "read_report",
-    "write_report",
+    "ComparisonGroup", "ComparisonResult", "EpochFigures", "MethodResult", "PictureFile", "Report",
+    "StudyRecord", "check_output", "grouped", "html_page", "markdown_page", "read_report", "write_report",
 ]  # fmt: skip
 
 

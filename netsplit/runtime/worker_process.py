@@ -92,9 +92,11 @@ def _serve(line: _LogLine) -> None:
         return task.function(worker, *task.args)
 
     line.answer(answer)
+    line.busy.set()  # on a busy machine the first call may come, and wait, before this is loaded
     # Calls will need it; loading it takes a second, in which the controller has other things to do.
     import netsplit.runtime.worker_calls  # noqa: F401
 
+    line.busy.clear()
     while True:
         line.answer(answer)
 

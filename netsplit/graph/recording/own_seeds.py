@@ -23,14 +23,8 @@ from netsplit.errors import CaptureError
 from netsplit.graph.words import quoted, user_frame
 
 __all__ = [
-    "SETTERS_OF_DEVICES",
-    "MarkedGenerator",
-    "SeedWatch",
-    "SeededCall",
-    "marked",
-    "process_seed_told",
-    "setters_told",
-    "told",
+    "SETTERS_OF_DEVICES", "MarkedGenerator", "SeedWatch", "SeededCall", "marked", "process_seed_told",
+    "setters_told", "told",
 ]  # fmt: skip
 
 _MARKS = itertools.count(int.from_bytes(b"netsplit"))

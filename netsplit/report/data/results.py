@@ -13,15 +13,8 @@ from netsplit.tracking.table import ComparisonRow
 from netsplit.tracking.tags import COMMAND
 
 __all__ = [
-    "ComparisonGroup",
-    "ComparisonResult",
-    "EpochFigures",
-    "MethodResult",
-    "PictureFile",
-    "Place",
-    "Report",
-    "StudyRecord",
-    "source_of",
+    "ComparisonGroup", "ComparisonResult", "EpochFigures", "MethodResult", "PictureFile", "Place", "Report",
+    "StudyRecord", "source_of",
 ]  # fmt: skip
 
 

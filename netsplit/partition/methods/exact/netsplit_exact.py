@@ -178,7 +178,6 @@ def solve_latency(
     seed: int = 0,
     hint: Answer | None = None,
     fixed: Ints | None = None,
-    horizon: float | None = None,
     workers: int = 2,
 ) -> ExactAnswer:
     """The least latency over all placements and orders, as far as the time allows.
@@ -189,11 +188,10 @@ def solve_latency(
         seed: of the search.
         hint: a feasible answer to start from; the result is never worse.
         fixed: [n] device of a node, or -1 where it is free; the bound then holds for these only.
-        horizon: only answers that take at most this many seconds are looked for.
         workers: of CP-SAT; they take turns, so that the same search gives the same answer.
 
     Returns:
-        Status "infeasible" where no placement fits (or none within the horizon), "limit" without a proof
+        Status "infeasible" where no placement fits, "limit" without a proof
         where the answer is None or a fill in topological order.
     """
     deadline = time.perf_counter() + time_limit_s
@@ -215,7 +213,7 @@ def solve_latency(
         if start is None:
             return ExactAnswer(None, None, float("inf"), least_s, "limit", notes)
         return ExactAnswer(*start, value, min(least_s, value), "feasible", notes)
-    most_s = min(value, horizon or float("inf"), instance.serial_s)
+    most_s = min(value, instance.serial_s)
     search = _Search(instance, most_s, fixed, seed, workers, least_s)
     answer = search.run(start, deadline)
     answer = replace(answer, bound_s=max(answer.bound_s, least_s), notes={**notes, **answer.notes})
