@@ -8,6 +8,8 @@ DATABASE := sqlite:///outputs/mlflow.db
 PORT ?= 5000
 GRAPHS ?= outputs/compare/runs
 ARGS ?=
+JOBS ?= logical
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 table_6_4 ablation scaling convergence
 
 .DEFAULT_GOAL := help
@@ -47,11 +49,11 @@ fidelity: $(STAMP)  ## Predicted against measured seconds and bytes; ARGS="--qui
 train: $(STAMP)  ## Train with one method; ARGS as for run
 	$(BIN)/python -m runners.train $(ARGS)
 
-test: $(STAMP)  ## Run the tests, without the slow ones; ARGS="-k digits" chooses
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)  ## Run the tests, without the slow ones; ARGS="-k digits" chooses, JOBS=0 takes one process
+	$(PYTEST) $(ARGS)
 
 test-all: $(STAMP)  ## Run all tests
-	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+	$(PYTEST) -m "slow or not slow" $(ARGS)
 
 lint: $(STAMP)  ## Check style, format and types
 	$(BIN)/ruff check .

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
+from netsplit.experiment.session import Session
+from netsplit.graph import Graph
+from netsplit.profile.costs import Costs
 from netsplit.profile.measured import CACHE_VARIABLE
+from netsplit.runtime.workers.pool import WorkerPool
+from tests.builders import costs_of
 from tests.commands import Command, run_command
+from tests.workers import Pools, cpu_workers
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small tensors are not worth a second thread, which would wait for its turn where cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,6 +46,31 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'outputs' / 'mlflow.db'}"
     open_client(uri)
     return uri
+
+
+@pytest.fixture(scope="session")
+def pools() -> Iterator[Pools]:
+    """Number of workers -> their pool, started when first asked for; a failed one is replaced."""
+    with ExitStack() as stack:
+        started: dict[int, WorkerPool] = {}
+
+        def pool(workers: int) -> WorkerPool:
+            if workers not in started or started[workers].failed:
+                own = WorkerPool(cpu_workers(workers), Path(tempfile.mkdtemp()))
+                started[workers] = stack.enter_context(own)
+            return started[workers]
+
+        yield pool
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions take every operator to cost the same, since measuring takes longer than most tests."""
+
+    def equal(session: Session, graph: Graph, *_: object) -> Costs:
+        return costs_of(graph, 1e-3, 1e-3)
+
+    monkeypatch.setattr(Session, "_costs", equal)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph
 from tests import small_models as models
 
@@ -28,7 +27,6 @@ __all__ = [
     "STAGES",
     "TOLERANCE",
     "Case",
-    "cluster_of",
     "placements",
     "plain_training",
 ]
@@ -100,13 +98,6 @@ CASES = {
 STAGES = _case("stages", models.stages, (12,))
 DROPPED = _case("dropped", models.Dropped, (12,))
 DRAWING = _case("drawing", models.Drawing, (4, 8))
-
-
-def cluster_of(devices: int, capacity: int = 2**40) -> Cluster:
-    """CPU devices of one host, with given links."""
-    found = tuple(Device(f"cpu:{rank}", "cpu", capacity, host="here") for rank in range(devices))
-    pairs = [(p.name, q.name) for p in found for q in found if p != q]
-    return Cluster(f"cpu{devices}", found, dict.fromkeys(pairs, Link(1e-5, 1e-9)))
 
 
 def plain_training(

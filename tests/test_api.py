@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 import netsplit
+from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import NetSplitError, WorkerError
 from netsplit.training.parallel import ParallelModel
+from tests.workers import Pools, lent_to_sessions
 
 BATCH = 32
 LOSS = nn.CrossEntropyLoss()
@@ -62,16 +65,22 @@ def gone(pids: list[int]) -> bool:
     return not psutil.wait_procs(processes, timeout=10)[1]
 
 
-def split(capacity: str = "all", **options: Any) -> ParallelModel:
-    cluster = netsplit.cpu_cluster(2, capacity=capacity)
+def stated(capacity: str | int = "all") -> ClusterSpec:
+    """Two workers with links that are told instead of probed, which takes seconds."""
+    return replace(netsplit.cpu_cluster(2, capacity=capacity), latency_s=1e-5, bandwidth=1e9)
+
+
+def split(cluster: ClusterSpec, **options: Any) -> ParallelModel:
     return netsplit.parallelize(fresh(), LOSS, samples(BATCH), cluster=cluster, **options)
 
 
 @pytest.fixture(scope="module")
-def parallel() -> Iterator[ParallelModel]:
+def parallel(pools: Pools) -> Iterator[ParallelModel]:
     """On two workers of which neither has room for all; the tests train it further and leave it usable."""
-    with split("16KiB", optimizer=partial(torch.optim.Adam, lr=0.02)) as found:
-        yield found
+    with lent_to_sessions(pools):
+        knots = split(netsplit.cpu_cluster(2, capacity="16KiB"), optimizer=partial(torch.optim.Adam, lr=0.02))
+    with knots:
+        yield knots
 
 
 def test_before_training_the_outputs_are_those_of_the_plain_model(parallel: ParallelModel) -> None:
@@ -158,10 +167,10 @@ def test_a_wrong_batch_is_refused_in_one_sentence_and_training_goes_on(
     assert parallel.train_batch(*samples(BATCH)) > 0
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_close_ends_the_workers_and_a_closed_model_says_so(tmp_path: Path) -> None:
-    parallel = split(
-        partitioner="m_topo", schedule="single_batch", optimizer=lambda p: torch.optim.SGD(p, 0.1)
-    )
+    options = {"schedule": "single_batch", "optimizer": lambda p: torch.optim.SGD(p, 0.1)}
+    parallel = split(stated(), partitioner="m_topo", **options)
     pids = [hello.pid for hello in parallel.runtime.pool.hellos]
     parallel.train_batch(*samples(BATCH))
     parallel.close()
@@ -190,10 +199,13 @@ def _loss_of_rows(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
     return LOSS(outputs["rows"].view(len(targets), 2, 3).mean(1), targets)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_outputs_have_the_models_structure_and_rows_and_no_temporary_folder_is_left() -> None:
     x, y = samples(BATCH)
     model = Structured()
-    with netsplit.parallelize(model, _loss_of_rows, (x, y)) as parallel:
+    with netsplit.parallelize(
+        model, _loss_of_rows, (x, y), cluster=stated(), partitioner="m_topo"
+    ) as parallel:
         folder = parallel.runtime.pool.folder
         found = parallel.predict(x[:5])
         with torch.no_grad():
@@ -206,7 +218,7 @@ def test_outputs_have_the_models_structure_and_rows_and_no_temporary_folder_is_l
 
 @pytest.mark.slow
 def test_after_a_worker_died_no_stale_parameters_are_handed_out() -> None:
-    with split(partitioner="m_topo") as parallel:
+    with split(netsplit.cpu_cluster(2), partitioner="m_topo") as parallel:
         parallel.train_batch(*samples(BATCH))
         victim = parallel.runtime.pool.hellos[1]
         psutil.Process(victim.pid).kill()
@@ -253,10 +265,11 @@ def test_a_bad_argument_is_one_sentence_before_any_worker_starts(
     assert all(word in str(e.value) for word in words), e.value
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_capacities_too_small_say_how_many_bytes_are_missing_and_leave_no_worker() -> None:
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(NetSplitError, match=r"\(\d+ bytes\) are missing"):
-        netsplit.parallelize(fresh(), LOSS, (X, Y), cluster=netsplit.cpu_cluster(2, capacity=1000))
+        netsplit.parallelize(fresh(), LOSS, (X, Y), cluster=stated(1000), partitioner="m_topo")
     assert not psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=10)[1]
 
 
@@ -278,19 +291,18 @@ def plain_steps(
     return model.state_dict()
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(("clip_norm", "autocast"), [(0.05, None), (None, "bfloat16")])
 def test_uneven_batches_clipping_and_autocast_train_as_plain_pytorch(
-    clip_norm: float | None, autocast: str | None
+    pools: Pools, clip_norm: float | None, autocast: str | None
 ) -> None:
     batches = [samples(n) for n in (BATCH, 21, 5, 43)]  # micro-batches of 8: 4, 2 and one of 5, one of 5, 5
     plain = plain_steps(batches, 8, clip_norm, autocast is not None)
-    with split(
-        partitioner="m_topo",
-        schedule="1f1b",
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        clip_norm=clip_norm,
-        autocast=autocast,
-    ) as parallel:
+    options = {"clip_norm": clip_norm, "autocast": autocast, "optimizer": partial(torch.optim.SGD, lr=0.1)}
+    with (
+        lent_to_sessions(pools),
+        split(stated(), partitioner="m_topo", schedule="1f1b", **options) as parallel,
+    ):
         for inputs, targets in batches:
             parallel.train_batch(inputs, targets)
         with torch.autocast("cpu", torch.float16), pytest.raises(NetSplitError, match="autocast='float16'"):

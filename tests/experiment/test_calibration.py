@@ -26,7 +26,9 @@ from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
 from netsplit.runtime.workers.handshake import Hello
 from netsplit.runtime.workers.pool import WorkerPool
-from tests.nets import SGD, cluster_of
+from tests.builders import cpus
+from tests.nets import SGD
+from tests.workers import Pools, lent_session
 
 
 class Net(nn.Module):
@@ -47,10 +49,10 @@ def studied(session: Session, lr: float = 0.1) -> Costs:
 
 
 def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_the_first(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pools: Pools, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = local_cluster("two", [LocalDevice("cpu:0"), LocalDevice("cpu:1")])
-    with Session(spec, tmp_path / "run", profile_cache=tmp_path / "kept") as session:
+    with lent_session(pools, tmp_path / "run") as session:
+        session.profile_cache = tmp_path / "kept"
         with caplog.at_level(logging.INFO, logger="netsplit"):
             first = studied(session)
         assert "measuring" in caplog.text
@@ -146,7 +148,7 @@ class Stage:
 
     def costs(self, cluster: Cluster | None = None) -> Costs:
         cache = ProfileCache(self.folder)
-        return calibrate(TASK, cast(WorkerPool, self.pool), cluster or cluster_of(2), cache)
+        return calibrate(TASK, cast(WorkerPool, self.pool), cluster or cpus(2), cache)
 
     def files(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.folder.iterdir())]
@@ -220,7 +222,7 @@ def test_stated_links_are_part_of_what_a_profile_depends_on(stage: Stage) -> Non
 
 def test_devices_are_tried_with_those_of_their_host_only_whatever_they_are_called(stage: Stage) -> None:
     """On the first host there is one device; contention shows on the second."""
-    cluster = cluster_of(3)
+    cluster = cpus(3)
     names, hosts = ("cpu:0", "left", "right"), ("here", "there", "there")
     devices = tuple(replace(d, name=n, host=h) for d, n, h in zip(cluster.devices, names, hosts, strict=True))
     stage.pool = Told(stage.spec, hosts, ("x86",) * 3)
@@ -242,7 +244,7 @@ def test_each_processor_model_is_a_kind_that_is_measured(stage: Stage) -> None:
         ("cpu new", "one"), ("cpu old", "two"), ("cpu old", "two"), ("H100", "two"),
     ]  # fmt: skip
     stage.pool = pool
-    costs = stage.costs(replace(cluster_of(1), devices=found))
+    costs = stage.costs(replace(cpus(1), devices=found))
     contention = {kind: each.contention for kind, each in costs.devices.items()}
     assert contention == {"cpu new": 1.0, "cpu old": 1.2, "H100": 1.0}
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +21,19 @@ from mlflow.entities import Run
 
 from netsplit.data import batches, digits
 from netsplit.formats.read import read_workload
-from netsplit.models import amoebanet_d
+from netsplit.models import vgg19
 from netsplit.runtime.workers.heartbeat import read_place
 
 ROOT = Path(__file__).resolve().parents[2]
-FILTERS, BATCH, LIMIT, MICROBATCHES = 8, 32, 160, 4
-SMALL = ["experiment=quick", f"model.num_filters={FILTERS}", f"batch_size={BATCH}", f"dataset.limit={LIMIT}"]
+WIDTH, HIDDEN, BATCH, LIMIT, MICROBATCHES = 4, 16, 32, 160, 4
+SMALL = [
+    "experiment=quick", "model=vgg19_small", f"model.width={WIDTH}", f"model.hidden={HIDDEN}",
+    "model.dropout=0", f"batch_size={BATCH}", f"dataset.limit={LIMIT}",
+]  # fmt: skip
 MIB = 2**20
-CAPACITY = 16 * MIB  # a step at these sizes needs 25 MiB by (5-18) on one device, 29 MiB on two
-UP_TO_S = 240.0
+CAPACITY = 7 * MIB  # a step at these sizes needs 10 MiB by (5-18) on one device
+UP_TO_S = 500.0  # on a machine that does other things too
+pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass
@@ -115,7 +119,7 @@ METHODS = ("netsplit", "m_topo", "single")
 
 def model() -> torch.nn.Module:
     torch.manual_seed(0)
-    return amoebanet_d(num_classes=10, num_layers=3, num_filters=FILTERS, small_images=True)
+    return vgg19(10, WIDTH, HIDDEN, pooled=1, batch_norm=True, dropout=0.0)
 
 
 def errors(outcome: Outcome) -> list[str]:
@@ -150,14 +154,6 @@ def wait_for_training(folder: Path, process: subprocess.Popen[str]) -> None:
     wait_until(trains, process)
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # --- a comparison that goes well --------------------------------------------------------------------
 
 
@@ -167,7 +163,7 @@ def test_a_comparison_ends_with_exit_code_0_and_a_table_of_its_methods(compared:
     for method in METHODS:
         assert re.search(rf"^{method} +\w+.* cpu:0 ", compared.stdout, re.MULTILINE), compared.stdout
     assert str(compared.folder) in compared.stdout.replace("\n", "")
-    table = compared.stdout[compared.stdout.index("amoebanet_d_small · digits") :].partition("Written to")[0]
+    table = compared.stdout[compared.stdout.index("vgg19_small · digits") :].partition("Written to")[0]
     assert max(len(line) for line in table.splitlines()) <= 110
 
 
@@ -238,7 +234,7 @@ def test_the_solver_report_says_which_engine_proved_what(compared: Outcome) -> N
 
 def test_config_commit_versions_and_host_are_recorded(compared: Outcome) -> None:
     for run in compared.runs.values():
-        assert run.data.params["model.num_filters"] == str(FILTERS)
+        assert run.data.params["model.width"] == str(WIDTH)
         assert run.data.params["batch_size"] == str(BATCH)
         tags = run.data.tags
         assert tags["version.torch"] == torch.__version__
@@ -288,7 +284,6 @@ def test_netsplit_uses_both_devices_and_stays_within_their_capacity(compared: Ou
     assert metrics["single"]["static_bytes.cpu:0"] > CAPACITY
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Outcome) -> None:
     data = digits(limit=LIMIT, seed=0)
     images, targets = (
@@ -304,7 +299,6 @@ def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Ou
         assert right == pytest.approx(recorded, abs=1.01 / len(targets))  # one tie may fall either way
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_single_trains_bit_for_bit_as_a_plain_loop(compared: Outcome) -> None:
     """Losses of every iteration and all parameters and buffers at the end."""
     plain, loss_of = model(), torch.nn.CrossEntropyLoss()
@@ -384,7 +378,7 @@ def test_a_checkpoint_that_is_not_there_is_one_sentence_before_anything_starts(c
 @pytest.fixture(scope="module")
 def broken(command: Command) -> tuple[Outcome, int]:
     """A method without room, one whose worker is killed, one that goes well; and the killed process."""
-    small = [f"cluster.devices.{rank}.capacity=5MiB" for rank in range(2)]
+    small = [f"cluster.devices.{rank}.capacity=2MiB" for rank in range(2)]
     process = command.start("broken", "partitioner=[netsplit,random,single]", "epochs=3", *small)
     wait_for_training(command.folder / "broken", process)
     victim = worker_processes(process.pid)[1].pid

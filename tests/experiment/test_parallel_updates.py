@@ -15,7 +15,6 @@ from torch.optim import lr_scheduler as lr
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
-from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.session import Session
 from netsplit.experiment.study import Study
@@ -29,6 +28,7 @@ from netsplit.training.epochs import History, fit
 from netsplit.training.parallel import ParallelModel
 from tests.nets import CASES, SGD, TOLERANCE
 from tests.runtime.checkpoint.test_checkpoint import planned, samples_of
+from tests.workers import Pools, lent_session, lent_to_sessions
 
 LOSS = nn.CrossEntropyLoss()
 BATCH = 16
@@ -70,18 +70,20 @@ DECAY = 0.8
 
 
 @pytest.fixture(scope="module")
-def parallel() -> Iterator[ParallelModel]:
+def parallel(pools: Pools) -> Iterator[ParallelModel]:
     """On two workers; the tests train it further and leave it usable."""
-    with netsplit.parallelize(
-        fresh(),
-        LOSS,
-        BATCHES[0],
-        partitioner="round_robin",
-        optimizer=MATCHED,
-        scheduler=RATE,
-        ema_decay=DECAY,
-    ) as found:
-        yield found
+    with lent_to_sessions(pools):
+        split = netsplit.parallelize(
+            fresh(),
+            LOSS,
+            BATCHES[0],
+            partitioner="round_robin",
+            optimizer=MATCHED,
+            scheduler=RATE,
+            ema_decay=DECAY,
+        )
+    with split:
+        yield split
 
 
 def plain_training(steps: int) -> tuple[Tied, AveragedModel, lr.LRScheduler]:
@@ -234,10 +236,9 @@ CHAIN = CASES["chain"]
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    spec = local_cluster("cpu2", [LocalDevice("cpu:0"), LocalDevice("cpu:1")], timeout_s=30)
-    with Session(spec, tmp_path_factory.mktemp("workers")) as found:
-        yield found
+def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with lent_session(pools, tmp_path_factory.mktemp("workers")) as lent:
+        yield lent
 
 
 def plan_with(rate: LearningRate, method: Any = None) -> tuple[Study, Plan]:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.errors import NetSplitError
 from netsplit.experiment import sweep
 from netsplit.experiment.sweep import Mark, marks_in
-from runners._entry import entry, sentence
+from runners import _entry
+from runners._entry import CONF, entry, sentence
 from tests.commands import Command, Ended
 
 Run = Callable[..., Ended]
@@ -34,9 +36,30 @@ def job(cfg: DictConfig) -> float:
     return float((cfg.seed - 4) ** 2 + cfg.epochs)
 
 
+SMALL = """
+defaults:
+  - schedule: gpipe
+  - hydra: default
+  - _self_
+epochs: 3
+seed: 0
+"""
+
+
+@pytest.fixture(scope="module")
+def small_conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config with one group, composed in a tenth of the time."""
+    folder = tmp_path_factory.mktemp("conf")
+    for group in ("hydra", "schedule"):
+        shutil.copytree(_entry.CONF / group, folder / group)
+    (folder / "config.yaml").write_text(SMALL)
+    return folder
+
+
 @pytest.fixture
-def run(command: Command) -> Run:
+def run(command: Command, small_conf: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a job as a multirun in an empty folder."""
+    monkeypatch.setattr(_entry, "CONF", small_conf)
 
     def call(*arguments: str, of: Callable[[DictConfig], Any] = job) -> Ended:
         return command(entry()(of), "job", "--multirun", "hydra.sweep.dir=sweep", *arguments)
@@ -129,7 +152,8 @@ def test_a_job_that_was_killed_is_run_again(run: Run) -> None:
     assert ran() == ["2 3"]
 
 
-def test_a_group_can_be_swept(run: Run) -> None:
+def test_groups_of_the_whole_config_can_be_swept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_entry, "CONF", CONF)
     code, out, _ = run("schedule=gpipe,1f1b", "model=amoebanet_d_small,amoebanet_d")
     assert code == 0
     assert len(ran()) == 4
@@ -343,8 +367,11 @@ def test_a_search_composes_every_value_before_its_first_job(run: Run) -> None:
     assert "schedule=nope is not an option" in err
 
 
-def test_a_search_over_cases_is_refused_before_its_first_job(run: Run) -> None:
+def test_a_search_over_cases_is_refused_before_its_first_job(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("optuna")
+    monkeypatch.setattr(_entry, "CONF", CONF)
     code, _, err = run(*OPTUNA, "experiment=table_6_4", "seed=2,4")
     assert (code, ran()) == (2, [])
     assert "over cases gives a table of them: give cases=null" in err

@@ -23,8 +23,8 @@ from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe
 from netsplit.tracking import Tracker
+from tests.builders import costs_of
 from tests.experiment.test_forecast import two
-from tests.partition.builders import costs_of
 
 
 class Wrong(Partitioner):

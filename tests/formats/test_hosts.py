@@ -15,13 +15,13 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.overhead import trivial_step
 from netsplit.simulate.contention import contends
-from tests.nets import cluster_of
+from tests.builders import cpus
 
 COSTS = Costs({"cpu": DeviceCosts({"mul": NodeSeconds(1e-3, 1e-3)}, contention=1.5)}, 2)
 
 
 def written(path: Path, hosts: tuple[str | None, str | None]) -> dict[str, object]:
-    cluster = cluster_of(2)
+    cluster = cpus(2)
     devices = tuple(replace(d, host=host) for d, host in zip(cluster.devices, hosts, strict=True))
     save_workload(Workload("w", trivial_step(), COSTS, replace(cluster, devices=devices)), path)
     return json.loads(path.read_text())  # type: ignore[no-any-return]

@@ -20,7 +20,8 @@ from netsplit.partition.methods.pipedream.stage_time import StageTime
 from netsplit.partition.objectives import MaxLoad
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import DeviceCosts
-from tests.partition.builders import chain, cluster_of, costs_of, problems
+from tests.builders import chain, cluster_of, costs_of
+from tests.partition.builders import problems
 
 
 @st.composite

@@ -14,7 +14,7 @@ from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError
 from netsplit.formats.placements import read_placement
 from netsplit.partition import Problem, RoundRobin, Stage
-from tests.simulate.drawn import chain, costs_of
+from tests.simulate.drawn import chain, drawn_costs
 
 NAMES = ("a", "b")
 
@@ -24,7 +24,7 @@ def problem() -> Problem:
     graph = chain(4, {f"n{i}": 4 for i in range(4)})
     links = {(p, q): Link(0.01, 0.001) for p in NAMES for q in NAMES if p != q}
     cluster = Cluster("pair", tuple(Device(name, "slow", 1) for name in NAMES), links)
-    return Problem(graph, costs_of(graph, random.Random(1)), cluster)
+    return Problem(graph, drawn_costs(graph, random.Random(1)), cluster)
 
 
 def written(path: Path, problem: Problem, **changes: Any) -> Path:

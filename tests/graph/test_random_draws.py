@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import netsplit
 from netsplit.errors import NetSplitError
-from netsplit.graph import DrawKey, Graph, Node, capture, draws, initial_values, rebuild, run_microbatch
+from netsplit.graph import DrawKey, Node, capture, draws, initial_values, rebuild, run_microbatch
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.random_draws import (
     _SWITCHED,
@@ -29,6 +29,7 @@ from netsplit.graph.random_draws import (
     seed_generators,
 )
 from netsplit.graph.recording.whole import FunctionCall
+from tests.builders import graph_of_nodes
 from tests.nets import DRAWING, DROPPED
 
 ATEN = torch.ops.aten
@@ -184,13 +185,9 @@ def node(name: str, op: str, *args: object) -> Node:
     return Node(name, op, (), (name,), args=args)
 
 
-def graph_of(*nodes: Node) -> Graph:
-    return Graph({each.name: each for each in nodes}, {}, (), (), {})
-
-
 def test_a_python_call_is_seeded_once_and_counts_as_one_node() -> None:
     dropout = ({"var": "x"}, 0.5, True)
-    graph = graph_of(
+    graph = graph_of_nodes(
         node("first", "aten.dropout.default", *dropout),
         node("call", f"{CALL}.Twice"),
         node("quiet", f"{CALL}.Quiet"),

@@ -12,7 +12,8 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.models import bert, deeplab_v3, gpt, u_transformer, unet
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.local import LocalRuntime
-from tests.nets import SGD, TOLERANCE, cluster_of
+from tests.builders import cpus
+from tests.nets import SGD, TOLERANCE
 from tests.runtime.references import Batch, plain_loop
 
 SAMPLES, STEPS = 8, 2
@@ -70,7 +71,7 @@ def test_two_devices_train_as_the_plain_loop_does(name: str) -> None:
     size = SAMPLES // 2
     graph = capture(fresh(name), loss, (tuple(t[:size] for t in given[0][0]), given[0][1][:size]))
     wanted = plain_loop(fresh(name), loss, given, size, SGD)
-    cluster = cluster_of(2)
+    cluster = cpus(2)
     for runs in (2, 7):
         device_of = alternating(graph, runs)
         assert set(device_of.values()) == {"cpu:0", "cpu:1"}

@@ -31,10 +31,11 @@ from netsplit.program.schedules import ZBH1
 from netsplit.runtime.local import LocalRuntime
 from netsplit.training.captures import checked_capture
 from netsplit.training.programs import Programs
+from tests.builders import cpus
 from tests.models_of_people import plain
 from tests.models_of_people.cases import Case, Loaded
 from tests.models_of_people.plain import STEPS, Tensors, Trained
-from tests.nets import SGD, cluster_of
+from tests.nets import SGD
 
 __all__ = ["DEVICES", "EQUAL", "FAILED", "REFUSED", "WRONG", "Outcome", "Split", "as_expected", "judge"]
 
@@ -80,7 +81,7 @@ class Split:
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         self.study = Study(
             loaded.model, self.graph, initial_values(loaded.model, self.graph, loaded.loss), Costs({}, 1),
-            cluster_of(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
+            cpus(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
             tail=checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None,
             key=whole.key, known=known,
         )  # fmt: skip
@@ -108,7 +109,7 @@ class Split:
         torch.manual_seed(7)
         programs = self._plan(schedule, drawing, devices)
         values = {k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in self.values.items()}
-        runtime = LocalRuntime(programs.program, cluster_of(DEVICES), values, SGD)
+        runtime = LocalRuntime(programs.program, cpus(DEVICES), values, SGD)
         losses = []
         for batch in self.batches:
             flat = programs.batch(*batch)

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from tests.models_of_people.cases import Case, all_cases
 from tests.models_of_people.harness import as_expected, judge
 from tests.models_of_people.known import KNOWN
 
 CASES = all_cases()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _marked(case: Case) -> object:

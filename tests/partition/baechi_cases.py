@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from netsplit.partition.base import Problem
 from netsplit.partition.methods.baechi.baechi import BaechiProblem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.partition.builders import Tensors, cluster_of, graph_of
+from tests.builders import Tensors, cluster_of, graph_of
 
 
 def problem_of(

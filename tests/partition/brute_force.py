@@ -17,7 +17,7 @@ from numba import njit
 from netsplit.partition.common.instance import Instance
 
 
-@njit(cache=False)
+@njit(cache=True)
 def iteration(where, order, data):  # type: ignore[no-untyped-def]
     """Seconds of a step: forwards in `order`, backwards in its reverse; links first come first served."""
     forward, backward, trained, producer, reads, carrying, transfer, step = data
@@ -77,7 +77,7 @@ def iteration(where, order, data):  # type: ignore[no-untyped-def]
     return end
 
 
-@njit(cache=False)
+@njit(cache=True)
 def _best_order(where, feeds, unit, data, best, best_order):  # type: ignore[no-untyped-def]
     """The least iteration over the orders of one placement, if it is below `best`; depth first."""
     n = len(where)
@@ -129,7 +129,7 @@ def _best_order(where, feeds, unit, data, best, best_order):  # type: ignore[no-
     return best
 
 
-@njit(cache=False)
+@njit(cache=True)
 def _single(unit, v, w):  # type: ignore[no-untyped-def]
     """Whether both nodes are units of their own, so that they may swap places."""
     return np.sum(unit == unit[v]) == 1 and np.sum(unit == unit[w]) == 1

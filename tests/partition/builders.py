@@ -3,87 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from netsplit.cluster.cluster import Cluster, Device, Link
-from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.cluster.cluster import Link
 from netsplit.partition import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.memory import memory_of
-
-Tensors = Sequence[tuple[str, int, Sequence[str]]]  # (producer, bytes, consumers)
-
-
-def graph_of(
-    names: Sequence[str],
-    tensors: Tensors,
-    weights: Mapping[str, int] | None = None,
-    colocated: Sequence[Sequence[str]] = (),
-    units: Sequence[Sequence[str]] = (),
-) -> Graph:
-    """A graph with nodes in the given order; a tensor of producer "" is an input of the graph."""
-    weights = weights or {}
-    variables = {
-        f"t{i}": Variable(f"t{i}", "uint8", (nbytes,), producer or None, tuple(consumers))
-        for i, (producer, nbytes, consumers) in enumerate(tensors)
-    }
-    nodes = {
-        name: Node(
-            name,
-            "aten.relu.default",
-            inputs=tuple(k for k, v in variables.items() if name in v.consumers),
-            outputs=tuple(k for k, v in variables.items() if v.producer == name),
-            initializers=(f"w_{name}",) if name in weights else (),
-        )
-        for name in names
-    }
-    return Graph(
-        nodes=nodes,
-        variables=variables,
-        input_variables=tuple(k for k, v in variables.items() if v.producer is None),
-        output_variables=tuple(k for k, v in variables.items() if not v.consumers),
-        initializers={
-            f"w_{name}": Initializer(f"w_{name}", "uint8", (n,), True, True) for name, n in weights.items()
-        },
-        units=tuple(tuple(unit) for unit in units),
-        colocated=tuple(tuple(group) for group in colocated),
-    )
-
-
-def cluster_of(
-    capacities: Sequence[int],
-    latency_s: float = 0.0,
-    seconds_per_byte: float = 0.01,
-    kinds: Sequence[str] | None = None,
-) -> Cluster:
-    """Devices "d0", "d1", ... with the same link between any two."""
-    kinds = kinds or ["cpu"] * len(capacities)
-    devices = tuple(
-        Device(f"d{p}", kind, c) for p, (c, kind) in enumerate(zip(capacities, kinds, strict=True))
-    )
-    pairs = [(a.name, b.name) for a in devices for b in devices if a is not b]
-    return Cluster("test", devices, dict.fromkeys(pairs, Link(latency_s, seconds_per_byte)))
-
-
-def costs_of(
-    graph: Graph,
-    forward_s: float = 1.0,
-    backward_s: float = 2.0,
-    alpha: int = 2,
-    kinds: Sequence[str] = ("cpu",),
-) -> Costs:
-    each = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(forward_s, backward_s)))
-    return Costs(dict.fromkeys(kinds, each), alpha)
-
-
-def chain(nbytes: Sequence[int], weights: Mapping[str, int] | None = None, **others: object) -> Graph:
-    """n0 -> n1 -> ... with tensors of these bytes between them."""
-    names = [f"n{i}" for i in range(len(nbytes) + 1)]
-    tensors = [(names[i], size, [names[i + 1]]) for i, size in enumerate(nbytes)]
-    return graph_of(names, tensors, weights, **others)  # type: ignore[arg-type]
+from tests.builders import cluster_of, graph_of
 
 
 def required_bytes(problem: Problem) -> int:

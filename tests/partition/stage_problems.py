@@ -8,7 +8,7 @@ from dataclasses import replace
 from netsplit.cluster.cluster import Cluster
 from netsplit.partition import Problem, StageTime
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.partition.builders import chain, cluster_of
+from tests.builders import chain, cluster_of
 
 Plan = tuple[tuple[int, int], ...]  # (nodes, replicas) of each stage
 

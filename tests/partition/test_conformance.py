@@ -10,10 +10,11 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import METHODS, Auto, NetSplit, NetSplitExact, Partitioner, Pesto, Placement, Problem
 from netsplit.planning.verify import verify
 from netsplit.profile.memory import static_bytes
-from tests.partition.builders import chain, cluster_of, costs_of, problems, trained, with_capacities
+from tests.builders import chain, cluster_of, costs_of
+from tests.partition.builders import problems, trained, with_capacities
 
 SET = {
-    "auto": Auto(time_limit_s=3.0, starts=4),
+    "auto": Auto(time_limit_s=10.0, starts=4),
     "netsplit_exact": NetSplitExact(time_limit_s=20.0),
     "netsplit": NetSplit(engine="highs"),
     "pesto": Pesto(engine="highs"),
@@ -38,6 +39,7 @@ def test_answers_keep_the_rules(method: Partitioner, problem: Problem) -> None:
     check(method, problem)
 
 
+@pytest.mark.usefixtures("few_moves")
 @pytest.mark.parametrize("method", SEARCHES, ids=by_name)
 @settings(quiet, max_examples=6)
 @given(problem=drawn)
@@ -92,6 +94,7 @@ def test_an_infeasible_problem_is_told_capacities_that_are_enough(
         assert nbytes <= problem.cluster.device(name).capacity_bytes
 
 
+@pytest.mark.usefixtures("few_moves")
 @pytest.mark.parametrize("method", EVERY, ids=by_name)
 def test_a_report_has_a_summary_and_a_method_says_what_it_optimises(method: Partitioner) -> None:
     graph = chain([4, 4])

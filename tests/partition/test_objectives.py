@@ -20,7 +20,7 @@ from netsplit.partition import (
 )
 from netsplit.partition.methods.pipedream.stage_time import stage_time_s
 from netsplit.partition.objectives import objective_named
-from tests.partition.builders import chain, costs_of
+from tests.builders import chain, costs_of
 from tests.partition.stage_problems import devices
 
 EVERY: list[Objective] = [

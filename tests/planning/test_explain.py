@@ -26,7 +26,8 @@ from netsplit.profile.memory import static_bytes
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
 from netsplit.program.instructions import Program
 from netsplit.simulate import Timeline, simulate
-from tests.partition.builders import cluster_of, costs_of, graph_of, problems
+from tests.builders import cluster_of, costs_of, graph_of
+from tests.partition.builders import problems
 
 EXACT = 1e-9  # seconds; sums of a few dozen numbers below 100
 

@@ -17,7 +17,8 @@ from netsplit.planning.plan_diff import Moved, Part, moved
 from netsplit.planning.workload import Simulated
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
-from tests.partition.builders import cluster_of, costs_of, graph_of, problems, with_capacities
+from tests.builders import cluster_of, costs_of, graph_of
+from tests.partition.builders import problems, with_capacities
 from tests.planning.test_explain import trained
 
 

@@ -19,7 +19,8 @@ from netsplit.profile.memory import static_bytes
 from netsplit.program import compile_program
 from netsplit.program.schedules import GPipe, SingleBatch
 from netsplit.simulate import simulate
-from tests.partition.builders import cluster_of, costs_of, graph_of, problems, with_capacities
+from tests.builders import cluster_of, costs_of, graph_of
+from tests.partition.builders import problems, with_capacities
 
 examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 METHODS = [Heft(), Dpos(), MTopo(), NetSplit(engine="highs"), Random(), Single()]

@@ -26,7 +26,8 @@ from netsplit.planning.what_if import (
 from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import NodeSeconds
 from netsplit.program import SingleBatch
-from tests.partition.builders import cluster_of, costs_of, graph_of, problems
+from tests.builders import cluster_of, costs_of, graph_of
+from tests.partition.builders import problems
 from tests.planning.test_explain import trained
 
 

@@ -51,7 +51,7 @@ SUBJECTS = {
 
 
 @cache
-def graph_of(name: str) -> Graph:
+def captured(name: str) -> Graph:
     subject = SUBJECTS[name]
     inputs, targets = subject.batch(1)
     return capture(subject.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
@@ -62,7 +62,7 @@ TITAN = RATES["TITAN RTX"]
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_every_node_has_seconds_that_make_sense(name: str) -> None:
-    graph = graph_of(name)
+    graph = captured(name)
     costs = predicted_costs(graph, {"a": TITAN, "b": RATES["V100-SXM2-16GB"]}, alpha=3)
     later = deferrable_nodes(graph)
     for kind in ("a", "b"):
@@ -82,13 +82,13 @@ def test_every_node_has_seconds_that_make_sense(name: str) -> None:
 
 
 def test_a_step_with_more_moments_takes_longer() -> None:
-    graph = graph_of("resnet")
+    graph = captured("resnet")
     sgd, adam = (predicted_costs(graph, {"a": TITAN}, alpha).devices["a"].step_s_per_byte for alpha in (2, 4))
     assert adam == pytest.approx(sgd * 7 / 3)
 
 
 def test_twice_the_speed_is_half_the_seconds() -> None:
-    graph = graph_of("unet")
+    graph = captured("unet")
     once, twice = (predicted_seconds(graph, rates) for rates in (TITAN, TITAN.at(2.0, "fast")))
     for name, each in once.items():
         assert twice[name].forward_s == pytest.approx(each.forward_s / 2)
@@ -96,7 +96,7 @@ def test_twice_the_speed_is_half_the_seconds() -> None:
 
 
 def test_more_of_a_peak_is_never_slower() -> None:
-    graph = graph_of("mobilenet")
+    graph = captured("mobilenet")
     before = predicted_seconds(graph, KNOWN)
     for better in (
         replace(KNOWN, flops=2 * KNOWN.flops),
@@ -135,7 +135,7 @@ def test_operators_in_no_class_are_named_once(caplog: pytest.LogCaptureFixture) 
         predicted_costs(graph, {"a": TITAN, "b": KNOWN}, alpha=2)
     (record,) = (each for each in caplog.records if each.levelno == logging.WARNING)
     assert "aten.topk.default (2)" in record.getMessage()
-    assert unknown_in_words(graph_of("mobilenet")) == ""
+    assert unknown_in_words(captured("mobilenet")) == ""
 
 
 def test_under_autocast_a_device_computes_in_half_precision() -> None:
@@ -160,7 +160,7 @@ def test_tensor_cores_take_convolutions_alone() -> None:
 
 
 def test_calls_cost_more_in_a_step_that_fills_the_caches() -> None:
-    graph = graph_of("transformer")
+    graph = captured("transformer")
     dear = replace(KNOWN, efficiency={"": Efficiency(0.5, 0.5, 1.0, crowded=3.0)})
     calm, crowded = (replace(dear, crowded_bytes=nbytes) for nbytes in (0.0, step_bytes(graph) / 2))
     before, after = (predicted_seconds(graph, rates) for rates in (calm, crowded))
@@ -187,11 +187,11 @@ def profiles(*names: str, spoilt: float = 0.0) -> list[tuple[Graph, dict[str, No
     draw = random.Random(3)
     found = []
     for name in names:
-        seconds = predicted_seconds(graph_of(name), KNOWN)
+        seconds = predicted_seconds(captured(name), KNOWN)
         for node, each in seconds.items():
             if draw.random() < spoilt:
                 seconds[node] = NodeSeconds(20 * each.forward_s, 20 * each.backward_s)
-        found.append((graph_of(name), seconds))
+        found.append((captured(name), seconds))
     return found
 
 
@@ -202,7 +202,7 @@ def test_calibration_finds_known_rates_again(spoilt: float) -> None:
     fitted = calibrate_rates(profiles(*others, spoilt=spoilt), "cpu")
     assert fitted.name == "cpu"
     for name in (*others, "mobilenet"):
-        truth, found = (predicted_seconds(graph_of(name), rates) for rates in (KNOWN, fitted))
+        truth, found = (predicted_seconds(captured(name), rates) for rates in (KNOWN, fitted))
         sums = [sum(each.total_s for each in seconds.values()) for seconds in (truth, found)]
         assert sums[1] == pytest.approx(sums[0], rel=0.12), name
 
@@ -214,7 +214,7 @@ def test_calibration_needs_a_profile() -> None:
 
 def planned(name: str) -> Workload:
     """A captured model of which nothing was measured."""
-    return Workload(name, graph_of(name), Costs({}, alpha=3))
+    return Workload(name, captured(name), Costs({}, alpha=3))
 
 
 def test_a_workload_is_planned_on_models_of_accelerators() -> None:

@@ -10,7 +10,8 @@ from netsplit.graph import capture
 from netsplit.program import SCHEDULES, Backward, Forward, Program, Recv, Send, compile_program
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.check import needs
-from tests.nets import CASES, cluster_of, placements
+from tests.builders import cpus
+from tests.nets import CASES, placements
 
 NAMES = ("chain", "cells", "two_inputs")
 GRAPHS = {name: capture(CASES[name].fresh(), CASES[name].loss, CASES[name].batch(2)) for name in NAMES}
@@ -55,7 +56,7 @@ def test_what_is_let_go_has_been_taken_however_far_a_device_is_ahead(name: str, 
     graph = GRAPHS[name]
     device_of, priority = data.draw(placements(graph, 3))
     kind = data.draw(st.sampled_from([s for s in SCHEDULES if s != "single_batch"]))
-    program = compile_program(graph, device_of, priority, cluster_of(3), SCHEDULES[kind](4))  # type: ignore[call-arg]
+    program = compile_program(graph, device_of, priority, cpus(3), SCHEDULES[kind](4))  # type: ignore[call-arg]
     for ahead in program.devices:
         told, run = acknowledged(program, ahead), Run(program, ahead)
         moved = True
@@ -78,7 +79,7 @@ def test_a_pipeline_is_told_of_nearly_all_that_it_sends() -> None:
     device_of = {n: f"cpu:{int(2 * i >= len(graph))}" for i, n in enumerate(graph.nodes)}
     for group in graph.colocated:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
-    program = compile_program(graph, device_of, graph.position, cluster_of(2), SCHEDULES["1f1b"](8))  # type: ignore[call-arg]
+    program = compile_program(graph, device_of, graph.position, cpus(2), SCHEDULES["1f1b"](8))  # type: ignore[call-arg]
     sends = {d: [i for i in each if isinstance(i, Send)] for d, each in program.instructions.items()}
     told = {d: sum(map(len, acknowledged(program, d).values())) for d in program.devices}
     assert told["cpu:0"] == len(sends["cpu:0"])
@@ -90,7 +91,7 @@ def test_large_tensors_are_watched_instead() -> None:
     device_of = {n: f"cpu:{i % 2}" for i, n in enumerate(graph.nodes)}
     for group in graph.colocated:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
-    program = compile_program(graph, device_of, graph.position, cluster_of(2), SCHEDULES["gpipe"](2))  # type: ignore[call-arg]
+    program = compile_program(graph, device_of, graph.position, cpus(2), SCHEDULES["gpipe"](2))  # type: ignore[call-arg]
     variables = program.graph.variables
     told = [s for d in program.devices for each in acknowledged(program, d).values() for s in each]
     assert told

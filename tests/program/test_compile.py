@@ -26,7 +26,8 @@ from netsplit.program import (
 )
 from netsplit.program.inference import inference_placement
 from netsplit.program.transfers import insert_transfers
-from tests.nets import CASES, cluster_of, placements
+from tests.builders import cpus
+from tests.nets import CASES, placements
 
 GRAPHS = {name: capture(case.fresh(), case.loss, case.batch(2)) for name, case in CASES.items()}
 
@@ -39,7 +40,7 @@ def halves(graph: Graph) -> dict[str, str]:
 
 
 def program_of(graph: Graph, microbatches: int = 2) -> Program:
-    return compile_program(graph, halves(graph), graph.position, cluster_of(2), GPipe(microbatches))
+    return compile_program(graph, halves(graph), graph.position, cpus(2), GPipe(microbatches))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -48,7 +49,7 @@ def program_of(graph: Graph, microbatches: int = 2) -> Program:
 def test_segments_are_a_partition_that_never_waits_in_a_circle(name: str, data: st.DataObject) -> None:
     graph = GRAPHS[name]
     device_of, priority = data.draw(placements(graph, 3))
-    program = compile_program(graph, device_of, priority, cluster_of(3), GPipe(3))
+    program = compile_program(graph, device_of, priority, cpus(3), GPipe(3))
     nodes = [n for segment in program.segments for n in segment.nodes]
     assert sorted(nodes) == sorted(graph.nodes)
     assert all(device_of[n] == segment.device for segment in program.segments for n in segment.nodes)
@@ -69,7 +70,7 @@ def test_a_variable_goes_once_to_a_device_and_every_send_has_its_receive(
 ) -> None:
     graph = GRAPHS[name]
     device_of, priority = data.draw(placements(graph, 3))
-    program = compile_program(graph, device_of, priority, cluster_of(3), GPipe(2))
+    program = compile_program(graph, device_of, priority, cpus(3), GPipe(2))
     sends = [(d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Send)]
     receives = {
         ins.tag: (d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Recv)

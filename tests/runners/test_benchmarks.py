@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,27 +14,23 @@ from benchmarks import fidelity, runtime
 from benchmarks._ours import Cut, unit_of
 from benchmarks._rounds import Contender, Rounds, quartiles
 from benchmarks._subjects import Subject, UNet, resnet
-from netsplit.experiment.session import Session
-from netsplit.graph import Graph, capture
+from netsplit.graph import capture
 from netsplit.partition.base import Problem
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.nets import cluster_of
+from netsplit.profile.costs import Costs
+from tests.builders import costs_of, cpus
+from tests.workers import Pools, lent_to_sessions
 
 CHAIN = Subject("chain", partial(resnet, (1, 1), 8), (3, 16, 16), 2, chain=True)
 SKIPS = Subject("skips", partial(UNet, 2, 4), (3, 16, 16), 2, maps=True)
 
 
-def costs_of(graph: Graph) -> Costs:
-    return Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 1e-3)))}, alpha=2)
-
-
 @pytest.fixture
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs as given, since profiling takes longer than all else here."""
-    monkeypatch.setattr(Session, "_costs", lambda self, graph, *rest: costs_of(graph))
+def lent(pools: Pools) -> Iterator[None]:
+    with lent_to_sessions(pools):
+        yield
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("unmeasured", "lent")
 def test_runtime_measures_us_and_torch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,7 +44,7 @@ def test_runtime_measures_us_and_torch(
     assert "torch's 1f1b / our zb_h1" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("unmeasured", "lent")
 def test_fidelity_keeps_the_other_cases_of_one_that_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +109,7 @@ def test_fidelity_refuses_no_rounds(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_cut_gives_the_pieces_to_the_devices_in_turn() -> None:
     inputs, targets = SKIPS.batch(1)
     graph = capture(SKIPS.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
-    placement = Cut((1, 3)).partition(Problem(graph, costs_of(graph), cluster_of(2)))
+    placement = Cut((1, 3)).partition(Problem(graph, costs_of(graph), cpus(2)))
     unit = unit_of(graph)
     assert max(unit.values()) == 6  # three ways down, two up, scores, loss
     for name, device in placement.device_of.items():

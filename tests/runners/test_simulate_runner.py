@@ -19,7 +19,7 @@ from netsplit.planning.workload import Workload
 from runners._entry import entry
 from runners.simulate import job
 from tests.commands import Command, Ended
-from tests.simulate.drawn import chain, costs_of
+from tests.simulate.drawn import chain, drawn_costs
 
 Run = Callable[..., Ended]
 
@@ -37,7 +37,7 @@ def workload() -> Workload:
     names = ("cpu:0", "cpu:1")
     links = {(p, q): Link(0.01, 0.001) for p in names for q in names if p != q}
     cluster = Cluster("pair", tuple(Device(name, "slow", 2**30, host="here") for name in names), links)
-    costs = costs_of(graph, random.Random(1)).with_device(
+    costs = drawn_costs(graph, random.Random(1)).with_device(
         "slow", message_s=0.03, contention=1.25, copy_s_per_byte=1e-4
     )
     return Workload("six", graph, costs, cluster)

@@ -15,7 +15,8 @@ from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_prog
 from netsplit.runtime.feeds import split_batch
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.memory_meter import MemoryMeter
-from tests.nets import CASES, SGD, cluster_of
+from tests.builders import cpus
+from tests.nets import CASES, SGD
 
 CPU = torch.device("cpu")
 KIB = 1024
@@ -227,8 +228,8 @@ def test_executors_in_one_process_are_told_apart(schedule: Schedule) -> None:
     for share in (1.0, 0.5):
         early = {name: graph.position[head.get(name, name)] < share * len(graph) for name in graph.nodes}
         where = {name: "cpu:0" if first else "cpu:1" for name, first in early.items()}
-        program = compile_program(graph, where, graph.position, cluster_of(2), schedule)
-        runtime = LocalRuntime(program, cluster_of(2), initial_values(case.fresh(), graph), SGD)
+        program = compile_program(graph, where, graph.position, cpus(2), schedule)
+        runtime = LocalRuntime(program, cpus(2), initial_values(case.fresh(), graph), SGD)
         runtime.train_batch(case.inputs, case.targets)
         peaks.append(metered_iteration(runtime, case.inputs, case.targets))
     alone, split = peaks

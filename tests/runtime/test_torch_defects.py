@@ -16,14 +16,15 @@ from netsplit.program.instructions import Send
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.local import LocalRuntime
-from tests.nets import CASES, DROPPED, SGD, TOLERANCE, Case, cluster_of
+from tests.builders import cpus
+from tests.nets import CASES, DROPPED, SGD, TOLERANCE, Case
 from tests.runtime.equivalence.running import (
     assert_same,
     batches_of,
     captured,
+    captured_for,
     compiled,
     cut,
-    graph_of,
     local,
 )
 from tests.runtime.references import Trained, plain_loop
@@ -37,7 +38,7 @@ def plain(case: Case) -> Trained:
 
 def by_module(case: Case, schedule: Schedule, home: dict[str, str]) -> Program:
     """Every module's operators on the device that `home` names; others follow what they read last."""
-    graph = graph_of(case, schedule)
+    graph = captured_for(case, schedule)
     device_of: dict[str, str] = {}
     for node in graph:
         before = graph.predecessors[node.name]
@@ -75,7 +76,7 @@ def test_gradients_of_tied_weights_are_added(schedule: str) -> None:
 def test_evaluation_mode_is_respected() -> None:
     """There: ``.eval()`` on a traced stage changes nothing, it goes on dropping and averaging batches."""
     order = OneFOneB(4)
-    graph = graph_of(DROPPED, order)
+    graph = captured_for(DROPPED, order)
     device_of = cut(graph, [0.3, 0.6])
     inputs, _ = DROPPED.another(9)
     evaluated = capture_inference(DROPPED.fresh(), tuple(t[:2] for t in inputs))
@@ -83,7 +84,7 @@ def test_evaluation_mode_is_respected() -> None:
         evaluated, inference_placement(graph, evaluated, device_of), 3, order, training=False
     )
     values = initial_values(DROPPED.fresh(), graph)
-    runtime = LocalRuntime(compiled(graph, device_of, 3, order), cluster_of(3), values, SGD)
+    runtime = LocalRuntime(compiled(graph, device_of, 3, order), cpus(3), values, SGD)
     runtime.train_batch(*DROPPED.batch())
     before = runtime.state()
     first, second = (list(runtime.predict(inference, inputs).values()) for _ in range(2))
@@ -115,7 +116,7 @@ def test_the_last_micro_batch_may_be_smaller(schedule: str, samples: int) -> Non
 def test_running_statistics_are_a_micro_batch_loops() -> None:
     """There too: BatchNorm sees micro-batches. So that, not the whole batch, is what to compare with."""
     case = CASES["chain"]
-    program = compiled(graph_of(case, GPipe(4)), cut(graph_of(case, GPipe(4)), [0.5]), 2, GPipe(4))
+    program = compiled(captured_for(case, GPipe(4)), cut(captured_for(case, GPipe(4)), [0.5]), 2, GPipe(4))
     found = local(program, case, batches_of(case))
     assert_same(found, plain(case))
     whole = plain_loop(case.fresh(), nn.CrossEntropyLoss(), batches_of(case), 8, SGD)

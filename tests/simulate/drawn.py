@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Device, Link
-from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -26,6 +26,7 @@ from netsplit.program.schedules import (
     SingleBatch,
 )  # fmt: skip
 from netsplit.simulate import Timeline, simulate
+from tests.builders import graph_fed
 from tests.nets import placements
 
 SCHEDULES: tuple[Schedule, ...] = (
@@ -45,25 +46,9 @@ SCHEDULES: tuple[Schedule, ...] = (
 )
 
 
-def graph_of(feeders: Mapping[str, Sequence[str]], weights: Mapping[str, int] | None = None) -> Graph:
-    """Node -> those it reads from; each makes one variable `k_<node>` of 16 bytes, the last the loss."""
-    weights = weights or {}
-    entries = tuple(name for name, feeds in feeders.items() if not feeds)
-    variables = {"x": Variable("x", "float32", (1,), None, entries)}
-    nodes = {}
-    for name, feeds in feeders.items():
-        readers = tuple(v for v, others in feeders.items() if name in others)
-        variables[f"k_{name}"] = Variable(f"k_{name}", "float32", (4,), name, readers, requires_grad=True)
-        inputs = tuple(f"k_{u}" for u in feeds) or ("x",)
-        own = (f"w_{name}",) if name in weights else ()
-        nodes[name] = Node(name, "test.operator.default", inputs, (f"k_{name}",), own)
-    initializers = {f"w_{n}": Initializer(f"w_{n}", "float32", (w,), True, True) for n, w in weights.items()}
-    return Graph(nodes, variables, ("x",), (f"k_{list(feeders)[-1]}",), initializers)
-
-
 def chain(count: int, weights: Mapping[str, int] | None = None) -> Graph:
     names = [f"n{i}" for i in range(count)]
-    return graph_of({name: names[max(i - 1, 0) : i] for i, name in enumerate(names)}, weights)
+    return graph_fed({name: names[max(i - 1, 0) : i] for i, name in enumerate(names)}, weights)
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,7 +91,7 @@ def programs(
         feeders[f"n{n}"] = rng.sample(list(feeders), rng.randint(0, min(3, n)))
     read = {u for feeds in feeders.values() for u in feeds}
     feeders["loss"] = [name for name in feeders if name not in read]
-    graph = graph_of(feeders, {name: rng.randint(1, 9) for name in feeders})
+    graph = graph_fed(feeders, {name: rng.randint(1, 9) for name in feeders})
     count = draw(st.integers(1, 4))
     device_of, priority = draw(placements(graph, count))
     schedule = draw(st.sampled_from(schedules))
@@ -120,7 +105,7 @@ def programs(
         for name in names
     )
     links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
-    costs = costs_of(graph, rng)
+    costs = drawn_costs(graph, rng)
     if draw(st.booleans()) if disturbed is None else disturbed:
         costs = costs.with_device("slow", contention=1 + rng.random())
         costs = costs.with_device("fast", copy_s_per_byte=rng.random() / 20)
@@ -134,7 +119,7 @@ def programs(
     return Drawn(problem, placement, program, simulate(program, cluster, costs))
 
 
-def costs_of(graph: Graph, rng: random.Random) -> Costs:
+def drawn_costs(graph: Graph, rng: random.Random) -> Costs:
     seconds: dict[str, dict[str, NodeSeconds]] = {}
     for kind in ("slow", "fast"):
         seconds[kind] = {}

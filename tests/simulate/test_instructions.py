@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.cluster.cluster import Cluster, Link
 from netsplit.errors import ConfigError
 from netsplit.graph import capture
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -14,15 +14,11 @@ from netsplit.program import compile_program
 from netsplit.program.instructions import Program, Reduce
 from netsplit.program.schedules import AsyncOneFOneB, GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.simulate import Timeline, simulate
+from tests.builders import linked
 from tests.nets import CASES
 from tests.simulate.drawn import chain
 
 SLOW = Link(0.5, 0.25)  # 4.5 s for the 16 bytes of a variable
-
-
-def cluster_of(*names: str, link: Link = SLOW) -> Cluster:
-    devices = tuple(Device(name, "cpu", 2**40) for name in names)
-    return Cluster("test", devices, {(p, q): link for p in names for q in names if p != q})
 
 
 def made(
@@ -40,7 +36,7 @@ def spans(timeline: Timeline, kind: str, device: str = "") -> list[tuple[float, 
 
 
 def test_a_backward_in_two_parts_sends_the_gradient_before_the_weight_part() -> None:
-    cluster = cluster_of("p", "q")
+    cluster = linked(["p", "q"], SLOW)
     program, costs = made(SingleBatch(delay_weights=True), "p", "q", cluster=cluster)
     timeline = simulate(program, cluster, costs)
     assert spans(timeline, "backward", "q") == [(6.5, 8.0)]
@@ -50,7 +46,7 @@ def test_a_backward_in_two_parts_sends_the_gradient_before_the_weight_part() -> 
 
 
 def test_a_recomputed_forward_runs_while_the_gradient_is_on_its_way() -> None:
-    cluster = cluster_of("p", "q")
+    cluster = linked(["p", "q"], SLOW)
     program, costs = made(GPipe(1, recompute=True), "p", "q", cluster=cluster)
     timeline = simulate(program, cluster, costs)
     assert spans(timeline, "recompute") == []  # the backward follows at once on each device
@@ -63,7 +59,7 @@ def test_a_recomputed_forward_runs_while_the_gradient_is_on_its_way() -> None:
 
 def test_replicas_sum_their_gradients_over_a_ring_before_they_step() -> None:
     """Three replicas, 12 bytes: 4 rounds of 4 bytes at 0.5 s + 0.25 s a byte."""
-    cluster = cluster_of("p", "q", "r")
+    cluster = linked(["p", "q", "r"], SLOW)
     program, costs = made(GPipe(3), "p", cluster=cluster, weight=3, replicas={"p": ("p", "q", "r")})
     costs = costs.with_device("cpu", step_s_per_byte=0.25)
     timeline = simulate(program, cluster, costs)
@@ -73,14 +69,14 @@ def test_replicas_sum_their_gradients_over_a_ring_before_they_step() -> None:
 
 
 def test_a_round_is_as_long_as_its_slowest_link() -> None:
-    cluster = cluster_of("p", "q", "r", link=Link(0.0, 0.0))
+    cluster = linked(["p", "q", "r"], Link(0.0, 0.0))
     cluster = cluster.with_links({**cluster.links, ("q", "r"): Link(1.0, 0.5), ("r", "q"): Link(9.0, 9.0)})
     program, costs = made(GPipe(3), "p", cluster=cluster, weight=3, replicas={"p": ("p", "q", "r")})
     assert spans(simulate(program, cluster, costs), "reduce") == [(3.0, 15.0)] * 3
 
 
 def test_a_norm_takes_latencies_only_and_waits_for_the_sums() -> None:
-    cluster = cluster_of("p", "q")
+    cluster = linked(["p", "q"], SLOW)
     program, costs = made(
         GPipe(2), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")}, shared_norm=True
     )
@@ -90,7 +86,7 @@ def test_a_norm_takes_latencies_only_and_waits_for_the_sums() -> None:
 
 
 def test_a_sum_waits_for_the_last_device_to_come_to_it() -> None:
-    cluster = cluster_of("p", "q")
+    cluster = linked(["p", "q"], SLOW)
     program, costs = made(GPipe(3), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
     timeline = simulate(program, cluster, costs)
     assert spans(timeline, "backward", "q")[-1][1] == 3.0
@@ -100,14 +96,14 @@ def test_a_sum_waits_for_the_last_device_to_come_to_it() -> None:
 
 
 def test_a_sum_without_a_link_is_refused() -> None:
-    cluster = cluster_of("p", "q")
+    cluster = linked(["p", "q"], SLOW)
     program, costs = made(GPipe(2), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
     with pytest.raises(ConfigError, match="no link from q to p"):
         simulate(program, cluster.with_links({("p", "q"): SLOW}), costs)
 
 
 def test_a_device_may_step_several_times() -> None:
-    cluster = cluster_of("p")
+    cluster = linked(["p"], SLOW)
     program, costs = made(AsyncOneFOneB(2), "p", cluster=cluster, weight=1)
     timeline = simulate(program, cluster, costs.with_device("cpu", step_s_per_byte=0.25))
     assert spans(timeline, "step") == [(3.0, 4.0), (7.0, 8.0)]
@@ -116,7 +112,7 @@ def test_a_device_may_step_several_times() -> None:
 
 def test_messages_have_an_overhead_of_their_own() -> None:
     """p: 0.125 and 1 s of forward, 0.5 of its send. q: 0.125 before its backward, 0.5 of its send."""
-    cluster = cluster_of("p", "q", link=Link(0.0, 0.0))
+    cluster = linked(["p", "q"], Link(0.0, 0.0))
     program, costs = made(SingleBatch(), "p", "q", cluster=cluster)
     costs = costs.with_device("cpu", instruction_s=0.125, message_s=0.5)
     timeline = simulate(program, cluster, costs)
@@ -132,7 +128,7 @@ def side_by_side(
     contention: tuple[float, float] = (1.25, 2.0),
 ) -> tuple[Timeline, Cluster]:
     """Two replicas of different kinds that compute one forward each, alone on their devices."""
-    cluster = cluster_of(*names, link=Link(0.0, 0.0))
+    cluster = linked(names, Link(0.0, 0.0))
     devices = tuple(
         replace(device, kind=kind, host=host, torch_device=torch_device)
         for device, kind, host in zip(cluster.devices, "ab", hosts, strict=True)
@@ -169,7 +165,7 @@ def test_devices_without_a_host_in_common_do_not_slow_one_another(
 
 def test_two_hosts_are_busy_each_for_itself() -> None:
     """Of three devices the third is alone on its host, and keeps its speed while the others slow down."""
-    cluster = cluster_of("p", "q", "r", link=Link(0.0, 0.0))
+    cluster = linked(["p", "q", "r"], Link(0.0, 0.0))
     hosts = ("here", "here", "there")
     devices = tuple(replace(d, host=h) for d, h in zip(cluster.devices, hosts, strict=True))
     cluster = replace(cluster, devices=devices)
@@ -185,7 +181,7 @@ def test_gpus_of_one_host_do_not_slow_one_another() -> None:
 
 def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:
     """16 bytes in 4.5 s take 0.125 s each: 2 s. The sender's next forward of 1 s goes at 5/9 of its speed."""
-    cluster = cluster_of("cpu:0", "cpu:1")
+    cluster = linked(["cpu:0", "cpu:1"], SLOW)
     program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
     timeline = simulate(program, cluster, costs.with_device("cpu", copy_s_per_byte=0.125))
     assert spans(timeline, "send", "cpu:0")[0] == (1.0, 5.5)
@@ -194,7 +190,7 @@ def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:
 
 
 def test_a_transfer_that_copies_all_the_time_stops_its_ends_and_no_more() -> None:
-    cluster = cluster_of("cpu:0", "cpu:1")
+    cluster = linked(["cpu:0", "cpu:1"], SLOW)
     program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
     timeline = simulate(program, cluster, costs.with_device("cpu", copy_s_per_byte=100.0))
     assert spans(timeline, "forward", "cpu:0")[1] == (1.0, 6.5)
@@ -202,7 +198,7 @@ def test_a_transfer_that_copies_all_the_time_stops_its_ends_and_no_more() -> Non
 
 def test_programs_with_sums_have_them_on_every_device() -> None:
     program, _ = made(
-        GPipe(2), "p", "r", cluster=cluster_of("p", "q", "r"), weight=2, replicas={"p": ("p", "q")}
+        GPipe(2), "p", "r", cluster=linked(["p", "q", "r"], SLOW), weight=2, replicas={"p": ("p", "q")}
     )
     sums = {p: [i for i in each if isinstance(i, Reduce)] for p, each in program.instructions.items()}
     assert sums["p"] == sums["q"] != []
@@ -214,10 +210,10 @@ def test_every_backward_but_the_first_adds_its_gradients_to_those_before() -> No
     case = CASES["chain"]
     graph = capture(case.fresh(), case.loss, case.batch(2))
     program = compile_program(
-        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cluster_of("cpu:0"), OneFOneB(3)
+        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, linked(["cpu:0"], SLOW), OneFOneB(3)
     )
-    costs = Costs({"cpu": DeviceCosts({name: NodeSeconds(1.0, 2.0, 0.5) for name in graph.nodes})}, 2)
+    costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0, 0.5)))}, 2)
     nbytes = sum(init.nbytes for init in graph.initializers.values() if init.requires_grad)
-    plain = simulate(program, cluster_of("cpu:0"), costs)
-    adding = simulate(program, cluster_of("cpu:0"), costs.with_device("cpu", accumulate_s_per_byte=1e-3))
+    plain = simulate(program, linked(["cpu:0"], SLOW), costs)
+    adding = simulate(program, linked(["cpu:0"], SLOW), costs.with_device("cpu", accumulate_s_per_byte=1e-3))
     assert adding.iteration_s == pytest.approx(plain.iteration_s + 2 * 1e-3 * nbytes)

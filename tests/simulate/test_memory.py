@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -21,7 +21,9 @@ from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import memory_profile, predicted_peak_bytes
 from netsplit.simulate.segment_memory import SegmentMemory
-from tests.nets import CASES, SGD, cluster_of, placements
+from tests.builders import cpus
+from tests.nets import CASES, SGD, placements
+from tests.runtime.equivalence.running import compiled as compiled_where
 from tests.runtime.test_memory_meter import metered_iteration
 
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4)}
@@ -29,14 +31,6 @@ MOMENTUM = 3  # alpha: parameters, gradients, one moment
 AMOEBANET_TOLERANCE = 0.05
 """Seen: exact on one device, +0.7 % on two (a send is over sooner here). The allocator's own peak,
 operators' scratch space included, is 0.6 % (one batch) and 0.1 % (GPipe) above the prediction."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # By hand. Every variable has 100 bytes, every operator without `saved` keeps nothing.
@@ -68,7 +62,7 @@ def node_of(name: str, reads: str, op: str = "test.operator.default", **fields: 
 def compiled(graph: Graph, where: str, schedule: Schedule, training: bool = True) -> Program:
     """`where`: the rank of every node's device, a digit each."""
     device_of = {name: f"cpu:{rank}" for name, rank in zip(graph.nodes, where, strict=True)}
-    cluster = cluster_of(max(map(int, where)) + 1)
+    cluster = cpus(max(map(int, where)) + 1)
     return compile_program(graph, device_of, graph.position, cluster, schedule, training)
 
 
@@ -152,9 +146,7 @@ def test_a_gradient_handed_on_to_an_input_is_copied() -> None:
 
 def test_a_device_with_nothing_to_do_holds_nothing() -> None:
     graph = chain_of(node_of("a", "x"), node_of("b", "k_a"))
-    program = compile_program(
-        graph, dict.fromkeys("ab", "cpu:0"), graph.position, cluster_of(2), SingleBatch()
-    )
+    program = compile_program(graph, dict.fromkeys("ab", "cpu:0"), graph.position, cpus(2), SingleBatch())
     idle = memory_profile(program, 2)["cpu:1"]
     assert (idle.peak_bytes, idle.index) == (0, -1)
     assert idle.summary() == (
@@ -170,7 +162,7 @@ def measured_peak_bytes(
     program: Program, values: dict[str, Tensor], inputs: tuple[Tensor, ...], targets: Tensor
 ) -> dict[str, int]:
     """Device -> metered bytes, of the devices that have something to do."""
-    runtime = LocalRuntime(program, cluster_of(len(program.devices)), values, SGD)
+    runtime = LocalRuntime(program, cpus(len(program.devices)), values, SGD)
     runtime.train_batch(inputs, targets)
     metered = metered_iteration(runtime, inputs, targets)
     return {name: nbytes for name, nbytes in metered.items() if program.instructions[name]}
@@ -209,9 +201,7 @@ def alternating(graph: Graph, pieces: int) -> dict[str, str]:
 def test_amoebanets_bytes_are_predicted_on_one_device_and_on_two(schedule: str, pieces: int) -> None:
     model, images, targets = amoebanet()
     graph = amoebanet_graph(schedule)
-    program = compile_program(
-        graph, alternating(graph, pieces), graph.position, cluster_of(2), SCHEDULES[schedule]
-    )
+    program = compile_program(graph, alternating(graph, pieces), graph.position, cpus(2), SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(model, graph), (images,), targets)
     predicted = predicted_peak_bytes(program, MOMENTUM)
     assert len(measured) == min(pieces, 2)
@@ -231,7 +221,7 @@ COUNTED = [name for name in CASES if name not in UNCOUNTED]
 def test_a_small_nets_bytes_on_one_device_are_predicted_closely(name: str, schedule: str) -> None:
     case, graph = CASES[name], case_graph(name, schedule)
     device_of = dict.fromkeys(graph.nodes, "cpu:0")
-    program = compile_program(graph, device_of, graph.position, cluster_of(1), SCHEDULES[schedule])
+    program = compile_program(graph, device_of, graph.position, cpus(1), SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(case.fresh(), graph), case.inputs, case.targets)
     assert predicted_peak_bytes(program, MOMENTUM) == pytest.approx(measured, rel=0.02)
 
@@ -246,8 +236,7 @@ def test_any_placements_bytes_are_predicted_within_one_tensor(
     """One too low: watched, autograd adds out of place, and an operator made of several has its own.
     Too high by what is predicted to be on its way still."""
     case, graph = CASES[name], case_graph(name, schedule)
-    device_of, priority = data.draw(placements(graph, 2))
-    program = compile_program(graph, device_of, priority, cluster_of(2), SCHEDULES[schedule])
+    program = compiled_where(graph, data.draw(placements(graph, 2)), 2, SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(case.fresh(), graph), case.inputs, case.targets)
     predicted = predicted_peak_bytes(program, MOMENTUM)
     largest = max(variable.nbytes for variable in graph.variables.values())
@@ -284,9 +273,7 @@ def test_all_instructions_bytes_are_predicted(name: str, schedule: str) -> None:
     sizes = [v.nbytes for v in graph.variables.values()] + [k.nbytes for k in graph.initializers.values()]
     largest = max(sizes)
     for pieces in (1, 2, 5):
-        program = compile_program(
-            graph, alternating(graph, pieces), graph.position, cluster_of(2), SPLIT[schedule]
-        )
+        program = compile_program(graph, alternating(graph, pieces), graph.position, cpus(2), SPLIT[schedule])
         measured = measured_peak_bytes(program, values, case.inputs, case.targets)
         predicted = predicted_peak_bytes(program, MOMENTUM)
         for device, nbytes in measured.items():
@@ -338,7 +325,7 @@ def test_older_weights_count_while_a_micro_batch_is_on_them() -> None:
 def test_a_sum_takes_the_gradients_bytes_once_more() -> None:
     graph = chain_of(node_of("a", "x", initializers=("w",)), weights={"w": 5000})
     program = compile_program(
-        graph, {"a": "cpu:0"}, graph.position, cluster_of(2), GPipe(2), replicas={"cpu:0": ("cpu:0", "cpu:1")}
+        graph, {"a": "cpu:0"}, graph.position, cpus(2), GPipe(2), replicas={"cpu:0": ("cpu:0", "cpu:1")}
     )
     for profile in memory_profile(program, 2).values():
         assert (profile.parameter_bytes, profile.gradient_bytes, profile.transfer_bytes) == (5000, 5000, 5000)
@@ -351,7 +338,7 @@ def test_a_sum_takes_the_gradients_bytes_once_more() -> None:
 def test_what_fills_a_device_adds_up_to_its_peak(name: str, data: st.DataObject) -> None:
     graph = case_graph(name, "gpipe")
     device_of, priority = data.draw(placements(graph, 3))
-    program = compile_program(graph, device_of, priority, cluster_of(3), GPipe(4))
+    program = compile_program(graph, device_of, priority, cpus(3), GPipe(4))
     peak = predicted_peak_bytes(program, MOMENTUM)
     for device, profile in memory_profile(program, MOMENTUM).items():
         parts = (

@@ -20,20 +20,19 @@ from netsplit.program import Backward, Forward, GPipe, Recv, Schedule, Send, Sin
 from netsplit.program.check import needs
 from netsplit.program.instructions import Program
 from netsplit.simulate import Event, Timeline, simulate
+from tests.builders import graph_fed, linked
 from tests.nets import CASES, placements
-from tests.simulate.drawn import graph_of
 
 EXACT = 1e-9  # seconds; sums of a few hundred numbers below 1000, in double precision
 FREE = Link(0.0, 0.0)
 SLOW = Link(0.5, 0.25)  # 4.5 s for the 16 bytes of a variable here
 
 
-def cluster_of(names: Sequence[str], link: Link = FREE) -> Cluster:
-    devices = tuple(Device(name, f"kind of {name}", 2**40) for name in names)
-    return Cluster("test", devices, {(p, q): link for p in names for q in names if p != q})
+def distinct(names: Sequence[str], link: Link = FREE) -> Cluster:
+    return linked(names, link, [f"kind of {name}" for name in names])
 
 
-def costs_of(cluster: Cluster, seconds: Mapping[str, tuple[float, float]], alpha: int = 2) -> Costs:
+def timed(cluster: Cluster, seconds: Mapping[str, tuple[float, float]], alpha: int = 2) -> Costs:
     """The same seconds on every device."""
     each = DeviceCosts({name: NodeSeconds(*pair) for name, pair in seconds.items()})
     return Costs({device.kind: each for device in cluster.devices}, alpha)
@@ -49,9 +48,9 @@ def spans(timeline: Timeline, kind: str, device: str = "") -> list[tuple[float, 
 
 def two_devices() -> tuple[Program, Cluster, Costs]:
     """a on p feeds b on q."""
-    cluster = cluster_of("pq", SLOW)
-    program = compiled(graph_of({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
-    return program, cluster, costs_of(cluster, {"a": (1.0, 2.0), "b": (3.0, 4.0)})
+    cluster = distinct("pq", SLOW)
+    program = compiled(graph_fed({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
+    return program, cluster, timed(cluster, {"a": (1.0, 2.0), "b": (3.0, 4.0)})
 
 
 def test_one_transfer_each_way_by_hand() -> None:
@@ -76,14 +75,14 @@ def test_events_are_named_as_the_recorder_names_them() -> None:
 
 def fork(link: Link, lists: Mapping[str, Sequence[object]]) -> Timeline:
     """a and b on p, c on q reads both and needs 10 s; forwards only, with the given instructions."""
-    cluster = cluster_of("pq", link)
-    graph = graph_of({"a": [], "b": [], "d": [], "c": ["a", "b", "d"]})
+    cluster = distinct("pq", link)
+    graph = graph_fed({"a": [], "b": [], "d": [], "c": ["a", "b", "d"]})
     where = {"a": "p", "b": "p", "c": "q", "d": "q"}
     program = compile_program(graph, where, graph.position, cluster, GPipe(1), training=False)
     assert [s.nodes for s in program.segments] == [("a", "b"), ("d",), ("c",)]
     program = replace(program, instructions={name: tuple(each) for name, each in lists.items()})  # type: ignore[arg-type]
     seconds = {"a": (1.0, 0.0), "b": (1.0, 0.0), "d": (10.0, 0.0), "c": (1.0, 0.0)}
-    return simulate(program, cluster, costs_of(cluster, seconds))
+    return simulate(program, cluster, timed(cluster, seconds))
 
 
 def pair(k: str, tag: int) -> tuple[Send, Recv]:
@@ -133,10 +132,10 @@ def test_a_device_ends_with_its_last_send() -> None:
 
 def test_links_do_not_disturb_one_another() -> None:
     """From one device to two others both transfers move at once."""
-    cluster = cluster_of("pqr", SLOW)
-    graph = graph_of({"a": [], "b": ["a"], "c": ["a"], "loss": ["b", "c"]})
+    cluster = distinct("pqr", SLOW)
+    graph = graph_fed({"a": [], "b": ["a"], "c": ["a"], "loss": ["b", "c"]})
     program = compiled(graph, {"a": "p", "b": "q", "c": "r", "loss": "r"}, cluster, SingleBatch())
-    timeline = simulate(program, cluster, costs_of(cluster, dict.fromkeys(graph.nodes, (1.0, 1.0))))
+    timeline = simulate(program, cluster, timed(cluster, dict.fromkeys(graph.nodes, (1.0, 1.0))))
     assert [s for s in spans(timeline, "send") if s[0] == 1.0] == [(1.0, 5.5), (1.0, 5.5)]
 
 
@@ -144,58 +143,58 @@ def test_links_do_not_disturb_one_another() -> None:
 def test_gpipe_over_equal_stages_takes_m_plus_p_minus_1_ticks(stages: int, m: int) -> None:
     """Huang et al., GPipe, section 2.3: with free links (m + p - 1) forward and as many backward ticks."""
     names = [f"n{s}" for s in range(stages)]
-    cluster = cluster_of([f"d{s}" for s in range(stages)])
-    graph = graph_of({name: names[max(s - 1, 0) : s] for s, name in enumerate(names)})
+    cluster = distinct([f"d{s}" for s in range(stages)])
+    graph = graph_fed({name: names[max(s - 1, 0) : s] for s, name in enumerate(names)})
     program = compiled(graph, {f"n{s}": f"d{s}" for s in range(stages)}, cluster, GPipe(m))
-    timeline = simulate(program, cluster, costs_of(cluster, dict.fromkeys(names, (1.0, 2.0))))
+    timeline = simulate(program, cluster, timed(cluster, dict.fromkeys(names, (1.0, 2.0))))
     assert timeline.iteration_s == (m + stages - 1) * 3.0
 
 
 def test_the_step_costs_the_bytes_of_the_devices_parameters() -> None:
-    cluster = cluster_of("pq")
-    graph = graph_of({"a": [], "b": ["a"]}, weights={"a": 5, "b": 25})
+    cluster = distinct("pq")
+    graph = graph_fed({"a": [], "b": ["a"]}, weights={"a": 5, "b": 25})
     program = compiled(graph, {"a": "p", "b": "q"}, cluster, SingleBatch())
-    costs = costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", step_s_per_byte=0.5)
+    costs = timed(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", step_s_per_byte=0.5)
     costs = costs.with_device("kind of q", step_s_per_byte=0.25)
     assert spans(simulate(program, cluster, costs), "step") == [(3.0, 28.0), (4.0, 14.0)]
 
 
 def test_the_step_leaves_frozen_parameters_alone() -> None:
-    cluster = cluster_of("p")
-    graph = graph_of({"a": [], "b": ["a"]}, weights={"a": 5, "b": 25})
+    cluster = distinct("p")
+    graph = graph_fed({"a": [], "b": ["a"]}, weights={"a": 5, "b": 25})
     frozen = replace(graph.initializers["w_b"], requires_grad=False)
     graph = replace(graph, initializers=graph.initializers | {"w_b": frozen})
     program = compiled(graph, {"a": "p", "b": "p"}, cluster, SingleBatch())
-    costs = costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", step_s_per_byte=0.5)
+    costs = timed(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", step_s_per_byte=0.5)
     assert spans(simulate(program, cluster, costs), "step") == [(4.0, 14.0)]
 
 
 def test_backward_waits_for_no_gradient_that_is_never_sent() -> None:
     """b on q reads a, but its result goes nowhere: only c sends a's gradient."""
-    cluster = cluster_of("pqr")
-    graph = graph_of({"a": [], "b": ["a"], "c": ["a"]})
+    cluster = distinct("pqr")
+    graph = graph_fed({"a": [], "b": ["a"], "c": ["a"]})
     program = compiled(graph, {"a": "p", "b": "q", "c": "r"}, cluster, SingleBatch())
     assert [type(ins) for ins in program.instructions["q"]] == [Recv, Forward]
-    timeline = simulate(program, cluster, costs_of(cluster, dict.fromkeys("abc", (1.0, 2.0))))
+    timeline = simulate(program, cluster, timed(cluster, dict.fromkeys("abc", (1.0, 2.0))))
     assert spans(timeline, "backward") == [(2.0, 4.0), (4.0, 6.0)]
 
 
 def test_a_node_without_a_gradient_has_no_backward_in_a_segment_that_has_one() -> None:
     """b's result goes nowhere, so of the one segment only a and c run backward."""
-    cluster = cluster_of("p")
-    graph = graph_of({"a": [], "b": ["a"], "c": ["a"]})
+    cluster = distinct("p")
+    graph = graph_fed({"a": [], "b": ["a"], "c": ["a"]})
     program = compiled(graph, dict.fromkeys("abc", "p"), cluster, SingleBatch())
     assert any({"a", "b"} <= set(s.nodes) for s in program.segments)
-    timeline = simulate(program, cluster, costs_of(cluster, dict.fromkeys("abc", (1.0, 2.0))))
+    timeline = simulate(program, cluster, timed(cluster, dict.fromkeys("abc", (1.0, 2.0))))
     assert sum(end - start for start, end in spans(timeline, "forward")) == 3.0
     assert sum(end - start for start, end in spans(timeline, "backward")) == 4.0
 
 
 def test_every_instruction_has_its_overhead() -> None:
     """On p: forward, send, receive, backward, step."""
-    cluster = cluster_of("pq")
-    program = compiled(graph_of({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
-    costs = costs_of(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", instruction_s=0.125)
+    cluster = distinct("pq")
+    program = compiled(graph_fed({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
+    costs = timed(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", instruction_s=0.125)
     timeline = simulate(program, cluster, costs)
     assert spans(timeline, "forward", "p") == [(0.125, 1.125)]
     assert spans(timeline, "forward", "q") == [(1.25, 2.25)]
@@ -204,8 +203,8 @@ def test_every_instruction_has_its_overhead() -> None:
 
 
 def test_devices_run_at_the_speed_of_their_kind() -> None:
-    cluster = cluster_of("pq")
-    program = compiled(graph_of({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
+    cluster = distinct("pq")
+    program = compiled(graph_fed({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
     slow = DeviceCosts({name: NodeSeconds(2.0, 3.0) for name in "ab"})
     fast = DeviceCosts({name: NodeSeconds(0.5, 0.25) for name in "ab"})
     timeline = simulate(program, cluster, Costs({"kind of p": slow, "kind of q": fast}, 2))
@@ -256,7 +255,7 @@ class Drawn:
         read = {u for feeds in feeders.values() for u in feeds}
         feeders["loss"] = [name for name in feeders if name not in read]
         devices = data.draw(st.integers(1, 4), "devices")
-        self.graph = graph_of(feeders, weights={name: rng.randint(1, 9) for name in feeders})
+        self.graph = graph_fed(feeders, weights={name: rng.randint(1, 9) for name in feeders})
         self.device_of, self.priority = data.draw(placements(self.graph, devices))
         names = [f"cpu:{rank}" for rank in range(devices)]
         found = tuple(Device(name, rng.choice(["slow", "fast"]), 2**40) for name in names)

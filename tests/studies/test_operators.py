@@ -13,6 +13,7 @@ from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.predict import predicted_seconds
 from netsplit.studies import ByName, OperatorCase, operator_seconds
 from netsplit.studies.operators import OTHERS, by_type
+from tests.builders import graph_of_nodes
 from tests.studies.nets import BATCH, DATA, Counted
 
 KINDS = ("conv2d", "relu", "relu_", "add", "mean")
@@ -20,15 +21,15 @@ Timed = tuple[str, float, float]
 NODES = st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20)
 
 
-def graph_of(nodes: list[Timed]) -> tuple[Graph, dict[str, NodeSeconds]]:
-    named = {f"n{i}": Node(f"n{i}", f"aten.{kind}.default", (), ()) for i, (kind, _, _) in enumerate(nodes)}
+def timed(nodes: list[Timed]) -> tuple[Graph, dict[str, NodeSeconds]]:
+    named = [Node(f"n{i}", f"aten.{kind}.default", (), ()) for i, (kind, _, _) in enumerate(nodes)]
     seconds = {f"n{i}": NodeSeconds(forward, backward) for i, (_, forward, backward) in enumerate(nodes)}
-    return Graph(named, {}, (), (), {}), seconds
+    return graph_of_nodes(*named), seconds
 
 
 @given(NODES, st.integers(1, 6))
 def test_sums_by_type_keep_all_nodes_and_seconds(nodes: list[Timed], most: int) -> None:
-    graph, seconds = graph_of(nodes)
+    graph, seconds = timed(nodes)
     found = by_type(graph, seconds, most)
     assert sum(each.nodes for each in found) == len(nodes)
     assert sum(each.forward_s for each in found) == pytest.approx(sum(f for _, f, _ in nodes))

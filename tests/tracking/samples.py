@@ -31,7 +31,7 @@ def timeline(scale: float = 1.0) -> Timeline:
     return Timeline(tuple(scaled), scale * 0.017, {"cpu:0": 1000, "cpu:1": 2000})
 
 
-def graph_of(edges: Mapping[str, tuple[str, ...]], modules: Mapping[str, tuple[str, str]]) -> Graph:
+def graph_of_operators(edges: Mapping[str, tuple[str, ...]], modules: Mapping[str, tuple[str, str]]) -> Graph:
     """A graph from node -> its predecessors, and node -> (operator kind, module)."""
     consumers: dict[str, list[str]] = {name: [] for name in edges}
     for name, before in edges.items():
@@ -73,7 +73,7 @@ def cells_graph(cells: int = 10) -> Graph:
         edges[f"c{c}_cat"] = (sums[-2], sums[-1])
         modules[f"c{c}_cat"] = ("cat", f"cells.{c}")
         before, previous = previous, f"c{c}_cat"
-    return graph_of(edges, modules)
+    return graph_of_operators(edges, modules)
 
 
 def halves(graph: Graph) -> Placement:
@@ -82,7 +82,7 @@ def halves(graph: Graph) -> Placement:
     return Placement("halves", device_of, dict(graph.position), SolverReport("heuristic", 0.1))
 
 
-def costs_of(graph: Graph) -> Costs:
+def uneven_costs(graph: Graph) -> Costs:
     seconds = {name: NodeSeconds(1e-4 * (1 + i % 5), 2e-4) for name, i in graph.position.items()}
     return Costs({"cpu": DeviceCosts(seconds)}, 2)
 

@@ -19,11 +19,6 @@ NAMES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def exported(
     subject: Subject, path: Path, dtype: torch.dtype, opset: int = 17
 ) -> tuple[nn.Module, OnnxModule]:

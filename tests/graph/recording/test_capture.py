@@ -14,14 +14,14 @@ from netsplit.graph import Graph, capture, capture_inference
 from tests.nets import CASES
 
 
-def graph_of(name: str) -> Graph:
+def captured(name: str) -> Graph:
     case = CASES[name]
     return capture(case.fresh(), case.loss, case.batch(4))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_nodes_are_in_topological_order_and_edges_agree_from_both_ends(name: str) -> None:
-    graph = graph_of(name)
+    graph = captured(name)
     for node in graph:
         assert all(graph.position[u] < graph.position[node.name] for u in graph.predecessors[node.name])
         for k in node.inputs:
@@ -32,13 +32,13 @@ def test_nodes_are_in_topological_order_and_edges_agree_from_both_ends(name: str
 
 @pytest.mark.parametrize("name", CASES)
 def test_parameters_and_buffers_keep_the_names_of_the_state_dict(name: str) -> None:
-    graph = graph_of(name)
+    graph = captured(name)
     keys = {k for init in graph.initializers.values() for k in (init.name, *init.aliases)}
     assert keys - set(graph.constants) == set(CASES[name].fresh().state_dict())
 
 
 def test_the_loss_is_a_node_and_the_targets_are_an_input() -> None:
-    graph = graph_of("chain")
+    graph = captured("chain")
     (output,) = graph.output_variables
     producer = graph.nodes[graph.variables[output].producer or ""]
     assert producer.op == "aten.cross_entropy_loss.default"
@@ -46,7 +46,7 @@ def test_the_loss_is_a_node_and_the_targets_are_an_input() -> None:
 
 
 def test_an_in_place_operator_is_in_one_unit_with_what_it_overwrites() -> None:
-    graph = graph_of("chain")
+    graph = captured("chain")
     relus = [node.name for node in graph if node.op == "aten.relu_.default"]
     assert len(relus) == 2
     for relu in relus:
@@ -55,14 +55,14 @@ def test_an_in_place_operator_is_in_one_unit_with_what_it_overwrites() -> None:
 
 
 def test_a_view_is_colocated_with_the_tensor_it_aliases() -> None:
-    graph = graph_of("chain")
+    graph = captured("chain")
     (view,) = [node for node in graph if node.op == "aten.view.default"]
     (group,) = [group for group in graph.colocated if view.name in group]
     assert graph.variables[view.inputs[0]].producer in group
 
 
 def test_users_of_a_tied_parameter_are_colocated() -> None:
-    graph = graph_of("tied")
+    graph = captured("tied")
     users = [node.name for node in graph if "inward.weight" in node.initializers]
     assert len(users) == 2
     assert any(set(users) <= set(group) for group in graph.colocated)
@@ -70,7 +70,7 @@ def test_users_of_a_tied_parameter_are_colocated() -> None:
 
 
 def test_all_uses_of_one_normalisation_are_one_unit_because_its_statistics_have_an_order() -> None:
-    graph = graph_of("shared_norm")
+    graph = captured("shared_norm")
     norms = {node.name for node in graph if node.kind == "batch_norm"}
     assert len(norms) == 3
     assert any(norms <= set(unit) for unit in graph.units)
@@ -78,7 +78,7 @@ def test_all_uses_of_one_normalisation_are_one_unit_because_its_statistics_have_
 
 def test_tensors_that_are_no_parameter_or_buffer_are_kept_with_the_graph() -> None:
     case = CASES["constants"]
-    graph = graph_of("constants")
+    graph = captured("constants")
     assert sorted(t.sum().item() for t in graph.constants.values()) == [10.0, 15.0]
     inference = capture_inference(case.fresh(), case.inputs)
     for name in set(inference.constants) & set(graph.constants):
@@ -86,7 +86,7 @@ def test_tensors_that_are_no_parameter_or_buffer_are_kept_with_the_graph() -> No
 
 
 def test_a_buffer_counter_stays_with_its_module() -> None:
-    graph = graph_of("chain")
+    graph = captured("chain")
     (group,) = [g for g in graph.colocated if any("norm1.weight" in graph.nodes[n].initializers for n in g)]
     assert any("norm1.num_batches_tracked" in graph.nodes[n].initializers for n in group)
 
@@ -109,13 +109,13 @@ def test_a_reader_before_an_in_place_write_is_in_the_unit() -> None:
 
 
 def test_gradients_flow_only_where_autograd_has_them() -> None:
-    graph = graph_of("two_inputs")
+    graph = captured("two_inputs")
     assert not any(graph.variables[k].requires_grad for k in graph.input_variables)
     assert all(v.dtype.startswith("float") for v in graph.variables.values() if v.requires_grad)
 
 
 def test_saved_tensors_are_known_without_running_the_model() -> None:
-    graph = graph_of("chain")
+    graph = captured("chain")
     (first, _) = [node for node in graph if node.kind == "conv2d"]
     assert first.saved == (graph.input_variables[0],)
     norm = next(node for node in graph if node.kind == "batch_norm")
@@ -124,7 +124,7 @@ def test_saved_tensors_are_known_without_running_the_model() -> None:
 
 
 def test_sources_are_lines_of_the_model() -> None:
-    graph = graph_of("chain")
+    graph = captured("chain")
     assert all(
         "small_models.py:" in node.source for node in graph if node.kind in ("conv2d", "view", "linear")
     )

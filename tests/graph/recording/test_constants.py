@@ -32,7 +32,7 @@ def causal(like: Tensor) -> Tensor:
     return torch.triu(torch.full((6, 6), INF, dtype=like.dtype), 1)
 
 
-def graph_of(model: nn.Module) -> Graph:
+def captured(model: nn.Module) -> Graph:
     return capture(model, nn.MSELoss(), (torch.randn(2, 6), torch.randn(2, 6)))
 
 
@@ -68,7 +68,7 @@ def of_the_shape(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("mask", [written_in_place, filled, row_by_row, of_the_shape])
 def test_a_mask_made_of_literals_is_known(mask: Callable[[Tensor], Tensor]) -> None:
-    assert factor_of(graph_of(Decides(mask))) == 3
+    assert factor_of(captured(Decides(mask))) == 3
 
 
 def one_too_many(x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def one_too_many(x: Tensor) -> Tensor:
 
 
 def test_a_write_through_a_view_counts() -> None:
-    assert factor_of(graph_of(Decides(one_too_many))) == 2
+    assert factor_of(captured(Decides(one_too_many))) == 2
 
 
 def later_writes(x: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def later_writes(x: Tensor) -> Tensor:
 
 
 def test_a_write_after_it_was_read_does_not_count() -> None:
-    assert factor_of(graph_of(Decides(later_writes))) == 3
+    assert factor_of(captured(Decides(later_writes))) == 3
 
 
 def of_the_batch(x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def drawn(x: Tensor) -> Tensor:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("mask", [of_the_batch, drawn])
 def test_what_depends_on_the_batch_or_a_draw_is_not_known(mask: Callable[[Tensor], Tensor]) -> None:
-    assert factor_of(graph_of(Decides(mask))) is None
+    assert factor_of(captured(Decides(mask))) is None
 
 
 def test_an_attribute_that_the_forward_writes_is_not_known() -> None:
@@ -115,7 +115,7 @@ def test_an_attribute_that_the_forward_writes_is_not_known() -> None:
         return model.one
 
     model = Decides(counted)
-    assert factor_of(graph_of(model)) is None
+    assert factor_of(captured(model)) is None
     assert torch.equal(model.one, torch.ones(6, 6))
 
 

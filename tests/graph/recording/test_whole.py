@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.graph import Graph, capture, draws, initial_values, rebuild, run_microbatch
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.tree import flatten
@@ -29,10 +28,10 @@ from netsplit.graph.recording.whole import FunctionCall, GradientHook, ModuleCal
 from netsplit.program import GPipe
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.workers.pool import WorkerPool
 from tests.nets import SGD, TOLERANCE
 from tests.runtime.equivalence.running import assert_close, compiled, cut
 from tests.runtime.references import plain_loop
+from tests.workers import Pools
 
 SEED = 3
 
@@ -201,7 +200,7 @@ CASES = {
 }
 
 
-def graph_of(name: str, size: int = 2) -> Graph:
+def captured(name: str, size: int = 2) -> Graph:
     case = CASES[name]
     return capture(case.fresh(), LOSS, case.batch(0, size))
 
@@ -209,7 +208,7 @@ def graph_of(name: str, size: int = 2) -> Graph:
 @pytest.mark.parametrize("name", CASES)
 def test_the_rebuilt_graph_is_the_model_bit_for_bit_in_loss_gradients_and_buffers(name: str) -> None:
     case = CASES[name]
-    graph = graph_of(name, 8)
+    graph = captured(name, 8)
     assert case.shows(graph)
     model, twin = case.fresh(), case.fresh()
     for p in twin.parameters():
@@ -237,28 +236,15 @@ def test_the_check_passes(name: str) -> None:
     assert check_capture(model, LOSS, capture(model, LOSS, batch), batch) is not None
 
 
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    devices = [LocalDevice("cpu:0"), LocalDevice("cpu:1")]
-    cluster = local_cluster("cpu2", devices, timeout_s=60)
-    with WorkerPool(cluster, tmp_path_factory.mktemp("workers")) as pool:
-        yield pool
-
-
 def _trained_plainly(case: Whole, graph: Graph) -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        batches = [case.batch(seed) for seed in range(3)]
-        return plain_loop(case.fresh(), LOSS, batches, 2, SGD, drawing=lambda n, i: draws(graph, SEED, n, i))
-    finally:
-        torch.set_num_threads(threads)
+    batches = [case.batch(seed) for seed in range(3)]
+    return plain_loop(case.fresh(), LOSS, batches, 2, SGD, drawing=lambda n, i: draws(graph, SEED, n, i))
 
 
 @pytest.mark.parametrize("at", [0.3, 0.7])
 @pytest.mark.parametrize("name", CASES)
-def test_two_workers_train_what_the_plain_loop_trains(workers: WorkerPool, name: str, at: float) -> None:
-    case, graph = CASES[name], graph_of(name)
+def test_two_workers_train_what_the_plain_loop_trains(pools: Pools, name: str, at: float) -> None:
+    case, graph = CASES[name], captured(name)
     placed = cut(graph, [at])
     assert set(placed.values()) == {"cpu:0", "cpu:1"}
     order = GPipe(4) if at < 0.5 else OneFOneB(4)
@@ -266,7 +252,7 @@ def test_two_workers_train_what_the_plain_loop_trains(workers: WorkerPool, name:
     values = {
         k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in initial_values(model, graph).items()
     }
-    runtime = DistributedRuntime(compiled(graph, placed, 2, order), workers, values, SGD, seed=SEED)
+    runtime = DistributedRuntime(compiled(graph, placed, 2, order), pools(2), values, SGD, seed=SEED)
     losses = [runtime.train_batch(*case.batch(seed)) for seed in range(3)]
     wanted = _trained_plainly(case, graph)
     assert losses == pytest.approx(wanted.losses, rel=case.tolerance)

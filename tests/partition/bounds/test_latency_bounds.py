@@ -17,8 +17,9 @@ from netsplit.partition.bounds.latency_diagram import OutOfTime, diagram_bound, 
 from netsplit.partition.bounds.latency_relaxed import RelaxedModel
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import Edge, StepGraph
+from tests.builders import chain, cluster_of, costs_of
 from tests.partition.brute_force import least_latency
-from tests.partition.builders import chain, cluster_of, costs_of, large_problem, problems
+from tests.partition.builders import large_problem, problems
 from tests.partition.methods.exact.test_netsplit_exact import quick, steps
 
 

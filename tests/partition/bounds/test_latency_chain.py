@@ -15,8 +15,8 @@ from netsplit.partition.bounds.latency_fold import fold
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import StepGraph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from tests.builders import chain, cluster_of, costs_of
 from tests.partition.brute_force import least_latency
-from tests.partition.builders import chain, cluster_of, costs_of
 from tests.partition.methods.exact.test_netsplit_exact import quick, steps
 
 

@@ -6,7 +6,8 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import MTopo, NetSplit, Problem
 from netsplit.partition.common.capacity import MemoryModel, read_bytes
 from netsplit.profile.memory import memory_of
-from tests.partition.builders import cluster_of, costs_of, graph_of, large_problem
+from tests.builders import cluster_of, costs_of, graph_of
+from tests.partition.builders import large_problem
 
 heeding = pytest.mark.parametrize("method", [NetSplit(engine="highs"), MTopo()], ids=lambda m: m.name)
 

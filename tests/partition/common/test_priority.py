@@ -2,7 +2,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.partition.common.priority import topological_priority
-from tests.partition.builders import graph_of, problems
+from tests.builders import graph_of
+from tests.partition.builders import problems
 
 
 def order(rank: dict[str, int]) -> str:

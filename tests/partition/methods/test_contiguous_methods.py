@@ -12,7 +12,8 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.layerwise import Layerwise
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.partition.builders import chain, cluster_of, costs_of, large_problem, problems, with_capacities
+from tests.builders import chain, cluster_of, costs_of
+from tests.partition.builders import large_problem, problems, with_capacities
 
 
 def where(placement) -> list[str]:

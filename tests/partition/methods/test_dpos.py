@@ -14,7 +14,9 @@ from netsplit.partition.methods.dpos import Dpos, critical_path, max_ranks
 from netsplit.partition.methods.insertion import StepTasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.partition.builders import chain, cluster_of, graph_of, large_problem, problems, with_capacities
+from tests.builders import chain, cluster_of, graph_of
+from tests.partition.builders import problems, with_capacities
+from tests.partition.work import growth, twice
 
 examples = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 ROOMY = 10**6
@@ -128,9 +130,8 @@ def test_the_theorems_bound_holds_on_equal_devices_with_room(problem, devices, p
     assert made <= 2 * least + sent.max() + 1e-9
 
 
-def test_two_thousand_nodes_take_less_than_two_seconds():
-    placement = Dpos().partition(large_problem(2000, devices=4))
-    assert placement.report.seconds < 2.0
+def test_the_work_grows_as_the_graph_does():
+    assert growth(lambda problem: Dpos().partition(problem), *twice(400)) < 2.2
 
 
 def test_a_tie_off_the_critical_path_goes_to_its_device():

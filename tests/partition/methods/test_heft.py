@@ -14,15 +14,9 @@ from netsplit.partition.methods.heft import Heft, mean_ranks
 from netsplit.partition.methods.insertion import IdleSlots, Room, StepTasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.partition.builders import (
-    chain,
-    cluster_of,
-    costs_of,
-    graph_of,
-    large_problem,
-    problems,
-    with_capacities,
-)
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import problems, with_capacities
+from tests.partition.work import growth, twice
 
 examples = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 ROOMY = 10**6
@@ -174,6 +168,5 @@ def test_room_is_kept_track_of_as_the_static_bytes_are_counted(problem, data):
     assert (instance.capacity - room.left).tolist() == used.tolist()
 
 
-def test_two_thousand_nodes_take_less_than_two_seconds():
-    placement = Heft().partition(large_problem(2000, devices=4))
-    assert placement.report.seconds < 2.0
+def test_the_work_grows_as_the_graph_does():
+    assert growth(lambda problem: Heft().partition(problem), *twice(400)) < 2.2

@@ -2,7 +2,7 @@
 
 from netsplit.partition import Problem
 from netsplit.partition.methods.round_robin import RoundRobin
-from tests.partition.builders import chain, cluster_of, costs_of
+from tests.builders import chain, cluster_of, costs_of
 
 
 def test_nodes_go_to_the_devices_in_turn():

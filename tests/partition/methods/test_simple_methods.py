@@ -4,7 +4,8 @@ import pytest
 
 from netsplit.errors import ConfigError
 from netsplit.partition import Problem, Random, Single
-from tests.partition.builders import chain, cluster_of, costs_of, large_problem
+from tests.builders import chain, cluster_of, costs_of
+from tests.partition.builders import large_problem
 
 
 def test_single_takes_the_first_device_or_the_one_it_is_told():

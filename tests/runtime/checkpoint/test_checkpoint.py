@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -31,16 +31,14 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.utils.data import TensorDataset
 
-from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.session import Session
 from netsplit.experiment.study import Study
-from netsplit.graph import Graph, capture, draws, initial_values
+from netsplit.graph import Graph, draws, initial_values
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Program, compile_program
 from netsplit.runtime.checkpoint.files import (
     EXTRA,
@@ -58,7 +56,10 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.workers.worker import Worker
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import Epoch, Iteration, fit
-from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, cluster_of, placements, plain_training
+from tests.builders import costs_of, cpus
+from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, placements, plain_training
+from tests.runtime.equivalence.running import captured, compiled
+from tests.workers import Pools, lent_session
 
 ADAM = partial(torch.optim.Adam, lr=0.01, weight_decay=0.01)
 OPTIMIZERS: dict[str, Any] = {"momentum": SGD, "adam": ADAM}
@@ -68,22 +69,8 @@ CHAIN = CASES["chain"]
 NAMES = ("chain", "cells", "tied", "shared_norm", "assigned")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@cache
-def captured(name: str) -> Graph:
-    case = {**CASES, DROPPED.name: DROPPED, DRAWING.name: DRAWING}[name]
-    return capture(case.fresh(), case.loss, case.batch(2))
-
-
-def graph_of(case: Case) -> Graph:
-    return captured(case.name)
+def captured_of(case: Case) -> Graph:
+    return captured(case.name, 2)
 
 
 def program_of(graph: Graph, devices: int, cut: float = 0.5) -> Program:
@@ -93,12 +80,12 @@ def program_of(graph: Graph, devices: int, cut: float = 0.5) -> Program:
     }
     for group in graph.colocated:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
-    return compile_program(graph, device_of, graph.position, cluster_of(devices), ORDER)
+    return compile_program(graph, device_of, graph.position, cpus(devices), ORDER)
 
 
 def runtime_of(program: Program, case: Case, optimizer: Any) -> LocalRuntime:
     values = initial_values(case.fresh(), program.graph)
-    return LocalRuntime(program, cluster_of(len(program.devices)), values, optimizer)
+    return LocalRuntime(program, cpus(len(program.devices)), values, optimizer)
 
 
 def holders(runtime: LocalRuntime) -> list[Holder]:
@@ -174,13 +161,12 @@ def test_three_devices_then_two_then_plain_is_one_training(
 ) -> None:
     """Two steps on each, by checkpoints; against six steps of the plain loop."""
     case, make = CASES[name], OPTIMIZERS[optimizer]
-    graph = graph_of(case)
+    graph = captured_of(case)
     losses: list[float] = []
     with tempfile.TemporaryDirectory() as place:
         last: Path | None = None
         for devices in (3, 2):
-            device_of, priority = data.draw(placements(graph, devices))
-            program = compile_program(graph, device_of, priority, cluster_of(devices), ORDER)
+            program = compiled(graph, data.draw(placements(graph, devices)), devices, ORDER)
             runtime = runtime_of(program, case, make)
             if last is not None:
                 restore(runtime, last)
@@ -203,7 +189,7 @@ def test_three_devices_then_two_then_plain_is_one_training(
 @pytest.mark.parametrize("name", NAMES)
 def test_under_the_same_placement_it_goes_on_bit_for_bit(name: str, optimizer: str, tmp_path: Path) -> None:
     case, make = CASES[name], OPTIMIZERS[optimizer]
-    program = program_of(graph_of(case), 2)
+    program = program_of(captured_of(case), 2)
     whole = runtime_of(program, case, make)
     losses = train(whole, case, 4)
     first, second = runtime_of(program, case, make), runtime_of(program, case, make)
@@ -216,7 +202,7 @@ def test_under_the_same_placement_it_goes_on_bit_for_bit(name: str, optimizer: s
 
 
 def test_one_key_is_written_once_and_by_the_device_that_holds_it(tmp_path: Path) -> None:
-    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, ADAM)
+    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, ADAM)
     train(runtime, CHAIN, 1)
     save(runtime, CHAIN, tmp_path / "one")
     sizes = [(tmp_path / "one" / f"__{rank}_0.distcp").stat().st_size for rank in range(2)]
@@ -230,7 +216,7 @@ def test_one_key_is_written_once_and_by_the_device_that_holds_it(tmp_path: Path)
 def test_torch_s_own_functions_load_it_without_ours(name: str, tmp_path: Path) -> None:
     """The recipe of docs/checkpoints.md."""
     case = CASES[name]
-    runtime = runtime_of(program_of(graph_of(case), 2), case, ADAM)
+    runtime = runtime_of(program_of(captured_of(case), 2), case, ADAM)
     train(runtime, case, 2)
     save(runtime, case, tmp_path / "two")
     model = case.build().double()
@@ -254,7 +240,7 @@ def test_torch_s_own_functions_load_it_without_ours(name: str, tmp_path: Path) -
 
 
 def test_hyperparameters_are_the_checkpoint_s_and_a_change_is_said(tmp_path: Path) -> None:
-    program = program_of(graph_of(CHAIN), 2)
+    program = program_of(captured_of(CHAIN), 2)
     runtime = runtime_of(program, CHAIN, SGD)
     train(runtime, CHAIN, 1)
     save(runtime, CHAIN, tmp_path / "one")
@@ -266,9 +252,9 @@ def test_hyperparameters_are_the_checkpoint_s_and_a_change_is_said(tmp_path: Pat
 
 def test_replicas_write_once_what_is_the_same_and_keep_buffers_of_their_own(tmp_path: Path) -> None:
     """Running statistics differ between replicas: each goes on with its own; others read the first's."""
-    graph = graph_of(CHAIN)
+    graph = captured_of(CHAIN)
     program = compile_program(
-        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cluster_of(2), ORDER,
+        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cpus(2), ORDER,
         replicas={"cpu:0": ("cpu:0", "cpu:1")},
     )  # fmt: skip
     whole, first = runtime_of(program, CHAIN, SGD), runtime_of(program, CHAIN, SGD)
@@ -302,7 +288,7 @@ class Groups:
 
 
 def test_groups_of_parameters_keep_their_own_hyperparameters(tmp_path: Path) -> None:
-    graph = graph_of(CHAIN)
+    graph = captured_of(CHAIN)
     runtime = runtime_of(program_of(graph, 2), CHAIN, Groups())
     train(runtime, CHAIN, 1)
     for share in runtime.shares.values():
@@ -336,7 +322,7 @@ class Longer(type(CHAIN.fresh())):  # type: ignore[misc]
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the chain after one step of SGD."""
     folder = tmp_path_factory.mktemp("checkpoints") / "one"
-    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
     train(runtime, CHAIN, 1)
     save(runtime, CHAIN, folder, epoch=3)
     return folder
@@ -364,7 +350,7 @@ def test_another_optimiser_is_refused(one: Path) -> None:
     model = CHAIN.fresh()
     with pytest.raises(ConfigError, match=r"another optimiser: with .*momentum.* where this one has .*betas"):
         load_plain(one, model, ADAM(trainable(model)))
-    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, ADAM)
+    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, ADAM)
     answer = holders(runtime)[0].load(one)
     assert isinstance(answer, Refusal)
     assert "another optimiser" in answer.reason
@@ -398,7 +384,7 @@ def test_a_damaged_file_is_one_sentence(one: Path, tmp_path: Path, name: str) ->
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Path) -> None:
-    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
     train(runtime, CHAIN, 1)
     save(runtime, CHAIN, tmp_path / "one", step=1)
     full: list[CheckpointPart] = []
@@ -423,7 +409,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Pa
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
     with pytest.raises(
         NetSplitError, match=r"checkpoint '.*file/one' could not be written whole: (File exists|Not a dir)"
     ):
@@ -432,7 +418,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 
 def _save_for_ever(folder: Path, saved: Connection) -> None:
     torch.set_num_threads(1)
-    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
     for step in range(1, 10_000):
         for tensor in runtime.shares["cpu:0"].tensors.values():
             tensor.detach().fill_(step)
@@ -444,7 +430,7 @@ def test_a_kill_at_any_moment_leaves_one_whole_checkpoint(tmp_path: Path) -> Non
     """A process that replaces one checkpoint for ever, killed at times drawn at random."""
     processes = multiprocessing.get_context("forkserver")  # a fork of this process would have its locks
     processes.set_forkserver_preload([__name__])
-    held = set(runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD).shares["cpu:0"].tensors)
+    held = set(runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD).shares["cpu:0"].tensors)
     draw, folder = random.Random(3), tmp_path / "one"
     for _ in range(6):
         told, saved = processes.Pipe(duplex=False)
@@ -475,17 +461,16 @@ SAMPLES = 20  # two whole batches of eight an epoch, and one of four
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    spec = local_cluster("cpu2", [LocalDevice("cpu:0"), LocalDevice("cpu:1")], timeout_s=30)
-    with Session(spec, tmp_path_factory.mktemp("workers")) as found:
-        yield found
+def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with lent_session(pools, tmp_path_factory.mktemp("workers")) as lent:
+        yield lent
 
 
 def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Study, Plan]:
-    graph, model = graph_of(case), case.fresh()
+    graph, model = captured_of(case), case.fresh()
     values = initial_values(model, graph, case.loss)
-    costs = Costs({"cpu": DeviceCosts({name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes})}, alpha=3)
-    study = Study(model, graph, values, costs, cluster_of(2), ORDER, optimizer, case.loss)
+    costs = costs_of(graph, 1e-4, 2e-4, alpha=3)
+    study = Study(model, graph, values, costs, cpus(2), ORDER, optimizer, case.loss)
     plan = study.plan(method or MTopo())
     assert len(set(plan.placement.device_of.values())) == 2
     return study, plan
@@ -548,7 +533,7 @@ def test_from_two_workers_to_another_placement_to_one_device_to_plain(
             assert model.load_checkpoint(tmp_path / "0") == {"done": [0]}
         losses += [model.train_batch(CHAIN.inputs, CHAIN.targets) for _ in range(2)]
         model.save_checkpoint(tmp_path / str(number), {"done": [number]})
-    alone = runtime_of(program_of(graph_of(CHAIN), 1), CHAIN, ADAM)
+    alone = runtime_of(program_of(captured_of(CHAIN), 1), CHAIN, ADAM)
     restore(alone, tmp_path / "1")
     losses += train(alone, CHAIN, 2)
     save(alone, CHAIN, tmp_path / "2")
@@ -566,7 +551,7 @@ def test_what_is_drawn_goes_on_under_another_placement_and_in_plain_pytorch(
     session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two workers, one, plain: two batches on each, against six of the plain loop under `netsplit.draws`."""
-    graph = graph_of(DRAWING)
+    graph = captured_of(DRAWING)
     losses: list[float] = []
     for number, seed in enumerate((3, 8)):
         plan = planned(DRAWING, ADAM, MTopo() if number else Random())

@@ -25,11 +25,12 @@ from netsplit.runtime.checkpoint.files import Refusal
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from tests.nets import CASES, SGD, TOLERANCE, Case, cluster_of, placements
+from tests.builders import cpus
+from tests.nets import CASES, SGD, TOLERANCE, Case, placements
 from tests.runtime.checkpoint.test_checkpoint import (
     CHAIN,
     ORDER,
-    graph_of,
+    captured_of,
     holders,
     program_of,
     restore,
@@ -42,21 +43,13 @@ from tests.runtime.references import plain_loop
 DECAY = 0.7
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def runtime_of(
     program: Program, case: Case, optimizer: OptimizerFactory, rule: UpdateRule | None = None
 ) -> LocalRuntime:
     model = case.fresh()
     values = initial_values(model, program.graph)
     bound = for_model(optimizer, model, case.loss)
-    return LocalRuntime(program, cluster_of(len(program.devices)), values, bound, rule)
+    return LocalRuntime(program, cpus(len(program.devices)), values, bound, rule)
 
 
 def averages_of(runtime: LocalRuntime) -> dict[str, torch.Tensor]:
@@ -81,7 +74,7 @@ def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.D
     optimizer: Callable[..., optim.Optimizer] = SGD_OF[which]
     scheduler = partial(lr.OneCycleLR, max_lr=0.2, total_steps=9) if name.startswith("one") else scheduler
     case = CASES[data.draw(st.sampled_from(["chain", "tied", "shared_norm"]), label="case")]
-    graph, batch = graph_of(case), (case.inputs, case.targets)
+    graph, batch = captured_of(case), (case.inputs, case.targets)
     average = partial(AveragedModel, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
     model = case.build().double()
     plain = optimizer([p for p in model.parameters() if p.requires_grad])
@@ -90,7 +83,7 @@ def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.D
         last: Path | None = None
         for devices in (3, 2):
             device_of, priority = data.draw(placements(graph, devices))
-            program = compile_program(graph, device_of, priority, cluster_of(devices), ORDER)
+            program = compile_program(graph, device_of, priority, cpus(devices), ORDER)
             runtime = runtime_of(program, case, optimizer, rule_of(scheduler, DECAY))
             if last is not None:
                 assert restore(runtime, last) == [[]] * devices
@@ -115,13 +108,13 @@ def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.D
 
 
 def test_a_group_that_is_empty_on_a_device_has_the_checkpoints_settings_too(tmp_path: Path) -> None:
-    graph = graph_of(CHAIN)
+    graph = captured_of(CHAIN)
     first = runtime_of(program_of(graph, 2), CHAIN, MATCHED)
     train(first, CHAIN, 1)
     for share in first.shares.values():
         share.set_learning_rates([0.5, 0.25])
     save(first, CHAIN, tmp_path / "one")
-    alone = compile_program(graph, dict.fromkeys(graph.nodes, "cpu:1"), graph.position, cluster_of(3), ORDER)
+    alone = compile_program(graph, dict.fromkeys(graph.nodes, "cpu:1"), graph.position, cpus(3), ORDER)
     second = runtime_of(alone, CHAIN, by_name)
     restore(second, tmp_path / "one")
     assert [share.learning_rates for share in second.shares.values()] == [[0.5, 0.25]] * 3
@@ -144,7 +137,7 @@ HALF, STEPPED = partial(lr.ExponentialLR, gamma=0.5), partial(lr.StepLR, step_si
 def test_another_scheduler_is_refused_before_anything_is_changed(
     saved: Any, here: Any, words: str, tmp_path: Path
 ) -> None:
-    program = program_of(graph_of(CHAIN), 2)
+    program = program_of(captured_of(CHAIN), 2)
     first = runtime_of(program, CHAIN, SGD, rule_of(saved))
     train(first, CHAIN, 1)
     save(first, CHAIN, tmp_path / "one")
@@ -163,7 +156,7 @@ def test_another_scheduler_is_refused_before_anything_is_changed(
 
 
 def test_what_a_checkpoint_brings_or_lacks_is_said(tmp_path: Path) -> None:
-    program = program_of(graph_of(CHAIN), 2)
+    program = program_of(captured_of(CHAIN), 2)
     whole = runtime_of(program, CHAIN, SGD, rule_of(HALF, DECAY))
     train(whole, CHAIN, 2)
     save(whole, CHAIN, tmp_path / "whole")
@@ -188,7 +181,7 @@ def test_what_a_checkpoint_brings_or_lacks_is_said(tmp_path: Path) -> None:
 
 
 def test_a_plain_model_is_told_that_there_are_no_averages(tmp_path: Path) -> None:
-    runtime = runtime_of(program_of(graph_of(CHAIN), 2), CHAIN, SGD)
+    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
     save(runtime, CHAIN, tmp_path / "one")
     model = CHAIN.fresh()
     with pytest.raises(ConfigError, match="has no averages of parameters: leave averages out"):
@@ -197,9 +190,9 @@ def test_a_plain_model_is_told_that_there_are_no_averages(tmp_path: Path) -> Non
 
 def test_a_device_that_steps_on_nothing_leaves_the_loss_scale_to_the_others(tmp_path: Path) -> None:
     """It saw no overflow; of equal keys the first device's is written."""
-    graph = graph_of(CHAIN)
+    graph = captured_of(CHAIN)
     device_of = dict.fromkeys(graph.nodes, "cpu:1")
-    program = compile_program(graph, device_of, graph.position, cluster_of(2), ORDER, shared_norm=True)
+    program = compile_program(graph, device_of, graph.position, cpus(2), ORDER, shared_norm=True)
     first = runtime_of(program, CHAIN, SGD, UpdateRule(loss_scaling=True))
     for share in first.shares.values():
         assert share.scale is not None

@@ -27,7 +27,8 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
-from tests.nets import CASES, DRAWING, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of, placements
+from tests.builders import cpus
+from tests.nets import CASES, DRAWING, DROPPED, SGD, STAGES, TOLERANCE, Case, placements
 from tests.runtime.references import Batch, Trained
 
 Placed = tuple[dict[str, str], dict[str, int]]  # device and priority of every node
@@ -41,10 +42,10 @@ __all__ = [
     "batches_of",
     "by_stage",
     "captured",
+    "captured_for",
     "chain_of",
     "compiled",
     "cut",
-    "graph_of",
     "local",
     "on_workers",
     "parameters_of",
@@ -78,7 +79,7 @@ def captured(name: str, size: int) -> Graph:
     return capture(case.fresh(), case.loss, case.another(0, size))
 
 
-def graph_of(case: Case, schedule: Schedule, batch_size: int = 8) -> Graph:
+def captured_for(case: Case, schedule: Schedule, batch_size: int = 8) -> Graph:
     """The training step at the micro-batch size."""
     return captured(case.name, schedule.microbatch_size(batch_size))
 
@@ -106,7 +107,7 @@ def compiled(
     graph: Graph, placed: Placed | dict[str, str], devices: int, schedule: Schedule, **options: Any
 ) -> Program:
     device_of, priority = placed if isinstance(placed, tuple) else (placed, graph.position)
-    return compile_program(graph, device_of, priority, cluster_of(devices), schedule, **options)
+    return compile_program(graph, device_of, priority, cpus(devices), schedule, **options)
 
 
 def batches_of(case: Case, steps: int = 3) -> list[Batch]:
@@ -117,7 +118,7 @@ def local(
     program: Program, case: Case, batches: Sequence[Batch], optimizer: OptimizerFactory = SGD, **options: Any
 ) -> Trained:
     """Trained in this process, from the case's fresh parameters."""
-    cluster = cluster_of(len(program.devices))
+    cluster = cpus(len(program.devices))
     runtime = LocalRuntime(program, cluster, _values(program, case), optimizer, **options)
     losses = [runtime.train_batch(*batch) for batch in batches]
     return Trained(losses, runtime.state())

@@ -18,8 +18,8 @@ from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB, SingleBatc
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from tests.nets import CASES, SGD, STAGES, TOLERANCE, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
+from tests.builders import cpus
+from tests.nets import CASES, SGD, STAGES, TOLERANCE, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
     Placed,
@@ -27,15 +27,16 @@ from tests.runtime.equivalence.running import (
     assert_same,
     batches_of,
     captured,
+    captured_for,
     compiled,
     cut,
-    graph_of,
     local,
     on_workers,
     scattered,
 )
 from tests.runtime.references import Batch as Example
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "single_batch": SingleBatch(),
@@ -75,7 +76,7 @@ def test_batches_of_any_size_count_by_their_samples(name: str, schedule: str, da
     possible = sizes_of("chain" if name == "stages" else name, order, 12)
     counts = data.draw(st.lists(st.sampled_from(possible), min_size=2, max_size=2), label="samples")
     program = compiled(graph, placed, devices, order)
-    runtime = LocalRuntime(program, cluster_of(devices), initial_values(case.fresh(), graph), SGD)
+    runtime = LocalRuntime(program, cpus(devices), initial_values(case.fresh(), graph), SGD)
     batches = [case.another(seed, count) for seed, count in enumerate(counts)]
     losses = [
         runtime.train_batch(*batch, program=resized(placed, case, order, devices, count, size))
@@ -122,12 +123,12 @@ def accumulated(
 @given(data=st.data())
 def test_gradients_of_several_batches_make_one_step(name: str, schedule: str, data: st.DataObject) -> None:
     case, order = CASES[name], SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     group = data.draw(st.sampled_from([2, 3]), label="batches a step")
     clip_norm = data.draw(st.sampled_from([None, 0.2]), label="clip_norm")
     program = compiled(graph, scattered(data, graph, 3), 3, order, shared_norm=clip_norm is not None)
     values = initial_values(case.fresh(), graph)
-    runtime = LocalRuntime(program, cluster_of(3), values, SGD, UpdateRule(clip_norm))
+    runtime = LocalRuntime(program, cpus(3), values, SGD, UpdateRule(clip_norm))
     batches = batches_of(case, 6)
     plain = plain_loop(
         case.fresh(), case.loss, batches, order.microbatch_size(8), SGD, group=group, clip_norm=clip_norm
@@ -137,7 +138,7 @@ def test_gradients_of_several_batches_make_one_step(name: str, schedule: str, da
 
 def test_gradients_of_several_batches_make_one_step_on_worker_processes(pools: Pools) -> None:
     case, order = CASES["cells"], OneFOneB(4)
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     program = compiled(graph, cut(graph, [0.5]), 2, order)
     runtime = DistributedRuntime(program, pools(2), initial_values(case.fresh(), graph), SGD)
     batches = batches_of(case, 4)
@@ -150,7 +151,7 @@ def test_batches_of_different_size_in_one_step_count_by_their_samples() -> None:
     graph = captured(case.name, 3)
     placed = (cut(graph, [0.4]), graph.position)
     program = compiled(graph, placed, 2, order)
-    runtime = LocalRuntime(program, cluster_of(2), initial_values(case.fresh(), graph), SGD)
+    runtime = LocalRuntime(program, cpus(2), initial_values(case.fresh(), graph), SGD)
     batches = [case.another(seed, count) for seed, count in enumerate((12, 7, 12, 4))]
     losses = [
         runtime.train_batch(
@@ -167,7 +168,7 @@ def test_batches_of_different_size_in_one_step_count_by_their_samples() -> None:
 
 def test_accumulation_is_refused_where_devices_step_within_the_batch(pools: Pools) -> None:
     case, order = CASES["tied"], AsyncOneFOneB(4)
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     program = compiled(graph, cut(graph, [0.5]), 2, order)
     runtime = DistributedRuntime(program, pools(2), initial_values(case.fresh(), graph), SGD)
     with pytest.raises(NetSplitError, match="cannot be accumulated"):
@@ -181,7 +182,7 @@ def test_accumulation_is_refused_where_devices_step_within_the_batch(pools: Pool
 def test_the_norm_is_of_all_devices_gradients(name: str, schedule: str, data: st.DataObject) -> None:
     """Of tied parameters it counts the one gradient once; a norm per device would clip elsewhere."""
     case, order = CASES[name], SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     clip_norm = data.draw(st.sampled_from([0.05, 0.5, 100.0]), label="clip_norm")
     devices = data.draw(st.sampled_from([2, 4]), label="devices")
     placed = scattered(data, graph, devices)
@@ -195,7 +196,7 @@ def test_the_norm_is_of_all_devices_gradients(name: str, schedule: str, data: st
 def test_the_norm_on_worker_processes(pools: Pools, workers: int) -> None:
     case = CASES["tied"]
     for order in SCHEDULES.values():
-        graph = graph_of(case, order)
+        graph = captured_for(case, order)
         placed = cut(graph, [n / workers for n in range(1, workers)])
         program = compiled(graph, placed, workers, order, shared_norm=True)
         found = on_workers(program, case, batches_of(case), pools(workers), rule=UpdateRule(0.1))
@@ -206,7 +207,7 @@ def test_the_norm_on_worker_processes(pools: Pools, workers: int) -> None:
 
 def test_a_norm_that_is_not_reached_changes_nothing() -> None:
     case, order = CASES["chain"], OneFOneB(4)
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     placed = cut(graph, [0.5])
     free = local(compiled(graph, placed, 2, order), case, batches_of(case))
     program = compiled(graph, placed, 2, order, shared_norm=True)

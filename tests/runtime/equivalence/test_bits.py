@@ -12,19 +12,20 @@ from netsplit.profile.memory import memory_of
 from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.local import LocalRuntime
-from tests.nets import CASES, SGD, STAGES, cluster_of
-from tests.runtime.equivalence.conftest import Pools
+from tests.builders import cpus
+from tests.nets import CASES, SGD, STAGES
 from tests.runtime.equivalence.running import (
     SCHEDULES,
     assert_same,
     batches_of,
+    captured_for,
     compiled,
     cut,
-    graph_of,
     local,
     on_workers,
 )
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 METHODS: dict[str, Partitioner] = {
     "single": Single(),
@@ -49,7 +50,7 @@ def assert_bits(found: Trained, wanted: Trained) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_one_device_trains_bit_for_bit_as_plain_pytorch(name: str, schedule: str) -> None:
     case, order = CASES[name], SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, order)
     assert_bits(local(program, case, batches_of(case)), plain(name, order))
 
@@ -60,7 +61,7 @@ def test_one_device_trains_bit_for_bit_as_plain_pytorch(name: str, schedule: str
 def test_a_cut_chain_trains_bit_for_bit(name: str, schedule: str, at: list[float]) -> None:
     """On a chain no gradient is a sum over devices, so even rounding is the same."""
     case, order = CASES.get(name, STAGES), SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     program = compiled(graph, cut(graph, at), len(at) + 1, order)
     assert_bits(local(program, case, batches_of(case)), plain(name, order))
 
@@ -68,7 +69,7 @@ def test_a_cut_chain_trains_bit_for_bit(name: str, schedule: str, at: list[float
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_cut_chain_trains_bit_for_bit_on_worker_processes(pools: Pools, schedule: str) -> None:
     case, order = CASES["chain"], SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     program = compiled(graph, cut(graph, [0.5]), 2, order)
     assert_bits(on_workers(program, case, batches_of(case), pools(2)), plain("chain", order))
 
@@ -79,7 +80,7 @@ def decided(method: str, graph: Graph, schedule: Schedule, devices: int) -> Prog
     costs = Costs({"cpu": DeviceCosts(seconds)}, alpha=3)
     copies = costs.copies(schedule.in_flight(devices))
     need = memory_of(graph, graph.nodes, costs.alpha, copies)
-    cluster = cluster_of(devices, capacity=int(0.95 * need))
+    cluster = cpus(devices, capacity=int(0.95 * need))
     problem = Problem(graph, costs, cluster, in_flight=schedule.in_flight(devices))
     placement = METHODS[method].partition(problem)
     return compile_program(graph, placement.device_of, placement.priority, cluster, schedule)
@@ -92,16 +93,16 @@ def test_every_method_trains_as_plain_pytorch_on_both_runtimes(
     pools: Pools, name: str, schedule: str, method: str
 ) -> None:
     case, order = CASES[name], PLANNED[schedule]
-    program = decided(method, graph_of(case, order), order, 2)
+    program = decided(method, captured_for(case, order), order, 2)
     assert_same(local(program, case, batches_of(case)), plain(name, order))
     assert_same(on_workers(program, case, batches_of(case), pools(2)), plain(name, order))
 
 
 def test_a_device_holds_only_its_own_parameters() -> None:
     case, order = CASES["chain"], GPipe(4)
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     program = compiled(graph, cut(graph, [0.5]), 2, order)
-    runtime = LocalRuntime(program, cluster_of(2), initial_values(case.fresh(), graph), SGD)
+    runtime = LocalRuntime(program, cpus(2), initial_values(case.fresh(), graph), SGD)
     held = [set(share.tensors) for share in runtime.shares.values()]
     assert held[0]
     assert held[1]

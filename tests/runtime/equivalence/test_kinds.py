@@ -20,15 +20,15 @@ from netsplit.experiment.study import Study
 from netsplit.graph import Graph
 from netsplit.partition import METHODS
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
-from tests.nets import cluster_of
-from tests.runtime.equivalence.conftest import Pools
+from tests.builders import costs_of, cpus
 from tests.runtime.equivalence.running import assert_close
 from tests.runtime.kinds import KINDS, Kind, plain_steps
+from tests.workers import Pools
 
 OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 TOLERANCE = 1e-9
@@ -49,10 +49,10 @@ def planned(
     """With costs that nobody measured, and so without workers."""
 
     def costs(self: Session, graph: Graph, *_: Any) -> Costs:
-        return Costs({"cpu": DeviceCosts({name: NodeSeconds(1e-4, 2e-4) for name in graph.nodes})}, alpha=3)
+        return costs_of(graph, 1e-4, 2e-4, alpha=3)
 
     monkeypatch.setattr(Session, "_costs", costs)
-    cluster = cluster_of(devices)
+    cluster = cpus(devices)
     session = Session(_Spec(cluster.devices), folder, _cluster=cluster)  # type: ignore[arg-type]
     batch = kind.give(0, *first)
     study = session.study(kind.fresh(), kind.loss, batch, schedule or GPipe(4), OPTIMIZER, **options)

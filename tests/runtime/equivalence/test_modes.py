@@ -12,10 +12,11 @@ from netsplit.program.inference import inference_placement
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
-from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
-from tests.runtime.equivalence.running import assert_same, batches_of, compiled, cut, graph_of
+from tests.builders import cpus
+from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case
+from tests.runtime.equivalence.running import assert_same, batches_of, captured_for, compiled, cut
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe+recompute": GPipe(4, recompute=True),
@@ -26,7 +27,7 @@ NORMALISED = ["chain", "cells", "u_shape", "shared_norm", "stages"]
 
 
 def programs(case: Case, schedule: Schedule, devices: int) -> tuple[Program, Program]:
-    graph = graph_of(case, schedule)
+    graph = captured_for(case, schedule)
     device_of = cut(graph, [n / devices for n in range(1, devices)])
     evaluated: Graph = capture_inference(case.fresh(), case.batch(schedule.microbatch_size(8))[0])
     where = inference_placement(graph, evaluated, device_of)
@@ -47,7 +48,7 @@ def predicted(runtime: LocalRuntime, inference: Program, inputs: tuple[Tensor, .
 def test_evaluation_uses_running_statistics_and_drops_nothing(name: str, schedule: str) -> None:
     case, order = {**CASES, "stages": STAGES, "dropped": DROPPED}[name], SCHEDULES[schedule]
     program, inference = programs(case, order, 3)
-    runtime = LocalRuntime(program, cluster_of(3), initial_values(case.fresh(), program.graph), SGD)
+    runtime = LocalRuntime(program, cpus(3), initial_values(case.fresh(), program.graph), SGD)
     for batch in batches_of(case):
         runtime.train_batch(*batch)
     inputs, _ = case.another(9)
@@ -86,7 +87,7 @@ def test_evaluation_sees_the_newest_weights(weights: str) -> None:
     """After batches within which several versions were alive."""
     order = AsyncOneFOneB(4, weights=weights)  # type: ignore[arg-type]
     program, inference = programs(STAGES, order, 3)
-    runtime = LocalRuntime(program, cluster_of(3), initial_values(STAGES.fresh(), program.graph), SGD)
+    runtime = LocalRuntime(program, cpus(3), initial_values(STAGES.fresh(), program.graph), SGD)
     for batch in batches_of(STAGES):
         runtime.train_batch(*batch)
         inputs, _ = STAGES.another(9)

@@ -13,19 +13,19 @@ from netsplit.program import Program
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import AsyncOneFOneB
 from tests.nets import CASES, SGD, STAGES, Case
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     assert_same,
     by_stage,
+    captured_for,
     compiled,
-    graph_of,
     local,
     on_workers,
     parameters_of,
     scattered,
 )
 from tests.runtime.references import Batch, Trained, double_loop, paper_version, pipedream_loop
+from tests.workers import Pools
 
 WHERE = {
     1: ["cpu:0"] * 4,
@@ -49,7 +49,7 @@ def batches_of(case: Case, steps: int = 2) -> list[Batch]:
 
 
 def staged(devices: int, schedule: AsyncOneFOneB, batch: int = 16) -> Program:
-    graph = graph_of(STAGES, schedule, batch)
+    graph = captured_for(STAGES, schedule, batch)
     return compiled(graph, by_stage(graph, WHERE[devices]), devices, schedule)
 
 
@@ -117,7 +117,7 @@ def test_any_placement_trains_on_the_versions_its_program_names(
     case = CASES[name]
     every = data.draw(st.sampled_from([1, 2, 3]), label="update_every")
     schedule = replace(OPTIONS[options], update_every=every)
-    graph = graph_of(case, schedule, 16)
+    graph = captured_for(case, schedule, 16)
     devices = data.draw(st.sampled_from([2, 3]), label="devices")
     program = compiled(graph, scattered(data, graph, devices), devices, schedule)
     found = versions(program)
@@ -136,7 +136,7 @@ def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, d
     case = CASES[name]
     every = data.draw(st.sampled_from([1, 2, 3, 8]), label="update_every")
     schedule = replace(OPTIONS[options], weights="double", update_every=every)
-    graph = graph_of(case, schedule, 16)
+    graph = captured_for(case, schedule, 16)
     devices = data.draw(st.sampled_from([2, 3]), label="devices")
     program = compiled(graph, scattered(data, graph, devices), devices, schedule)
     reference = double_loop(case.fresh(), case.loss, batches_of(case), 2, SGD, every)
@@ -155,7 +155,7 @@ def test_two_versions_on_worker_processes_are_the_papers(pools: Pools, workers: 
 def test_a_replicated_stage_steps_on_its_replicas_mean_gradient(options: str) -> None:
     """Two replicas in front: they step after every two micro-batches, the stage behind after each."""
     schedule = OPTIONS[options]
-    graph = graph_of(STAGES, schedule, 16)
+    graph = captured_for(STAGES, schedule, 16)
     device_of = by_stage(graph, ["cpu:0", "cpu:0", "cpu:2", "cpu:2"])
     program = compiled(graph, device_of, 3, schedule, replicas={"cpu:0": ("cpu:0", "cpu:1")})
     found = versions(program)
@@ -170,6 +170,6 @@ def test_a_replicated_stage_steps_on_its_replicas_mean_gradient(options: str) ->
 
 def test_what_needs_all_gradients_at_once_is_refused() -> None:
     schedule = AsyncOneFOneB(4)
-    graph = graph_of(STAGES, schedule)
+    graph = captured_for(STAGES, schedule)
     with pytest.raises(ConfigError, match="every device steps on its own"):
         compiled(graph, by_stage(graph, WHERE[2]), 2, schedule, shared_norm=True)

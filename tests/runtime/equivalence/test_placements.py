@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from netsplit.program import Schedule
 from tests.nets import CASES, SGD
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     SCHEDULES,
     assert_same,
     batches_of,
+    captured_for,
     compiled,
-    graph_of,
     local,
     on_workers,
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 
 @cache
@@ -33,7 +33,7 @@ def plain(name: str, microbatches: int, steps: int = 2) -> Trained:
 
 def check_locally(name: str, schedule: Schedule, data: st.DataObject) -> None:
     case = CASES[name]
-    graph = graph_of(case, schedule)
+    graph = captured_for(case, schedule)
     devices = data.draw(st.sampled_from([3, 4]), label="devices")
     program = compiled(graph, scattered(data, graph, devices), devices, schedule)
     assert_same(local(program, case, batches_of(case, 2)), plain(name, schedule.microbatches))
@@ -41,7 +41,7 @@ def check_locally(name: str, schedule: Schedule, data: st.DataObject) -> None:
 
 def check_on_workers(name: str, schedule: Schedule, workers: int, pools: Pools, data: st.DataObject) -> None:
     case = CASES[name]
-    graph = graph_of(case, schedule)
+    graph = captured_for(case, schedule)
     program = compiled(graph, scattered(data, graph, workers), workers, schedule)
     found = on_workers(program, case, batches_of(case, 2), pools(workers))
     assert_same(found, plain(name, schedule.microbatches))

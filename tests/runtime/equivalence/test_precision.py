@@ -20,10 +20,11 @@ from netsplit.program.schedules import ZBH1, OneFOneB, SingleBatch
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from tests.nets import CASES, STAGES, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
+from tests.builders import cpus
+from tests.nets import CASES, STAGES, Case
 from tests.runtime.equivalence.running import PATIENT, compiled, cut, scattered
 from tests.runtime.references import Batch, Trained, plain_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "single_batch": SingleBatch(),
@@ -48,7 +49,7 @@ def batches_of(case: Case) -> list[Batch]:
 
 
 @cache
-def graph_of(name: str, schedule: str, autocast: str) -> Graph:
+def captured_as(name: str, schedule: str, autocast: str) -> Graph:
     case = CASES.get(name, STAGES)
     inputs, targets = batches_of(case)[0]
     size = SCHEDULES[schedule].microbatch_size(8)
@@ -67,7 +68,7 @@ def plain(name: str, schedule: str, autocast: str, clip_norm: float | None = Non
 
 def local(program: Program, case: Case, rule: UpdateRule | None = None) -> tuple[Trained, LocalRuntime]:
     values = initial_values(fresh(case), program.graph)
-    runtime = LocalRuntime(program, cluster_of(len(program.devices)), values, SLOW_SGD, rule)
+    runtime = LocalRuntime(program, cpus(len(program.devices)), values, SLOW_SGD, rule)
     losses = [runtime.train_batch(*batch) for batch in batches_of(case)]
     return Trained(losses, runtime.state()), runtime
 
@@ -91,7 +92,7 @@ def assert_near(found: Trained, wanted: Trained, start: dict[str, Tensor]) -> No
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", SINGLE)
 def test_bfloat16_on_one_device_is_torchs_autocast_bit_for_bit(name: str, schedule: str) -> None:
-    graph = graph_of(name, schedule, "bfloat16")
+    graph = captured_as(name, schedule, "bfloat16")
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, SCHEDULES[schedule])
     assert_bits(local(program, CASES[name])[0], plain(name, schedule, "bfloat16"))
 
@@ -99,7 +100,7 @@ def test_bfloat16_on_one_device_is_torchs_autocast_bit_for_bit(name: str, schedu
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", ["chain", "stages"])
 def test_bfloat16_on_a_cut_chain_is_torchs_autocast_bit_for_bit(name: str, schedule: str) -> None:
-    graph = graph_of(name, schedule, "bfloat16")
+    graph = captured_as(name, schedule, "bfloat16")
     program = compiled(graph, cut(graph, [0.3, 0.6]), 3, SCHEDULES[schedule])
     assert_bits(local(program, CASES.get(name, STAGES))[0], plain(name, schedule, "bfloat16"))
 
@@ -109,7 +110,7 @@ def test_bfloat16_on_a_cut_chain_is_torchs_autocast_bit_for_bit(name: str, sched
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_bfloat16_on_any_placement(name: str, schedule: str, data: st.DataObject) -> None:
-    graph, case = graph_of(name, schedule, "bfloat16"), CASES[name]
+    graph, case = captured_as(name, schedule, "bfloat16"), CASES[name]
     program = compiled(graph, scattered(data, graph, 3), 3, SCHEDULES[schedule])
     assert_near(local(program, case)[0], plain(name, schedule, "bfloat16"), fresh(case).state_dict())
 
@@ -124,7 +125,7 @@ def test_bfloat16_is_not_single_precision() -> None:
 def on_workers(
     name: str, schedule: str, autocast: str, pools: Pools, rule: UpdateRule | None = None
 ) -> Trained:
-    graph, case = graph_of(name, schedule, autocast), CASES.get(name, STAGES)
+    graph, case = captured_as(name, schedule, autocast), CASES.get(name, STAGES)
     shared = rule is not None and rule.shared_norm
     program = compiled(graph, cut(graph, [0.5]), 2, SCHEDULES[schedule], shared_norm=shared)
     runtime = DistributedRuntime(program, pools(2), initial_values(fresh(case), graph), SLOW_SGD, rule=rule)
@@ -142,7 +143,7 @@ def test_bfloat16_on_worker_processes(pools: Pools, schedule: str) -> None:
 @pytest.mark.parametrize("name", ["chain", "stages", "fan", "tied"])
 def test_float16_follows_torchs_grad_scaler(name: str, schedule: str, clip_norm: float | None) -> None:
     """Powers of two and float32 sums: the scale itself rounds nothing; clipping rounds elsewhere."""
-    graph, case = graph_of(name, schedule, "float16"), CASES.get(name, STAGES)
+    graph, case = captured_as(name, schedule, "float16"), CASES.get(name, STAGES)
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, SCHEDULES[schedule], shared_norm=True)
     found, _ = local(program, case, UpdateRule(clip_norm, loss_scaling=True))
     wanted = plain(name, schedule, "float16", clip_norm)
@@ -157,7 +158,7 @@ def test_float16_follows_torchs_grad_scaler(name: str, schedule: str, clip_norm:
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_float16_on_any_placement(name: str, schedule: str, data: st.DataObject) -> None:
-    graph, case = graph_of(name, schedule, "float16"), CASES[name]
+    graph, case = captured_as(name, schedule, "float16"), CASES[name]
     clip_norm = data.draw(st.sampled_from([None, 0.1]), label="clip_norm")
     placed = scattered(data, graph, 3)
     program = compiled(graph, placed, 3, SCHEDULES[schedule], shared_norm=True)
@@ -199,7 +200,7 @@ def test_a_step_whose_gradient_overflows_is_left_out_on_all_devices() -> None:
     graph = capture(model, loss, example, autocast="float16")
     program = compiled(graph, cut(graph, [0.3, 0.7]), 3, OneFOneB(4), shared_norm=True)
     values = initial_values(model, graph)
-    runtime = LocalRuntime(program, cluster_of(3), values, SLOW_SGD, UpdateRule(loss_scaling=True))
+    runtime = LocalRuntime(program, cpus(3), values, SLOW_SGD, UpdateRule(loss_scaling=True))
     stood, losses, before = 0, [], runtime.state()
     for batch in batches:
         losses.append(runtime.train_batch(*batch))

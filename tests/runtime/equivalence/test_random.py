@@ -18,8 +18,8 @@ from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
-from tests.nets import DRAWING, DROPPED, SGD, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
+from tests.builders import cpus
+from tests.nets import DRAWING, DROPPED, SGD, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
     SCHEDULES,
@@ -28,15 +28,16 @@ from tests.runtime.equivalence.running import (
     assert_same,
     batches_of,
     captured,
+    captured_for,
     compiled,
     cut,
-    graph_of,
     local,
     on_workers,
     parameters_of,
     scattered,
 )
 from tests.runtime.references import Batch, Trained, plain_loop
+from tests.workers import Pools
 
 BOTH = {case.name: case for case in (DROPPED, DRAWING)}
 SEED = 5
@@ -63,7 +64,7 @@ def plain(case: Case, batches: Sequence[Batch], size: int, group: int = 1) -> Tr
 @given(data=st.data())
 def test_any_placement_draws_what_the_plain_loop_draws(name: str, schedule: str, data: st.DataObject) -> None:
     case, order = BOTH[name], SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     program = compiled(graph, scattered(data, graph, 3), 3, order)
     found = local(program, case, batches_of(case, 2), seed=SEED)
     assert_same(found, plain(case, batches_of(case, 2), order.microbatch_size(8)))
@@ -72,7 +73,7 @@ def test_any_placement_draws_what_the_plain_loop_draws(name: str, schedule: str,
 @pytest.mark.parametrize("name", BOTH)
 def test_on_one_device_it_is_the_plain_loop_bit_for_bit(name: str) -> None:
     case = BOTH[name]
-    graph = graph_of(case, GPipe(4))
+    graph = captured_for(case, GPipe(4))
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, GPipe(4))
     found, wanted = (
         local(program, case, batches_of(case), seed=SEED),
@@ -91,7 +92,7 @@ def test_worker_processes_draw_what_the_plain_loop_draws(
 ) -> None:
     """What is sent to another process lies contiguous there, whatever it was."""
     case, order = BOTH[name], ON_WORKERS[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     program = compiled(graph, scattered(data, graph, 2), 2, order)
     found = on_workers(program, case, batches_of(case, 2), pools(2), seed=SEED)
     assert_same(found, plain(case, batches_of(case, 2), 2))
@@ -103,7 +104,7 @@ def test_worker_processes_draw_what_the_plain_loop_draws(
 @given(data=st.data())
 def test_replicas_draw_what_the_plain_loop_draws(name: str, schedule: str, data: st.DataObject) -> None:
     case, order = BOTH[name], SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     replicas = {"cpu:0": ("cpu:0", "cpu:2", "cpu:4"), "cpu:1": ("cpu:1", "cpu:3")}
     program = compiled(graph, scattered(data, graph, 2), 5, order, replicas=replicas)
     found = local(program, case, batches_of(case), seed=SEED)
@@ -111,7 +112,7 @@ def test_replicas_draw_what_the_plain_loop_draws(name: str, schedule: str, data:
 
 
 def test_replicas_on_worker_processes(pools: Pools) -> None:
-    graph = graph_of(DRAWING, OneFOneB(4))
+    graph = captured_for(DRAWING, OneFOneB(4))
     placed = dict.fromkeys(graph.nodes, "cpu:0")
     program = compiled(graph, placed, 2, OneFOneB(4), replicas={"cpu:0": ("cpu:0", "cpu:1")})
     found = on_workers(program, DRAWING, batches_of(DRAWING), pools(2), seed=SEED)
@@ -132,7 +133,7 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
     program, values = resized(DRAWING, placed, 8), initial_values(DRAWING.fresh(), graph)
     batches = [DRAWING.another(n, count) for n, count in enumerate((8, 5, 8, 5))]
     shares, last = (8 / 13, 5 / 13) * 2, (False, True) * 2
-    here = LocalRuntime(program, cluster_of(2), values, SGD, seed=SEED)
+    here = LocalRuntime(program, cpus(2), values, SGD, seed=SEED)
     losses = [
         here.train_batch(*batch, share=share, step=step, program=resized(DRAWING, placed, len(batch[1])))
         for batch, share, step in zip(batches, shares, last, strict=True)
@@ -156,14 +157,14 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
 
 def test_dropout_drops() -> None:
     """Otherwise the tests above would show nothing: batches, micro-batches and seeds differ."""
-    graph = graph_of(DROPPED, GPipe(4))
+    graph = captured_for(DROPPED, GPipe(4))
     program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4))
     inputs, targets = DROPPED.batch(2)
     batch = tuple(t.repeat(4, 1) for t in inputs), targets.repeat(4)
     found = []
     for seed in (0, 1):
         values = initial_values(DROPPED.fresh(), graph)
-        runtime = LocalRuntime(program, cluster_of(2), values, None, seed=seed)
+        runtime = LocalRuntime(program, cpus(2), values, None, seed=seed)
         found += [runtime.train_batch(*batch) for _ in range(2)]
     key = runtime.draws.training()
     outputs = runtime.run(program, runtime.executors, *batch, key=key)
@@ -193,7 +194,7 @@ def test_predictions_draw_by_keys_of_their_own(pools: Pools) -> None:
     program = compiled(graph, cut(graph, [0.6]), 2, order)
     predict = compiled(evaluated, cut(evaluated, [0.6]), 2, order, training=False)
     runtime = DistributedRuntime(program, pools(2), values, SGD, seed=SEED)
-    here = LocalRuntime(program, cluster_of(2), values, SGD, seed=SEED)
+    here = LocalRuntime(program, cpus(2), values, SGD, seed=SEED)
     seen = []
     for n in range(2):
         wanted = []
@@ -211,9 +212,9 @@ def test_predictions_draw_by_keys_of_their_own(pools: Pools) -> None:
 
 
 def test_the_users_generator_is_left_as_it_was() -> None:
-    graph = graph_of(DRAWING, GPipe(4))
+    graph = captured_for(DRAWING, GPipe(4))
     program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4, recompute=True))
-    runtime = LocalRuntime(program, cluster_of(2), initial_values(DRAWING.fresh(), graph), SGD)
+    runtime = LocalRuntime(program, cpus(2), initial_values(DRAWING.fresh(), graph), SGD)
     before = torch.get_rng_state()
     runtime.train_batch(*DRAWING.batch())
     with pytest.raises(Exception, match="samples"):

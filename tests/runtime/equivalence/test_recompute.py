@@ -13,18 +13,18 @@ from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, EagerOneFOneB, OneFOneB
 from tests.nets import CASES, DRAWING, DROPPED, SGD, Case
-from tests.runtime.equivalence.conftest import Pools
 from tests.runtime.equivalence.running import (
     PATIENT,
     batches_of,
+    captured_for,
     compiled,
     cut,
-    graph_of,
     local,
     on_workers,
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe": GPipe(4),
@@ -60,7 +60,7 @@ def assert_equal(found: Trained, wanted: Trained) -> None:
 @given(data=st.data())
 def test_recomputation_is_bit_for_bit_what_it_replaces(name: str, schedule: str, data: st.DataObject) -> None:
     case, order = CASES[name], SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     placed = scattered(data, graph, 3)
     once, twice = (compiled(graph, placed, 3, each) for each in (order, recomputing(order)))
     assert_equal(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
@@ -70,7 +70,7 @@ def test_recomputation_is_bit_for_bit_what_it_replaces(name: str, schedule: str,
 def test_buffers_are_updated_once(name: str) -> None:
     """Nothing else in this file would notice if both ways updated them twice."""
     case = CASES[name]
-    graph = graph_of(case, GPipe(4))
+    graph = captured_for(case, GPipe(4))
     program = compiled(graph, cut(graph, [0.3, 0.7]), 3, GPipe(4, recompute=True))
     assert recomputed(program)
     found = local(program, case, batches_of(case)).state
@@ -89,14 +89,14 @@ def test_buffers_are_updated_once(name: str) -> None:
 @given(data=st.data())
 def test_random_operators_draw_the_same_numbers_again(schedule: str, case: Case, data: st.DataObject) -> None:
     order = SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     placed = scattered(data, graph, 3)
     once, twice = (compiled(graph, placed, 3, each) for each in (order, recomputing(order)))
     assert_equal(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
 
 
 def test_workers_draw_the_same_numbers_again(pools: Pools) -> None:
-    graph = graph_of(DROPPED, OneFOneB(4))
+    graph = captured_for(DROPPED, OneFOneB(4))
     placed = cut(graph, [0.4])
     once, twice = (
         on_workers(compiled(graph, placed, 2, each), DROPPED, batches_of(DROPPED), pools(2))

@@ -13,22 +13,23 @@ from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from tests.nets import CASES, SGD, STAGES, TOLERANCE, cluster_of
-from tests.runtime.equivalence.conftest import Pools
+from tests.builders import cpus
+from tests.nets import CASES, SGD, STAGES, TOLERANCE
 from tests.runtime.equivalence.running import (
     PATIENT,
     assert_same,
     batches_of,
     by_stage,
+    captured_for,
     chain_of,
     compiled,
-    graph_of,
     local,
     on_workers,
     parameters_of,
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop, replicated_loop
+from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe": GPipe(4),
@@ -57,7 +58,7 @@ def program_of(
     shape: str, schedule: Schedule, devices: int | None = None, shared_norm: bool = False
 ) -> Program:
     where, replicas = SHAPES[shape]
-    graph = graph_of(STAGES, schedule)
+    graph = captured_for(STAGES, schedule)
     names = {*where, *(name for each in replicas.values() for name in each)}
     count = devices or max(int(name[-1]) for name in names) + 1
     return compiled(
@@ -101,7 +102,7 @@ def test_the_norm_counts_a_replicated_parameter_once(shape: str) -> None:
 def test_replicas_hold_the_same_parameters_after_training(shape: str) -> None:
     program = program_of(shape, GPipe(4))
     values = initial_values(STAGES.fresh(), program.graph)
-    runtime = LocalRuntime(program, cluster_of(len(program.devices)), values, SGD)
+    runtime = LocalRuntime(program, cpus(len(program.devices)), values, SGD)
     for batch in batches_of(STAGES):
         runtime.train_batch(*batch)
     for replicas in SHAPES[shape][1].values():
@@ -118,7 +119,7 @@ def test_replicas_hold_the_same_parameters_after_training(shape: str) -> None:
 def test_any_placement_with_replicated_devices(name: str, schedule: str, data: st.DataObject) -> None:
     """Buffers apart (each replica has its own), it is the plain loop. One case computes with its buffers."""
     case, order = CASES[name], SCHEDULES[schedule]
-    graph = graph_of(case, order)
+    graph = captured_for(case, order)
     placed = scattered(data, graph, 2)
     replicas = data.draw(
         st.sampled_from(
@@ -147,7 +148,7 @@ def test_any_placement_with_replicated_devices(name: str, schedule: str, data: s
     ],
 )
 def test_replicas_that_cannot_be_are_refused(replicas: dict[str, tuple[str, ...]], complaint: str) -> None:
-    graph = graph_of(STAGES, GPipe(4))
+    graph = captured_for(STAGES, GPipe(4))
     placed = by_stage(graph, ["cpu:0", "cpu:0", "cpu:1", "cpu:1"])
     with pytest.raises(ConfigError, match=complaint):
         compiled(graph, placed, 3, GPipe(4), replicas=replicas)

@@ -22,21 +22,22 @@ from netsplit.program.schedules import AsyncOneFOneB, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from tests.nets import CASES, SGD, STAGES, TOLERANCE, Case, cluster_of
-from tests.runtime.equivalence.conftest import Pools
+from tests.builders import cpus
+from tests.nets import CASES, SGD, STAGES, TOLERANCE, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
     assert_close,
     assert_same,
     batches_of,
+    captured_for,
     compiled,
     cut,
-    graph_of,
     local,
     on_workers,
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop
+from tests.workers import Pools
 
 STEPS = 4
 ORDER = GPipe(4)
@@ -66,7 +67,7 @@ def bound(factory: OptimizerFactory, case: Case) -> ForModel:
 
 
 def drawn_program(data: st.DataObject, case: Case, devices: int) -> Program:
-    graph = graph_of(case, ORDER)
+    graph = captured_for(case, ORDER)
     return compiled(graph, scattered(data, graph, devices), devices, ORDER)
 
 
@@ -143,10 +144,10 @@ def test_groups_are_those_of_the_whole_model(way: str, data: st.DataObject) -> N
 
 def test_every_device_has_every_group_and_only_its_own_parameters() -> None:
     case = CASES["chain"]
-    graph = graph_of(case, ORDER)
+    graph = captured_for(case, ORDER)
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:1"), 3, ORDER)
     values = initial_values(case.fresh(), graph)
-    runtime = LocalRuntime(program, cluster_of(3), values, bound(by_name, case))
+    runtime = LocalRuntime(program, cpus(3), values, bound(by_name, case))
     names = [name for name, _ in case.fresh().named_parameters()]
     for device, share in runtime.shares.items():
         assert share.optimizer is not None
@@ -212,11 +213,11 @@ def test_schedulers_step_on_every_device_as_on_one(name: str, data: st.DataObjec
 
 def test_a_device_with_nothing_to_train_knows_the_learning_rate_too() -> None:
     case = CASES["chain"]
-    graph = graph_of(case, ORDER)
+    graph = captured_for(case, ORDER)
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:1"), 2, ORDER)
     rule = UpdateRule(learning_rate=LearningRate(partial(lr.ExponentialLR, gamma=0.5)))
     values = initial_values(case.fresh(), graph)
-    runtime = LocalRuntime(program, cluster_of(2), values, bound(SGD, case), rule)
+    runtime = LocalRuntime(program, cpus(2), values, bound(SGD, case), rule)
     for batch in batches_of(case, 3):
         runtime.train_batch(*batch)
     for share in runtime.shares.values():
@@ -226,12 +227,12 @@ def test_a_device_with_nothing_to_train_knows_the_learning_rate_too() -> None:
 
 def test_gradients_that_are_only_added_up_step_no_scheduler() -> None:
     case = CASES["chain"]
-    graph = graph_of(case, ORDER)
+    graph = captured_for(case, ORDER)
     program = compiled(graph, cut(graph, [0.5]), 2, ORDER)
     scheduler = partial(lr.ExponentialLR, gamma=0.5)
     rule = UpdateRule(learning_rate=LearningRate(scheduler))
     values = initial_values(case.fresh(), graph)
-    runtime = LocalRuntime(program, cluster_of(2), values, bound(SGD, case), rule)
+    runtime = LocalRuntime(program, cpus(2), values, bound(SGD, case), rule)
     batches = batches_of(case, 4)
     losses = [runtime.train_batch(*b, share=0.5, step=i % 2 == 1) for i, b in enumerate(batches)]
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD, group=2, scheduler=scheduler)
@@ -241,11 +242,11 @@ def test_gradients_that_are_only_added_up_step_no_scheduler() -> None:
 @pytest.mark.parametrize("weights", ["stashed", "double"])
 def test_where_devices_step_within_the_batch_the_scheduler_steps_once_a_batch(weights: str) -> None:
     order = AsyncOneFOneB(4, weights=weights)  # type: ignore[arg-type]
-    graph = graph_of(STAGES, order)
+    graph = captured_for(STAGES, order)
     program = compiled(graph, cut(graph, [0.3, 0.6]), 3, order)
     rule = UpdateRule(learning_rate=LearningRate(partial(lr.ExponentialLR, gamma=0.5)), ema_decay=0.7)
     values = initial_values(STAGES.fresh(), graph)
-    runtime = LocalRuntime(program, cluster_of(3), values, bound(SGD, STAGES), rule)
+    runtime = LocalRuntime(program, cpus(3), values, bound(SGD, STAGES), rule)
     for batch in batches_of(STAGES, 3):
         runtime.train_batch(*batch)
     assert [share.learning_rates for share in runtime.shares.values()] == [[0.05 / 8]] * 3
@@ -265,7 +266,7 @@ def test_a_scheduler_steps_where_the_loss_scale_skips_as_after_torchs_scaler() -
     optimizer = partial(optim.SGD, lr=1e-3)
     rule = UpdateRule(loss_scaling=True, learning_rate=LearningRate(scheduler))
     values = initial_values(case.fresh().float(), graph)
-    runtime = LocalRuntime(program, cluster_of(2), values, for_model(optimizer, model), rule)
+    runtime = LocalRuntime(program, cpus(2), values, for_model(optimizer, model), rule)
     for share in runtime.shares.values():
         assert share.scale is not None
         share.scale.factor = 2.0**40  # overflows for some steps
@@ -289,7 +290,7 @@ def test_float16_with_a_scheduler_is_torchs_loop_with_its_scaler_bit_for_bit() -
     scheduler, optimizer = partial(lr.StepLR, step_size=2, gamma=0.5), partial(optim.SGD, lr=1e-3)
     rule = UpdateRule(loss_scaling=True, learning_rate=LearningRate(scheduler))
     values = initial_values(STAGES.fresh().float(), graph)
-    runtime = LocalRuntime(program, cluster_of(2), values, for_model(optimizer, model), rule)
+    runtime = LocalRuntime(program, cpus(2), values, for_model(optimizer, model), rule)
     losses = [runtime.train_batch(*batch) for batch in batches]
     wanted = plain_loop(
         STAGES.fresh().float(),
@@ -330,7 +331,7 @@ def test_averages_are_those_of_torchs_averaged_model(name: str, data: st.DataObj
     program = drawn_program(data, case, data.draw(st.sampled_from([2, 3]), label="devices"))
     values = initial_values(case.fresh(), program.graph)
     rule = UpdateRule(ema_decay=0.7)
-    runtime = LocalRuntime(program, cluster_of(len(program.devices)), values, bound(SGD, case), rule)
+    runtime = LocalRuntime(program, cpus(len(program.devices)), values, bound(SGD, case), rule)
     batches = batches_of(case, STEPS)
     losses = [runtime.train_batch(*batch) for batch in batches]
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD, averages=averaged)
@@ -393,7 +394,7 @@ def test_schedulers_on_worker_processes(name: str, pools: Pools, data: st.DataOb
 
 def test_averages_and_groups_on_worker_processes(pools: Pools) -> None:
     case = CASES["chain"]
-    graph = graph_of(case, ORDER)
+    graph = captured_for(case, ORDER)
     program = compiled(graph, cut(graph, [0.4, 0.7]), 3, ORDER)
     values = initial_values(case.fresh(), graph)
     rule = UpdateRule(ema_decay=0.7, learning_rate=LearningRate(partial(lr.ExponentialLR, gamma=0.5)))

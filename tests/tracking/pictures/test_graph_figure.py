@@ -10,7 +10,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from netsplit.tracking.pictures.graph_figure import _CUT_COLOUR, graph_figure
 from netsplit.tracking.pictures.graph_groups import NodeGroup, group_nodes
 from netsplit.tracking.pictures.graph_layout import lay_out
-from tests.tracking.samples import cells_graph, costs_of, graph_of, halves
+from tests.tracking.samples import cells_graph, graph_of_operators, halves, uneven_costs
 
 
 def test_every_node_is_in_exactly_one_group_of_its_device() -> None:
@@ -37,14 +37,14 @@ def test_chains_become_one_box_and_are_labelled_by_what_repeats() -> None:
 def test_a_group_that_a_path_leaves_and_enters_again_is_not_formed() -> None:
     edges = {"a": (), "b": ("a",), "c": ("a", "b")}
     modules = {"a": ("relu", "m"), "b": ("relu", "other"), "c": ("add", "m")}
-    groups = group_nodes(graph_of(edges, modules), {"a": "p", "b": "q", "c": "p"}, 1)
+    groups = group_nodes(graph_of_operators(edges, modules), {"a": "p", "b": "q", "c": "p"}, 1)
     assert [group.nodes for group in groups.groups] == [("a",), ("b",), ("c",)]
 
 
 def test_nodes_without_edges_join_their_module() -> None:
     edges: dict[str, tuple[str, ...]] = {"a": (), "count": (), "b": ("a",)}
     modules = {"a": ("conv2d", "m.conv"), "count": ("add_", "m.bn"), "b": ("batch_norm", "m.bn")}
-    groups = group_nodes(graph_of(edges, modules), dict.fromkeys(edges, "p"))
+    groups = group_nodes(graph_of_operators(edges, modules), dict.fromkeys(edges, "p"))
     assert [group.label for group in groups.groups] == ["conv+bn"]
 
 
@@ -77,7 +77,7 @@ def test_picture_of_four_hundred_operators(tmp_path: Path) -> None:
     graph = cells_graph()
     assert 350 <= len(graph) <= 450
     placement = halves(graph)
-    figure = graph_figure(graph, placement, tmp_path / "graph.png", costs_of(graph))
+    figure = graph_figure(graph, placement, tmp_path / "graph.png", uneven_costs(graph))
     assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
     (axes,) = figure.axes
     groups = group_nodes(graph, placement.device_of)

@@ -17,6 +17,7 @@ from netsplit.program import GPipe, SingleBatch, compile_program
 from netsplit.simulate import Timeline, simulate
 from tests.partition.builders import large_problem, problems, required_bytes, trained, with_capacities
 
+pytestmark = pytest.mark.usefixtures("few_moves")
 quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
 HEURISTICS = ("m_topo", "heft", "dpos", "balanced", "layerwise", "m_etf", "m_sct", "netsplit", "pesto")
 

@@ -15,8 +15,9 @@ from netsplit.partition.methods.baechi.baechi import (
     breadth_first,
     receive,
 )
+from tests.builders import graph_of
 from tests.partition.baechi_cases import problem_of, tasks_of
-from tests.partition.builders import graph_of, problems
+from tests.partition.builders import problems
 
 FORK = {"a": 2, "b": 4, "c": 5}
 

@@ -14,9 +14,10 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baechi.baechi import memory_for
 from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from tests.builders import costs_of
 from tests.partition.baechi_cases import problem_of, tasks_of
-from tests.partition.builders import large_problem, problems, with_capacities
+from tests.partition.builders import problems, with_capacities
+from tests.partition.work import growth, twice
 
 FORK = {"a": 2, "b": 4, "c": 5}
 
@@ -183,9 +184,8 @@ def test_a_wrong_parameter_is_named(options, key):
         MEtf(**options)
 
 
-def test_two_thousand_nodes_take_seconds():
-    report = MEtf().partition(large_problem(2000, devices=4)).report
-    assert report.seconds < 10  # about 0.25 on an idle machine
+def test_the_work_grows_as_the_graph_does():
+    assert growth(lambda problem: MEtf().partition(problem), *twice(400)) < 2.2
 
 
 def test_a_counter_does_not_draw_its_normalisation_away():
@@ -194,7 +194,7 @@ def test_a_counter_does_not_draw_its_normalisation_away():
     batch = (torch.zeros(2, 3, 4, 4),), (torch.zeros(2, 48),)
     graph = capture(model, nn.MSELoss(), batch)
     assert any(not node.inputs for node in graph), "there are counters"
-    costs = Costs({"cpu": DeviceCosts({name: NodeSeconds(1e-3, 1e-3) for name in graph.nodes})}, 2)
+    costs = costs_of(graph, 1e-3, 1e-3)
     names = [f"cpu:{rank}" for rank in range(3)]
     links = {(p, q): Link(0.0, 1e-3) for p in names for q in names if p != q}
     cluster = Cluster("three", tuple(Device(name, "cpu", 2**30) for name in names), links)

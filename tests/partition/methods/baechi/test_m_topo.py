@@ -5,7 +5,7 @@ import pytest
 from netsplit.errors import ConfigError
 from netsplit.partition import MTopo, Problem
 from netsplit.partition.methods.baechi.m_topo import even_level, footprints
-from tests.partition.builders import chain, cluster_of, costs_of, graph_of
+from tests.builders import chain, cluster_of, costs_of, graph_of
 
 
 def devices(graph, capacities) -> str:

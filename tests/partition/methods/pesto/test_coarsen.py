@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pesto.coarsen import coarsen, heights, mergeable_batch
-from tests.partition.builders import (
-    chain,
-    cluster_of,
-    costs_of,
-    graph_of,
-    large_problem,
-    problems,
-    required_bytes,
-)
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import large_problem, problems, required_bytes
 
 examples = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 PLENTY = 10**12

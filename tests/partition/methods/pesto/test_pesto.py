@@ -1,6 +1,5 @@
 """The thesis's Pesto: the least forward makespan of all placements, whatever the backward costs."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -8,13 +7,13 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.memory import static_bytes
-from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import large_problem, problems
+from tests.partition.every_placement import assert_best_of_all
 
 EXACT = {"gap": 0.0, "groups": 1000}
 examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -37,30 +36,10 @@ def forward_path(problem, device_of):
     return max(end.values())
 
 
-def fitting(problem):
-    """Every placement of atoms that fits."""
-    atoms = atoms_of(problem.graph)
-    for chosen in itertools.product(problem.cluster.devices, repeat=len(atoms)):
-        device_of = {n: d.name for atom, d in zip(atoms, chosen, strict=True) for n in atom}
-        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
-        if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
-            yield device_of
-
-
 @examples
 @given(problem=problems(max_nodes=6))
 def test_without_coplacement_the_objective_is_that_of_the_best_of_all_placements(problem):
-    best = min((forward_path(problem, device_of) for device_of in fitting(problem)), default=None)
-    try:
-        placement = Pesto(engine="highs", **EXACT).partition(problem)
-    except InfeasibleError:
-        assert best is None
-        return
-    report = placement.report
-    assert report.status == "optimal"
-    assert report.objective == pytest.approx(forward_path(problem, placement.device_of), rel=1e-9, abs=1e-12)
-    assert report.objective == pytest.approx(best, rel=1e-6, abs=1e-6)
-    assert report.bound <= report.objective
+    assert_best_of_all(Pesto(engine="highs", **EXACT), problem, forward_path)
 
 
 def test_backward_seconds_change_nothing():

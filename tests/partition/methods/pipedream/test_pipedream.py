@@ -14,7 +14,8 @@ from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.pipedream.stage_plans import fits
 from netsplit.partition.methods.pipedream.stage_time import StageTime, stage_time_s
 from netsplit.profile.memory import memory_of
-from tests.partition.builders import costs_of, graph_of, problems, with_capacities
+from tests.builders import costs_of, graph_of
+from tests.partition.builders import problems, with_capacities
 from tests.partition.stage_problems import chain_problem, devices, plans, slowest
 
 chains = st.integers(1, 5).flatmap(

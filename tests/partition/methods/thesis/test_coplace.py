@@ -6,7 +6,8 @@ from netsplit.partition import Problem
 from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.memory import memory_of
-from tests.partition.builders import chain, cluster_of, costs_of, graph_of, problems
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import problems
 
 
 def grouped(graph, least, capacities=(10_000, 10_000)):

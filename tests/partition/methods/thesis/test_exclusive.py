@@ -16,10 +16,11 @@ from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.kernels import SingleBatchStep
 from netsplit.partition.methods.thesis import exclusive as exclusive_module
 from netsplit.partition.methods.thesis.coplace import coplace
-from netsplit.profile.memory import static_bytes
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
-from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems, trained
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import large_problem, problems, trained
+from tests.partition.every_placement import least
 
 quiet = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -27,14 +28,13 @@ quiet = settings(max_examples=40, deadline=None, suppress_health_check=list(Heal
 def best_of_all(problem, groups):
     """The shortest list-scheduled step of all placements of groups that fit, or None."""
     instance = Instance.of(problem)
-    step, found = SingleBatchStep(instance), []
-    for chosen in itertools.product(problem.cluster.devices, repeat=len(groups)):
-        device_of = {n: d.name for group, d in zip(groups, chosen, strict=True) for n in group}
-        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
-        if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
-            where = instance.encode(device_of)
-            found.append(step.makespan_s(where, step.list_schedule(where)))
-    return min(found, default=None)
+    step = SingleBatchStep(instance)
+
+    def list_scheduled_s(problem, device_of):
+        where = instance.encode(device_of)
+        return step.makespan_s(where, step.list_schedule(where))
+
+    return least(problem, groups, list_scheduled_s)
 
 
 @quiet
@@ -77,10 +77,10 @@ def test_coplacement_binds_it_too():
     assert device_of["n2"] == device_of["n3"]
 
 
-def test_many_groups_are_annealed_under_its_own_name_without_a_claim(caplog):
+def test_many_groups_are_annealed_under_its_own_name_without_a_claim(caplog, few_moves):
     problem = trained(large_problem(60))
     with caplog.at_level(logging.INFO):
-        placement = NetSplit(groups=1000, exclusive=True, time_limit_s=1.0).partition(problem)
+        placement = NetSplit(groups=1000, exclusive=True).partition(problem)
     report = placement.report
     assert (report.status, report.engine, report.bound) == ("feasible", "annealing", None)
     assert report.notes["groups"] == 60
@@ -89,7 +89,7 @@ def test_many_groups_are_annealed_under_its_own_name_without_a_claim(caplog):
     coplaced = NetSplit(exclusive=True).partition(problem).report
     assert coplaced.notes["groups"] == 8
     assert report.objective < coplaced.objective
-    again = NetSplit(groups=1000, exclusive=True, time_limit_s=1.0).partition(problem)
+    again = NetSplit(groups=1000, exclusive=True).partition(problem)
     assert again.device_of == placement.device_of
 
 

@@ -1,6 +1,5 @@
 """The thesis's optimisation: optimal against brute force, the same on both engines, honest reports."""
 
-import itertools
 import subprocess
 import sys
 
@@ -9,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import NetSplit, Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.memory import static_bytes
-from tests.partition.builders import chain, cluster_of, costs_of, graph_of, large_problem, problems
+from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.partition.builders import large_problem, problems
+from tests.partition.every_placement import assert_best_of_all, least
 
 EXACT = {"gap": 0.0, "groups": 1000}
 examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -44,38 +43,18 @@ def makespan(problem, device_of):
     return max(bp[n] + seconds[n].backward_s for n in graph.nodes)
 
 
-def best_of_all(problem, groups):
-    """The least makespan of all placements of groups that fit, or None."""
-    found = []
-    for chosen in itertools.product(problem.cluster.devices, repeat=len(groups)):
-        device_of = {n: d.name for group, d in zip(groups, chosen, strict=True) for n in group}
-        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
-        if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
-            found.append(makespan(problem, device_of))
-    return min(found, default=None)
-
-
 @examples
 @given(problem=problems(max_nodes=6))
 def test_without_coplacement_the_objective_is_that_of_the_best_of_all_placements(problem):
-    best = best_of_all(problem, atoms_of(problem.graph))
-    try:
-        placement = NetSplit(engine="highs", **EXACT).partition(problem)
-    except InfeasibleError:
-        assert best is None
-        return
-    report = placement.report
-    assert report.status == "optimal"
-    assert report.objective == pytest.approx(makespan(problem, placement.device_of), rel=1e-9, abs=1e-12)
-    assert report.objective == pytest.approx(best, rel=1e-6, abs=1e-6)
-    assert report.bound <= report.objective
-    assert report.bound == pytest.approx(report.objective, rel=1e-5, abs=1e-6)
+    report = assert_best_of_all(NetSplit(engine="highs", **EXACT), problem, makespan)
+    if report is not None:
+        assert report.bound == pytest.approx(report.objective, rel=1e-5, abs=1e-6)
 
 
 @examples
 @given(problem=problems(max_nodes=8, max_devices=2))
 def test_with_coplacement_the_objective_is_that_of_the_best_placement_of_its_groups(problem):
-    best = best_of_all(problem, coplace(problem, 2))
+    best = least(problem, coplace(problem, 2), makespan)
     if best is not None:
         report = NetSplit(engine="highs", gap=0.0, groups=2).partition(problem).report
         assert report.objective == pytest.approx(best, rel=1e-6, abs=1e-6)
@@ -199,7 +178,7 @@ def test_the_engine_gets_no_more_time_than_the_whole_decision_has(monkeypatch, w
 
 def test_gurobi_without_a_licence_for_the_size_falls_back_unless_it_was_asked_for():
     pytest.importorskip("gurobipy")
-    problem = large_problem(1000)
+    problem = large_problem(600)
     report = NetSplit().partition(problem).report
     if report.engine.startswith("gurobi"):
         pytest.skip("this licence takes the size")

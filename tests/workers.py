@@ -1,0 +1,55 @@
+"""Worker processes that many tests have one after another: starting them takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
+from netsplit.experiment.session import Session
+from netsplit.runtime.workers.pool import WorkerPool
+
+__all__ = ["LentPool", "Pools", "cpu_workers", "lent_session", "lent_to_sessions"]
+
+Pools = Callable[[int], WorkerPool]
+
+
+def cpu_workers(count: int) -> ClusterSpec:
+    return local_cluster(f"cpu{count}", [LocalDevice(f"cpu:{rank}") for rank in range(count)], timeout_s=30)
+
+
+class LentPool:
+    """A pool that others use after its user, who closes it as if it were the user's own."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+        self._closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    @property
+    def connections(self) -> list[Any]:
+        return [] if self._closed else self._pool.connections
+
+    def close(self, reason: str = "") -> None:
+        self._closed = True
+
+
+def lent_session(pools: Pools, folder: Path) -> Session:
+    """A session on two lent workers; if they fail it starts its own."""
+    return Session(cpu_workers(2), folder, _pool=LentPool(pools(2)))  # type: ignore[arg-type]
+
+
+@contextmanager
+def lent_to_sessions(pools: Pools) -> Iterator[None]:
+    """Sessions that begin meanwhile, as that of `parallelize`, are lent their workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "netsplit.experiment.session.WorkerPool", lambda spec, _: LentPool(pools(len(spec.devices)))
+        )
+        yield
