@@ -25,6 +25,7 @@ from netsplit.experiment.study import Study
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.cutting import check_cutting
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.optim.learning_rate import LearningRate
@@ -143,6 +144,7 @@ class Session:
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         tail = checked_capture(model, loss, rest.own(), check, **options) if rest.samples else None
+        history = check_cutting(model, loss, whole, graph, tail) if check else None
         values = initial_values(model, graph, loss)
         in_flight = schedule.in_flight(len(self.spec.devices))
         optimizer = for_model(optimizer, model, loss)
@@ -152,7 +154,7 @@ class Session:
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
         return Study(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
-            known, max_programs, check,
+            known, max_programs, check, history,
         )  # fmt: skip
 
     def deploy(self, study: Study, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:

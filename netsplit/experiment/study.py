@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.partitioner import Partitioner
@@ -48,12 +49,21 @@ class Study:
     known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)  # see `Batch.of`
     max_programs: int = MAX_PROGRAMS
     check: bool = True  # of every training graph against plain PyTorch
+    history: KindsSeen | None = None  # of what was captured, where that is checked
 
     @cached_property
     def captures(self) -> Captures:
         """Graphs of the model on other batches, and of its evaluation."""
         kind = torch.device(self.cluster.devices[0].torch_device).type
-        return Captures(self.model, self.loss, self.graph.autocast, kind, self.max_programs, self.check)
+        return Captures(
+            self.model,
+            self.loss,
+            self.graph.autocast,
+            kind,
+            self.max_programs,
+            self.check,
+            self.history,
+        )
 
     @property
     def compiler(self) -> Simulated:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.check import check_capture
+from netsplit.graph.checks.evaluation import check_inference, mixes_samples
+from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
 
@@ -43,7 +45,9 @@ class Captures:
 
     Args:
         limit: how many kinds of batches training may see, and how many prediction; one more is refused.
-        check: training graphs are compared with plain PyTorch.
+        history: of what has been captured before.
+        check: graphs are compared with plain PyTorch.
+        trained: the present values of parameters and buffers, by initializer; else they are the model's.
     """
 
     model: nn.Module
@@ -52,6 +56,9 @@ class Captures:
     device_type: str
     limit: int = MAX_PROGRAMS
     check: bool = True
+    history: KindsSeen | None = None
+    trained: Callable[[], Mapping[str, Tensor]] = dict
+    _evaluated_first: Batch | None = None
     _training: dict[Hashable, Graph] = field(default_factory=dict)
     _inference: dict[Hashable, Graph] = field(default_factory=dict)
     _dims: dict[Hashable, OutputDims] = field(default_factory=dict)
@@ -69,11 +76,14 @@ class Captures:
         if (group, batch.samples) not in self._training:
             self.require_room(self._training, batch, "training")
             prefix = "" if usual else f"shapes{self._number(group)}."
-            self._training[group, batch.samples] = self._capture(
+            graph = self._capture(
                 batch,
                 lambda **options: checked_capture(self.model, self.loss, check=self.check, **options),
                 prefix,
             )
+            if self.check and self.history is not None:
+                self.history.add(graph, batch.own())
+            self._training[group, batch.samples] = graph
         return self._training[group, batch.samples]
 
     def inference(self, batch: Batch) -> Graph:
@@ -81,14 +91,32 @@ class Captures:
         key = batch.key, batch.samples
         if key not in self._inference:
             self.require_room(self._inference, batch, "prediction")
-            self._inference[key] = self._evaluated(batch, f"inference{len(self._inference)}.")
+            graph = self._evaluated(batch, f"inference{len(self._inference)}.")
+            self._check_inference(graph, batch.own())
+            self._inference[key] = graph
         return self._inference[key]
 
+    def _check_inference(self, graph: Graph, batch: Batch) -> None:
+        if not self.check:
+            return
+        seconds = check_inference(self.model, graph, batch, self.trained(), self._evaluated_first)
+        self._evaluated_first = self._evaluated_first or batch
+        if seconds is not None:
+            log.info("predicts as plain PyTorch does: checked in %.1f s", seconds)
+
     def output_dims(self, batch: Batch, size: int) -> OutputDims:
-        """As two captures tell, of `size` samples and of one more; the batch has more than `size`."""
+        """As two captures tell, of `size` samples and of one more; the batch has more than `size`.
+
+        None, too, where the outputs of some samples depend on others of the batch.
+        """
         if batch.key not in self._dims:
             one, two = batch.rows(0, size), batch.rows(0, size + 1)
-            self._dims[batch.key] = _growing(self.inference(one), self._evaluated(two, "unused."))
+            graph = self.inference(one)
+            dims = _growing(graph, self._evaluated(two, "unused."))
+            if dims is not None and self.check:
+                mixed = mixes_samples(self.model, graph, two.own().without_targets, dims, self.trained())
+                dims = None if mixed else dims
+            self._dims[batch.key] = dims
         return self._dims[batch.key]
 
     def known_dims(self, batch: Batch) -> OutputDims:

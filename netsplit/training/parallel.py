@@ -16,15 +16,20 @@ from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
 from netsplit.graph.autocast import refuse_surrounding
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.checks.holding import by_name, first_names
 from netsplit.graph.checks.notice import Notice
 from netsplit.graph.ir import Graph
+from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.optim.optimizers import ForModel
 from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline
+from netsplit.training.plain_state import loaded, plain_state
 from netsplit.training.programs import Programs
+from netsplit.training.reuse import Reuse
 
 __all__ = ["Metric", "ParallelModel", "correct", "save_state"]
 
@@ -43,10 +48,10 @@ def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
     return float(((outputs.argmax(1) == targets) & counted).sum()), int(counted.sum())
 
 
-def save_state(state: Mapping[str, Tensor], path: str | Path) -> None:
+def save_state(state: Mapping[str, Any], path: str | Path) -> None:
     """Write a state to a file that `torch.load` reads, whole or not at all."""
     try:
-        write_atomically(path, lambda file: torch.save(dict(state), file))
+        write_atomically(path, lambda file: torch.save(state, file))
     except RuntimeError as error:  # torch's way to say that the disk is full
         reason = str(error).splitlines()[0]
         raise NetSplitError(f"checkpoint '{path}' could not be written whole: {reason}.") from error
@@ -71,8 +76,10 @@ class ParallelModel:
         self._summary = summary
         self._on_close = on_close
         captures = programs.captures
+        captures.trained = lambda: self._open().state()
         kept = runtime.optimizer.made if isinstance(runtime.optimizer, ForModel) else ()
         self._notice = Notice(model, captures.loss, kept) if captures.check else None
+        self._reuse = Reuse() if captures.check else None
 
     @property
     def batch_size(self) -> int:
@@ -98,7 +105,7 @@ class ParallelModel:
             WorkerError: a worker died, raised or hung.
         """
         with self._own(look=True):
-            batch = self.programs.batch(inputs, targets)
+            batch = self._batch(inputs, targets)
             return self._open().train_batch(batch, share=share, step=step)
 
     @property
@@ -115,7 +122,7 @@ class ParallelModel:
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
         with self._own(look=True):
-            batch = self.programs.batch(inputs, targets)
+            batch = self._batch(inputs, targets)
             return self._open().measure(batch, None, bytes_too, share=share, step=step)
 
     @told_plainly
@@ -149,15 +156,15 @@ class ParallelModel:
             raise NetSplitError("there is nothing to evaluate: the data has no batch.")
         return total / count
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Present parameters and buffers under the plain model's own keys, on the CPU.
+    def state_dict(self) -> dict[str, Any]:
+        """What the plain model's own `state_dict` gives of the present parameters and buffers, on the CPU.
 
         Raises:
             WorkerError: the workers that held them are gone.
         """
-        return self._plain(self._open().state())
+        return plain_state(self.model, self._open().state())
 
-    def ema_state_dict(self) -> dict[str, Tensor]:
+    def ema_state_dict(self) -> dict[str, Any]:
         """`state_dict` with the moving averages of trained parameters in their place; buffers as they are.
 
         Raises:
@@ -167,12 +174,10 @@ class ParallelModel:
             raise NetSplitError(
                 "this model keeps no averages: give ema_decay, as in parallelize(ema_decay=0.999)."
             )
-        return self._plain(self._open().state(averaged=True))
+        return plain_state(self.model, self._open().state(averaged=True))
 
-    def load_state_dict(
-        self, state: Mapping[str, Tensor], strict: bool = True
-    ) -> tuple[list[str], list[str]]:
-        """Take parameters and buffers by the plain model's keys; of a tied one the last of its names counts.
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
+        """Take a state as the plain model's own `load_state_dict` does: by its keys, with its hooks.
 
         The optimiser, the scheduler and averages stay as they are.
 
@@ -180,32 +185,17 @@ class ParallelModel:
             strict: the keys must be exactly the model's.
 
         Returns:
-            The model's keys that are missing in `state`, and those of `state` that the model does not have.
+            Keys that are missing in `state`, and those that the model does not have, as its own tells them.
 
         Raises:
             NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed then.
         """
-        plain = self.model.state_dict()
-        missing, unknown = [k for k in plain if k not in state], [k for k in state if k not in plain]
-        if strict and (missing or unknown):
-            what = f"has no '{missing[0]}'" if missing else f"has '{unknown[0]}', which the model does not"
-            count = len(missing) + len(unknown)
-            raise NetSplitError(
-                f"the state {what} ({count} keys differ): give one of this model, or strict=False."
-            )
-        given = {k: state[k] for k in plain if k in state and isinstance(plain[k], Tensor)}
-        for k, value in given.items():
-            if not isinstance(value, Tensor) or value.shape != plain[k].shape:
-                found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise NetSplitError(
-                    f"the state's '{k}' is {found}, and {tuple(plain[k].shape)} in this model."
-                )
-        names, placed = self._names(), self._placed()
-        with self._own(), torch.no_grad():
-            for k in given.keys() - placed:
-                plain[k].copy_(given[k])
-        values = {names.get(k, k): value.detach().cpu() for k, value in given.items() if k in placed}
+        values, missing, unknown = loaded(self.model, self._open().state(), state, strict)
         self._open().put(values)
+        placed = self._placed()
+        for k, tensor in named_tensors(self.model).items():
+            if k in values and k not in placed:
+                tensor.data.copy_(values[k])
         return missing, unknown
 
     @property
@@ -308,7 +298,8 @@ class ParallelModel:
         own = self._own_state()
         with self._own():
             load_own(place, own)
-        self._open().put({k: own[f"model.{k}"] for k in self._open().late})
+        late = {k: f"model.{k}" for k in self._open().late}
+        self._open().put({k: own[name] for k, name in late.items() if name in own})
         torch.set_rng_state(own["rng.controller"])
         return extra
 
@@ -340,9 +331,15 @@ class ParallelModel:
             yield
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
-        yield self.state_dict()
+        yield by_name(self.model, self._open().state())
         if self.runtime.rule.ema_decay is not None:
-            yield self.ema_state_dict()
+            yield by_name(self.model, self._open().state(averaged=True))
+
+    def _batch(self, inputs: Any, targets: Any) -> Batch:
+        batch = self.programs.batch(inputs, targets)
+        if self._reuse is not None:
+            self._reuse.look(self.programs.training(batch).graph, batch)
+        return batch
 
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""
@@ -352,7 +349,7 @@ class ParallelModel:
 
     def _needed(self) -> dict[str, Kind]:
         """Every name that a checkpoint of this model has."""
-        found = {name: kind_of(tensor) for name, tensor in self.model.state_dict().items()}
+        found = {name: kind_of(tensor) for name, tensor in persistent_tensors(self.model).items()}
         for k, init in self.graph.initializers.items():
             if k not in self.graph.constants:
                 found |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
@@ -360,22 +357,15 @@ class ParallelModel:
 
     def _own_state(self) -> State:
         """What training needs on no device: tensors it does not use, and where random numbers stand."""
-        placed = self._placed()
-        rest = {k: t.detach() for k, t in self.model.state_dict().items() if k not in placed}
-        for k, tensor in self._open().late_state().items():
-            rest[k].copy_(tensor)
-        state = {f"model.{k}": t for k, t in rest.items()}
+        placed, names = self._placed(), first_names(self.model)
+        late = self._open().late_state()
+        state = {
+            f"model.{k}": late.get(names[k], t.data)
+            for k, t in persistent_tensors(self.model).items()
+            if k not in placed
+        }
         return {**state, "rng.controller": torch.get_rng_state(), **draws_state(self.runtime.draws)}
-
-    def _names(self) -> dict[str, str]:
-        """Further name of a tied tensor -> that which its initializer has."""
-        return {alias: init.name for init in self.graph.initializers.values() for alias in init.aliases}
 
     def _placed(self) -> set[str]:
         """Names of the tensors that training has on devices."""
         return {name for k, init in self.graph.initializers.items() for name in (k, *init.aliases)}
-
-    def _plain(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Initializers as the plain model's state."""
-        names, plain = self._names(), self.model.state_dict()
-        return {key: trained.get(names.get(key, key), plain[key].detach().cpu()) for key in plain}

@@ -22,6 +22,7 @@ from netsplit.experiment.study import Study
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
+from netsplit.graph.checks.cutting import check_cutting
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.partition import Placement, SolverReport
@@ -79,11 +80,12 @@ class Split:
         self.capture_s = time.process_time() - begin
         check_capture(loaded.model, loaded.loss, self.graph, example)
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
+        tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
+        history = check_cutting(loaded.model, loaded.loss, whole, self.graph, tail)
         self.study = Study(
             loaded.model, self.graph, initial_values(loaded.model, self.graph, loaded.loss), Costs({}, 1),
             cpus(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
-            tail=checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None,
-            key=whole.key, known=known,
+            tail=tail, key=whole.key, known=known, history=history,
         )  # fmt: skip
         self.values = self.study.values
         self.names = _names(loaded, self.values)

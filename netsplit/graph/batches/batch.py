@@ -133,7 +133,7 @@ class Batch:
     def key(self) -> Hashable:
         """All that a captured graph depends on, but for the number of samples."""
         shapes = tuple(
-            (tuple(n for d, n in enumerate(t.shape) if d != dim), str(t.dtype), dim)
+            (tuple(n for d, n in enumerate(t.shape) if d != dim), str(t.dtype), dim, _order(t))
             for t, dim in zip(self.tensors, self.dims, strict=True)
         )
         return self.structure, shapes, self.same
@@ -177,6 +177,15 @@ class Batch:
         n = self.inputs.count
         tensors = [tensors[j] for j in self.same]
         return self.inputs.build(tensors[:n]), self.targets.build(tensors[n:])
+
+
+def _order(tensor: Tensor) -> tuple[int, ...]:
+    """The dimensions as a copy of the tensor has them in memory, where that is not their own order."""
+    if tensor.is_contiguous():
+        return ()
+    strides = torch.empty_like(tensor, device="meta").stride()
+    order = sorted((d for d, n in enumerate(tensor.shape) if n > 1), key=lambda d: -strides[d])
+    return tuple(order) if order != sorted(order) else ()
 
 
 def _remembered(

@@ -249,14 +249,31 @@ def _is_set(value: Any, name: str) -> bool:
     return True
 
 
-def _frozen(value: Any) -> Hashable:
-    """Equal exactly where the values are, types and all."""
+def _frozen(value: Any, above: frozenset[int] = frozenset()) -> Hashable:
+    """Equal exactly where the values are, types and all; objects by what they hold now."""
     if isinstance(value, float | complex):
         return type(value), repr(value)  # nan equals itself, 0.0 is not -0.0
+    if id(value) in above:
+        return (type(value),)
+    above |= {id(value)}
     if isinstance(value, list | tuple):
-        return type(value), tuple(_frozen(each) for each in value)
+        return type(value), tuple(_frozen(each, above) for each in value)
     if isinstance(value, Mapping):
-        return type(value), tuple((_frozen(k), _frozen(each)) for k, each in value.items())
+        return type(value), tuple((_frozen(k, above), _frozen(each, above)) for k, each in value.items())
+    held = {} if isinstance(value, (*_PLAIN, *_WHOLE)) else _attributes(value)
+    if held:
+        content = tuple((name, _frozen(each, above)) for name, each in held.items())
+        return type(value), content, _told_apart(value) if _is_value(value) else None
+    return type(value), _told_apart(value)
+
+
+def _is_value(value: Any) -> bool:
+    """Whether it may be more than its attributes: a number, text or date of a class with some."""
+    kind: Any = type(value)
+    return kind.__eq__ is not object.__eq__ and kind.__hash__ is not None
+
+
+def _told_apart(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError as error:
@@ -264,4 +281,5 @@ def _frozen(value: Any) -> Hashable:
             f"a batch has a {type(value).__module__}.{type(value).__name__}, whose values cannot be told "
             "apart: give arrays as tensors, and other objects a __hash__ and an __eq__."
         ) from error
-    return type(value), value
+    found: Hashable = value
+    return found

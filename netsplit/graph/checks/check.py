@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -20,26 +20,29 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, NetSplitError
-from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.carried import Carried, handed_between, refuse_first_batch, set_at_first
 from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference, has_nan, largest
-from netsplit.graph.checks.hashes import refuse_hashes
 from netsplit.graph.checks.in_flight import check_order, order_may_matter
-from netsplit.graph.checks.other_draws import no_other_draws
-from netsplit.graph.checks.state import StateSnapshot, changed_state, memory_of, shown, state_of
+from netsplit.graph.checks.plain import forward, stance, threads_for
+from netsplit.graph.checks.python_state.carried import (
+    Carried,
+    handed_between,
+    refuse_first_batch,
+    set_at_first,
+)
+from netsplit.graph.checks.python_state.hashes import refuse_hashes
+from netsplit.graph.checks.python_state.other_draws import no_other_draws
+from netsplit.graph.checks.python_state.state import StateSnapshot, changed_state, memory_of, shown, state_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references
-from netsplit.graph.plain_draws import draws
 from netsplit.graph.random_draws import DrawKey, run_microbatch
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
-from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.graph.words import SWITCH, line_of, where_of
 
@@ -48,7 +51,6 @@ __all__ = ["check_capture"]
 log = logging.getLogger(__name__)
 
 _MOST_OF_MEMORY = 0.8
-_SMALL = 2**28  # bytes
 _COPIES = 5  # of parameters: the captured step's, their gradients, the model's gradients, what is put back
 
 
@@ -73,23 +75,12 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
     room = _MOST_OF_MEMORY * psutil.virtual_memory().available
     start = time.perf_counter()
     refuse_hashes(type(model).__name__, graph)
-    with _threads(1 if activations < _SMALL else torch.get_num_threads()):
+    with threads_for(activations):
         if need > room:
             _in_parts(model, loss, batch, room - activations, need)
         else:
             _checked(model, loss, graph, batch, values)
     return time.perf_counter() - start
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Small operators gain nothing by threads, and on a busy machine wait for them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, need: int) -> None:
@@ -201,7 +192,7 @@ class _CaptureCheck:
     def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         buffers = self._buffers()
         try:
-            with torch.enable_grad(), self._stance():
+            with torch.enable_grad(), stance(self.graph):
                 outputs = self._forward(call, tensors)
                 outputs[0].backward()
         except NetSplitError as error:
@@ -216,9 +207,7 @@ class _CaptureCheck:
         return [t.detach() for t in outputs]
 
     def _forward(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        cast = autocast_of(self.graph, "cpu")
-        with torch.enable_grad(), self._stance(), draws(self.graph, iteration=call), cast:
-            return list(self.step(*copies(tensors)))
+        return forward(self.step, self.graph, tensors, call)
 
     def _buffers(self) -> dict[str, tuple[nn.Module, str, Tensor]]:
         return {
@@ -245,11 +234,6 @@ class _CaptureCheck:
             module, key, old = before[name]
             old.data = value
             module._buffers[key] = old
-
-    def _stance(self) -> AbstractContextManager[Any]:
-        """Compiled functions compute the same as they are; but what stays whole may need the compiler."""
-        native = any(isinstance(call, ModuleCall) for call in self.graph.calls.values())
-        return nullcontext() if native else torch.compiler.set_stance("force_eager")
 
     def _captured(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         try:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.checks.python_state.state import Held, equal, same_values, shown, state_of
 from netsplit.graph.checks.screen import Screen, version_of
-from netsplit.graph.checks.state import Held, equal, same_values, shown, state_of
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.reach import is_own_module, names_in, within
 

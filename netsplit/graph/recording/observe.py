@@ -105,7 +105,7 @@ def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tens
 
 
 def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """A batch of the same shapes with other values, each as plausible as the given ones.
+    """A batch of the same shapes and layouts with other values, each as plausible as the given ones.
 
     Numbers are moved by noise of their own spread; integers and booleans change places, all tensors'
     samples in the same order.
@@ -120,5 +120,5 @@ def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             spread = float(moved.float().std()) if moved.numel() > 1 else 1.0
             noise = torch.randn(moved.shape, generator=generator)
             moved = moved + (0.3 * (spread or 1.0) * noise).to(moved.dtype).to(moved.device)
-        found.append(moved)
+        found.append(torch.empty_like(tensor).copy_(moved))
     return tuple(found)

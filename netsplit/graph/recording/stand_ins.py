@@ -18,7 +18,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from netsplit.errors import CaptureError
 from netsplit.graph.ir import Initializer
 
-__all__ = ["StandIns", "attribute_tensors", "named_tensors", "refuse_other_parameters", "refuse_sharing"]
+__all__ = [
+    "StandIns", "attribute_tensors", "named_tensors", "persistent_tensors", "refuse_other_parameters",
+    "refuse_sharing",
+]  # fmt: skip
 
 
 def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
@@ -30,6 +33,16 @@ def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
             for named in (nn.Module.named_parameters, nn.Module.named_buffers):  # a model may have others
                 found |= {prefix + name: tensor for name, tensor in named(module, remove_duplicate=False)}
     return found
+
+
+def persistent_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers that are the model's state, under all their own names."""
+    left_out = {
+        f"{path}.{key}" if path else key
+        for path, module in model.named_modules(remove_duplicate=False)
+        for key in module._non_persistent_buffers_set
+    }
+    return {name: tensor for name, tensor in named_tensors(model).items() if name not in left_out}
 
 
 def _free_prefix(taken: dict[str, Tensor]) -> str:

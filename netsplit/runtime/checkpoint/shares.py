@@ -28,6 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.random_draws import DrawCounter
+from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.optim.learning_rate import settings_of
 from netsplit.runtime.checkpoint.files import (
     Refusal,
@@ -172,11 +173,11 @@ def load_plain(
     folder = Path(folder)
     extra = read_extra(folder)
     saved = Saved(folder)
-    own = _named_tensors(model)
-    of_loss = _named_tensors(loss) if isinstance(loss, nn.Module) else {}
+    own = named_tensors(model)
+    of_loss = named_tensors(loss) if isinstance(loss, nn.Module) else {}
     every = own | {f"loss.{name}": tensor for name, tensor in of_loss.items() if f"loss.{name}" not in own}
     tensors = {name: tensor for name, tensor in every.items() if f"model.{name}" in saved.entries}
-    needed = {name: kind_of(tensor) for name, tensor in (model.state_dict() | tensors).items()}
+    needed = {name: kind_of(tensor) for name, tensor in (persistent_tensors(model) | tensors).items()}
     theirs = {name: saved.kind(f"model.{name}") for name in saved.names if name.startswith("loss.")}
     check_fits(folder, {name: kind for name, kind in theirs.items() if kind} | needed)
     saved.read({f"model.{name}": tensor.detach() for name, tensor in tensors.items()})
@@ -201,12 +202,6 @@ def _load_averaged_model(averages: AveragedModel, model: nn.Module, saved: Saved
     found = {f"average.{name}": tensor.detach() for name, tensor in averages.module.named_parameters()}
     saved.read({place: tensor for place, tensor in found.items() if place in saved.entries})
     averages.n_averaged.fill_(saved.read({"averages.count": None})["averages.count"])
-
-
-def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers, by every name they have."""
-    found: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    return found | dict(module.named_buffers(remove_duplicate=False))
 
 
 def _scaler_state(share: Share) -> dict[str, Any]:

@@ -183,6 +183,29 @@ def test_the_key_is_of_all_but_samples_and_values() -> None:
     hash(key(4, 7))
 
 
+def test_the_key_tells_layouts_apart() -> None:
+    x, y = torch.randn(4, 6), torch.zeros(4)
+    plain, turned = Batch.of(x, y), Batch.of(torch.randn(6, 4).t(), y)
+    assert plain.key != turned.key
+    assert turned.key == Batch.of(torch.randn(6, 3).t(), y[:3]).key
+    assert plain.key == Batch.of(torch.randn(4, 9)[:, :6], y).key  # of whose rows copies are made
+    assert plain.key == Batch.of(torch.randn(1, 6), y[:1]).key == Batch.of(x[:1].t().t(), y[:1]).key
+
+
+def test_the_key_of_an_object_is_what_it_holds() -> None:
+    class Settings:
+        def __init__(self, scale: float) -> None:
+            self.scale = scale
+
+    x, settings = torch.randn(4, 6), Settings(1.0)
+    first = Batch.of((x, settings)).key
+    assert first == Batch.of((x, Settings(1.0))).key
+    settings.scale = 2.0
+    assert first != Batch.of((x, settings)).key
+    with pytest.raises(NetSplitError, match="ndarray"):
+        _ = Batch.of((x, Settings(np.ones(2)))).key  # type: ignore[arg-type]
+
+
 def test_a_batch_that_cannot_be_cut_is_refused() -> None:
     with pytest.raises(ConfigError, match="inputs have none"):
         Batch.of({"text": ["a", "b"]}, torch.ones(2))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.checks.state import changed_state, state_of
+from netsplit.graph.checks.python_state.state import changed_state, state_of
 from netsplit.graph.surroundings.keep import kept
 
 

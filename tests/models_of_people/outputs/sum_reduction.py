@@ -1,4 +1,4 @@
-"""A loss with reduction="sum": a micro-batch's counts by its share of the samples, as in the plain loop."""
+"""A loss with reduction="sum": that of the batch is the sum of its micro-batches', not their mean."""
 
 from torch import nn
 
@@ -11,5 +11,5 @@ def build():
 
 loss = nn.MSELoss(reduction="sum")
 batch = regression()
-EXPECT = "either"
-REASON = "sum|mean|reduction"
+EXPECT = "refused"
+REASON = "sum over the samples.*2 times as large.*reduction='mean'"

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.checks.state import Held, StateSnapshot, equal, memory_of, same_values, shown
+from netsplit.graph.checks.python_state.state import Held, StateSnapshot, equal, memory_of, same_values, shown
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import within
 from netsplit.graph.words import SWITCH, quoted, user_frame
 
-__all__ = ["Carried", "handed_between", "refuse_first_batch", "set_at_first"]
+__all__ = ["Carried", "alike", "handed_between", "refuse_first_batch", "set_at_first"]
 
 Run = Callable[[tuple[Tensor, ...]], tuple[list[Tensor], StateSnapshot]]
 """One forward of the model as it is, on a batch; its outputs, and the state it leaves."""
@@ -167,7 +167,7 @@ def refuse_first_batch(
     for other in _others(batch):
         try:
             plain, state = fresh(other)
-            moved = [each for each in suspects if not _alike(each, first, state)]
+            moved = [each for each in suspects if not alike(each, first, state)]
             if not moved or not all(bool(torch.isfinite(t).all()) for t in plain):
                 continue
             ours, _ = carried(other)
@@ -192,11 +192,12 @@ def _others(batch: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
             end = max(begin + 1, int(high * len(values)))
             index = torch.randint(begin, end, (len(values),), generator=generator)
             drawn = values[index.to(values.device)]
-            found.append((drawn * scale if drawn.is_floating_point() else drawn).view(tensor.shape))
+            drawn = drawn * scale if drawn.is_floating_point() else drawn
+            found.append(torch.empty_like(tensor).copy_(drawn.view(tensor.shape)))
         yield tuple(found)
 
 
-def _alike(name: str, a: StateSnapshot, b: StateSnapshot) -> bool:
+def alike(name: str, a: StateSnapshot, b: StateSnapshot) -> bool:
     if name in a.tensors:
         return name in b.tensors and same_values(a.tensors[name].tensor, b.tensors[name].tensor)
     return name in b.values and equal(a.values[name], b.values[name])

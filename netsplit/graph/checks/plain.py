@@ -1,0 +1,69 @@
+"""The user's model and loss as they are, run on a batch; they are left as they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.graph.autocast import autocast_of
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.copies import copies
+from netsplit.graph.ir import Graph
+from netsplit.graph.plain_draws import draws
+from netsplit.graph.recording.stand_ins import attribute_tensors
+from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.recording.whole import ModuleCall
+
+__all__ = ["forward", "has_values", "stance", "tensors_kept", "threads_for"]
+
+_SMALL = 2**28  # bytes
+
+
+@contextmanager
+def threads_for(activations: int) -> Iterator[None]:
+    """Small operators gain nothing by threads, and on a busy machine wait for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if activations < _SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def stance(graph: Graph) -> AbstractContextManager[Any]:
+    """Compiled functions compute the same as they are; but what stays whole may need the compiler."""
+    native = any(isinstance(call, ModuleCall) for call in graph.calls.values())
+    return nullcontext() if native else torch.compiler.set_stance("force_eager")
+
+
+def forward(step: TrainingStep, graph: Graph, tensors: tuple[Tensor, ...], iteration: int) -> list[Tensor]:
+    """Loss and metrics of a micro-batch, with the draws that its graph has."""
+    cast = autocast_of(graph, "cpu")
+    with torch.enable_grad(), stance(graph), draws(graph, iteration=iteration), cast:
+        return list(step(*copies(tensors)))
+
+
+def has_values(model: nn.Module, loss: Loss | None, batch: Batch) -> bool:
+    modules = [each for each in (model, loss) if isinstance(each, nn.Module)]
+    own = (tensor for each in modules for tensor in (*each.parameters(), *each.buffers()))
+    return not any(tensor.is_meta for tensor in (*own, *batch.tensors))
+
+
+@contextmanager
+def tensors_kept(step: nn.Module) -> Iterator[None]:
+    """Parameters, buffers, and attributes that are tensors, as they were; what else Python holds is not."""
+    stores: list[Any] = [each for m in step.modules() for each in (m._parameters, m._buffers)]
+    held = [(store, key, tensor) for store in stores for key, tensor in store.items() if tensor is not None]
+    held += [(vars(module), key, tensor) for module, key, _, tensor in attribute_tensors(step)]
+    values = {id(tensor): tensor.detach().clone() for _, _, tensor in held}
+    try:
+        yield
+    finally:
+        for store, key, tensor in held:
+            store[key] = tensor
+            tensor.data.copy_(values[id(tensor)])

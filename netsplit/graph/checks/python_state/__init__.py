@@ -1,0 +1,1 @@
+"""What a model keeps in Python, which no tensor of its graph holds: compared, named, refused."""

@@ -1,0 +1,116 @@
+"""A split model's state as the plain model itself gives and takes it: with its own keys, hooks, extra state.
+
+trained values ──► into the model ──► its own state_dict() or load_state_dict() ──► the model as it was
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.checks.holding import first_names, holding, unseen
+from netsplit.graph.checks.python_state.state import changed_names, state_of
+from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.words import where_of
+
+__all__ = ["loaded", "plain_state"]
+
+
+def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[str, Any]:
+    """The model's `state_dict` with these values, on the CPU; what is not among them is the model's own."""
+    plain, own = model.state_dict(), named_tensors(model)
+    if all(key in own and _is(value, own[key]) for key, value in plain.items()):
+        names = first_names(model)
+        found = {key: values.get(names[key], value.detach().cpu()) for key, value in plain.items()}
+    else:
+        with holding(model, values):
+            found = {key: _own_copy(value) for key, value in model.state_dict().items()}
+    state: Any = OrderedDict(found)
+    if hasattr(plain, "_metadata"):  # versions of modules, by which their code reads older states
+        state._metadata = plain._metadata
+    return state
+
+
+def loaded(
+    model: nn.Module, values: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool
+) -> tuple[dict[str, Tensor], list[str], list[str]]:
+    """What the model's own `load_state_dict` makes of its tensors; keys it misses, and keys it does not know.
+
+    The model's tensors stay as they were. What it loads into Python (extra state) is loaded.
+
+    Args:
+        values: the present ones, by initializer.
+
+    Raises:
+        NetSplitError: it does not take the state; nothing is changed then.
+    """
+    names = first_names(model)
+    with holding(model, values):
+        before = state_of(model, None).values
+        try:
+            answer = model.load_state_dict(state, strict=strict)
+        except Exception as error:
+            raise _refusal(model, state, strict, error) from error
+        now = named_tensors(model)
+        found = {k: now[k].detach().cpu().clone() for k in dict.fromkeys(names.values()) if k in now}
+        in_python = bool(changed_names(before, state_of(model, None).values))
+    if in_python:
+        tensors = {k: t.detach().clone() for k, t in named_tensors(model).items()}
+        with unseen(model):
+            model.load_state_dict(state, strict=strict)
+        for k, tensor in named_tensors(model).items():
+            if k in tensors:
+                tensor.data.copy_(tensors[k])
+    if isinstance(answer, tuple) and len(answer) == 2:
+        return found, list(answer[0]), list(answer[1])
+    return found, [], []
+
+
+def _refusal(model: nn.Module, state: Mapping[str, Any], strict: bool, error: Exception) -> NetSplitError:
+    plain = model.state_dict()
+    missing, unknown = [k for k in plain if k not in state], [k for k in state if k not in plain]
+    if strict and (missing or unknown):
+        what = f"has no '{missing[0]}'" if missing else f"has '{unknown[0]}', which the model does not"
+        count = len(missing) + len(unknown)
+        return NetSplitError(
+            f"the state {what} ({count} keys differ): give one of this model, or strict=False."
+        )
+    for k, own in plain.items():
+        value = state.get(k, own)
+        if isinstance(own, Tensor) and (not isinstance(value, Tensor) or value.shape != own.shape):
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            return NetSplitError(f"the state's '{k}' is {found}, and {tuple(own.shape)} in this model.")
+    return NetSplitError(
+        f"{type(model).__name__} does not load the state{where_of(error)}: "
+        f"{' '.join(str(error).split()).rstrip('.')}."
+    )
+
+
+def _is(value: Any, tensor: Tensor) -> bool:
+    """Whether a value of a state is that very tensor."""
+    if not isinstance(value, Tensor) or value.layout != tensor.layout or value.dtype != tensor.dtype:
+        return False
+    if value.layout is not torch.strided or value.is_meta:
+        return value.shape == tensor.shape
+    return value.data_ptr() == tensor.data_ptr() and (value.shape, value.stride()) == (
+        tensor.shape,
+        tensor.stride(),
+    )
+
+
+def _own_copy(value: Any) -> Any:
+    """Tensors on the CPU; nothing that the model changes later."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    copied = tree_map_only(Tensor, _own_copy, value)
+    try:
+        return copy.deepcopy(copied)
+    except Exception:
+        return copied

@@ -1,0 +1,105 @@
+"""Losses of micro-batches against that of their batch: sums are refused, other means are said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from netsplit.errors import CaptureError
+from netsplit.graph import capture
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.checks.cutting import check_cutting
+
+X = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2, 3, 4, 0, 1, 2])
+
+
+def told(
+    loss: Callable[..., Any], targets: Tensor = Y, model: nn.Module | None = None, size: int = 2
+) -> None:
+    model = model or nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    whole = Batch.of(X, targets)
+    check_cutting(model, loss, whole, capture(model, loss, whole.rows(0, size).own()), None)
+
+
+def contrastive(z: Tensor, _: Tensor) -> Tensor:
+    return F.cross_entropy(F.normalize(z) @ F.normalize(z).T / 0.1, torch.arange(len(z)))
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.fc(x), 0.5)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(reduction="sum"),
+        lambda o, y: F.cross_entropy(o, y) + 0.1 * o.square().sum(),
+        lambda o, y: F.cross_entropy(o, y, reduction="sum") / 8,
+        lambda o, y: -F.cross_entropy(o, y, reduction="sum"),
+    ],
+)
+def test_a_sum_over_samples_is_refused(loss: Callable[..., Any]) -> None:
+    with pytest.raises(CaptureError, match=r"is a sum over the samples.*'single_batch'"):
+        told(loss)
+
+
+def test_a_sum_is_told_from_what_a_loss_draws() -> None:
+    with pytest.raises(CaptureError, match="is a sum over the samples"):
+        told(lambda o, y: F.cross_entropy(o, y, reduction="sum") + 100 * len(o), model=Dropping())
+
+
+def test_a_micro_batch_without_targets_is_refused() -> None:
+    with pytest.raises(CaptureError, match="nan on micro-batch 1, of 2 samples, where it is"):
+        told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) < 2, -100, Y))
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [(nn.CrossEntropyLoss(), torch.where(torch.arange(8) < 1, -100, Y)), (contrastive, Y)],
+)
+def test_another_mean_is_said(
+    loss: Callable[..., Any], targets: Tensor, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        told(loss, targets)
+    assert "no mean over samples alone" in caplog.text
+
+
+def test_statistics_of_micro_batches_are_said_with_the_name(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        told(nn.CrossEntropyLoss(), model=nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)))
+    assert "'1' takes its statistics of micro-batches of 2 samples" in caplog.text
+    assert "no mean" not in caplog.text
+
+
+@pytest.mark.parametrize("model", [None, Dropping()])
+def test_an_ordinary_mean_and_dropout_are_not_mentioned(
+    model: nn.Module | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        told(nn.CrossEntropyLoss(), model=model)
+        told(nn.CrossEntropyLoss(), model=model, size=8)
+        told(nn.CrossEntropyLoss(reduction="sum"), model=model, size=8)
+    assert not caplog.text
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 5))
+    before = {k: t.clone() for k, t in model.state_dict().items()}
+    state = torch.get_rng_state()
+    told(nn.CrossEntropyLoss(), model=model)
+    assert all(torch.equal(t, before[k]) for k, t in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), state)

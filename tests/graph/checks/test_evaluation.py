@@ -1,0 +1,225 @@
+"""Predictions of models that do work of their own in train(), eval() or in the forward in evaluation mode."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from netsplit.errors import CaptureError
+from netsplit.graph.batches.batch import Batch
+from netsplit.training.captures import Captures
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+
+
+class Layered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        return found
+
+
+class Merged(Layered):
+    """A low-rank update that begins with 0, as LoRA's, and is merged into the weight for evaluation."""
+
+    merged = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(2, 4))
+        self.up = nn.Parameter(torch.zeros(3, 2))
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.merged == mode:
+            self.layer.weight.data += (-1 if mode else 1) * self.up @ self.down
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        return found if self.merged else found + x @ self.down.T @ self.up.T
+
+
+class Folded(Layered):
+    folded: Tensor | None = None
+
+    def eval(self) -> Self:
+        self.folded = self.layer.weight.detach() * 2
+        return super().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * 2 if self.folded is None else F.linear(x, self.folded, self.layer.bias * 2)
+
+
+class MadeInEvaluation(Layered):
+    """Right: train() and eval() forget what the first forward in evaluation mode has made of the weight."""
+
+    kept: Tensor | None = None
+
+    def train(self, mode: bool = True) -> Self:
+        self.kept = None
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return F.linear(x, self.layer.weight.sign(), self.layer.bias)
+        if self.kept is None:
+            self.kept = self.layer.weight.sign().detach()
+        return F.linear(x, self.kept, self.layer.bias)
+
+
+class Counts(Layered):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += not self.training
+        found: Tensor = self.layer(x)
+        return found
+
+
+class Smooths(Layered):
+    last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        if not self.training:
+            found = found if self.last is None else (found + self.last) / 2
+            self.last = found.detach()
+        return found
+
+
+class CountsInABuffer(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            self.seen += 1
+        return self.layer(x) + self.seen
+
+
+class AveragesInABuffer(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = 0.5 * self.seen + x.mean()
+        return self.layer(x) + self.seen
+
+
+class TrainsOtherwiseAfterwards(Layered):
+    seen_evaluation = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            self.seen_evaluation = True
+        found: Tensor = self.layer(x)
+        return found * 2 if self.training and self.seen_evaluation else found
+
+
+class NotesTheDate(TrainsOtherwiseAfterwards):
+    """Right: nothing reads what the first evaluation notes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            self.seen_evaluation = True
+        found: Tensor = self.layer(x)
+        return found
+
+
+class Longest(Layered):
+    longest = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.longest = max(self.longest, x.shape[1])
+        return x.sum((1, 2)) / self.longest + self.layer(x).sum((1, 2))
+
+
+class Normed(Layered):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.norm(self.layer(x)), 0.3, training=True)
+
+
+class MixesSamples(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        return found if self.training else found - found.mean(0)
+
+
+def captures(kind: type[nn.Module], check: bool = True, **trained: Any) -> Captures:
+    return Captures(kind(), None, None, "cpu", check=check, trained=lambda: trained)
+
+
+REFUSED = {
+    Merged: ["'layer.weight'", "test_evaluation.py", "self.layer.weight.data +=", "state_dict"],
+    Folded: ["'folded' of the model", "self.folded = self.layer.weight.detach() * 2"],
+    Counts: ["'calls' of the model", "after every forward in evaluation mode"],
+    Smooths: ["'last' of the model", "after every forward in evaluation mode"],
+    TrainsOtherwiseAfterwards: ["would train otherwise after a prediction", "'seen_evaluation'"],
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_what_the_captured_graph_would_predict_otherwise_is_refused_with_its_cause(
+    kind: type[nn.Module],
+) -> None:
+    found = captures(kind)
+    before = {k: t.clone() for k, t in found.model.state_dict().items()}
+    attributes = {k: v for k, v in vars(found.model).items() if not k.startswith("_")}
+    with pytest.raises(CaptureError) as e:
+        found.inference(Batch.of(X))
+    assert all(word in str(e.value) for word in REFUSED[kind]), e.value
+    assert "\n" not in str(e.value)
+    assert {k: v for k, v in vars(found.model).items() if not k.startswith("_")} == attributes
+    assert all(torch.equal(t, before[k]) for k, t in found.model.state_dict().items())
+    assert captures(kind, check=False).inference(Batch.of(X))
+
+
+@pytest.mark.parametrize(
+    "kind", [MadeInEvaluation, CountsInABuffer, AveragesInABuffer, NotesTheDate, Normed, nn.Flatten]
+)
+def test_what_is_right_is_taken(kind: type[nn.Module]) -> None:
+    assert captures(kind).inference(Batch.of(X))
+
+
+def test_what_is_left_of_another_shape_is_refused() -> None:
+    long, short = torch.randn(2, 5, 4), torch.randn(2, 3, 4)
+    with pytest.raises(CaptureError, match="Longest"):
+        captures(Longest).inference(Batch.of(long[:, :, :3].transpose(1, 2)))
+    found = captures(Longest)
+    found.inference(Batch.of(short))
+    with pytest.raises(CaptureError, match="after one of other shapes"):
+        found.inference(Batch.of(long))
+
+
+def test_it_is_the_trained_values_that_are_compared() -> None:
+    class BranchesInEval(Layered):
+        sign = 1.0
+
+        def eval(self) -> Self:
+            self.sign = self.layer.bias.sum().sign().item()
+            return super().eval()
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.layer(x)
+            return found * self.sign
+
+    bias = BranchesInEval().layer.bias.detach()
+    assert captures(BranchesInEval).inference(Batch.of(X))
+    with pytest.raises(CaptureError, match="'sign' of the model"):
+        captures(BranchesInEval, **{"layer.bias": -bias}).inference(Batch.of(X))
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_model_that_mixes_samples_is_computed_whole(check: bool) -> None:
+    assert captures(Layered, check).output_dims(Batch.of(X), 4) == (0,)
+    assert captures(Normed, check).output_dims(Batch.of(X), 4) == (0,)
+    assert captures(MixesSamples, check).output_dims(Batch.of(X), 4) == (None if check else (0,))
