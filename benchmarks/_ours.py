@@ -175,11 +175,13 @@ def free_ideal(program: Program, cluster: Cluster, timelines: Sequence[Timeline]
     for segment in program.segments:
         name = f"segment {segment.index}"
         nodes |= dict.fromkeys(segment.nodes, NodeSeconds(0.0, 0.0))
-        carrying = [
-            n for n in segment.nodes if not program.graph.carrying.isdisjoint(program.graph.nodes[n].outputs)
+        requires_backward = [
+            n
+            for n in segment.nodes
+            if not program.graph.requires_backward.isdisjoint(program.graph.nodes[n].outputs)
         ]
         forward, backward = median.get((name, "forward"), 0.0), median.get((name, "backward"), 0.0)
-        nodes[(carrying or list(segment.nodes))[0]] = NodeSeconds(forward, backward)
+        nodes[(requires_backward or list(segment.nodes))[0]] = NodeSeconds(forward, backward)
     free = {
         device.kind: DeviceCosts(nodes, costs.of(device.kind).step_s_per_byte) for device in cluster.devices
     }

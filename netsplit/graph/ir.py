@@ -195,7 +195,7 @@ class Graph:
         return {name: i for i, name in enumerate(self.nodes)}
 
     @cached_property
-    def carrying(self) -> frozenset[str]:
+    def requires_backward(self) -> frozenset[str]:
         """Variables through which a gradient comes back from an output of the graph; others get none.
 
         A write through a view is seen by the readers of the tensor viewed, and the view itself may have

@@ -19,7 +19,7 @@ from netsplit.partition.base import Placement, Problem, Stage, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
-from netsplit.planning.plan_diff import Moved, moved
+from netsplit.planning.plan_diff import PlanDiff, plan_diff
 from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
@@ -104,10 +104,10 @@ class Plan:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
         return explain(self.problem, self.placement, self.timeline, self.program)
 
-    def moved_from(self, before: Plan) -> Moved:
+    def moved_from(self, before: Plan) -> PlanDiff:
         """What moved from another plan of the same problem, with the objectives that the plans have."""
         objective = self.problem.objective
-        found = moved(self.problem, before.placement, self.placement, before.timeline, self.timeline)
+        found = plan_diff(self.problem, before.placement, self.placement, before.timeline, self.timeline)
         if not (objective.simulated or objective.largest_load):  # loads of devices do not add up to that
             found = replace(found, before_s=before.objective_s, after_s=self.objective_s, parts=())
         return found.without_rounding()

@@ -28,7 +28,7 @@ from netsplit.planning.explanation.words import (
     wrapped,
 )
 
-__all__ = ["DeviceChange", "Moved", "MovedGroup", "Part", "moved"]
+__all__ = ["DeviceChange", "MovedGroup", "Part", "PlanDiff", "plan_diff"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Moved:
+class PlanDiff:
     """What differs between two placements. Devices have the names of the first; `renamed` says how."""
 
     before: str  # methods
@@ -86,7 +86,7 @@ class Moved:
     after_s: float | None
     parts: tuple[Part, ...]  # add up to the objective, before and after; the greatest change first
 
-    def without_rounding(self) -> Moved:
+    def without_rounding(self) -> PlanDiff:
         """Without what differs only by the order in which floats were added."""
         parts = tuple(part for part in self.parts if not math.isclose(part.before_s, part.after_s))
         before_s, after_s = self.before_s, self.after_s
@@ -108,7 +108,7 @@ class Moved:
         return asdict(self) | {"nodes": self.nodes}
 
 
-def moved(
+def plan_diff(
     problem: Problem,
     before: Placement,
     after: Placement,
@@ -116,7 +116,7 @@ def moved(
     after_timeline: TimelineLike | None = None,
     before_program: ProgramLike | None = None,
     after_program: ProgramLike | None = None,
-) -> Moved:
+) -> PlanDiff:
     """Compare two placements of one problem.
 
     Devices that are alike in every way may play one another's part: those of `after` are first named so
@@ -144,7 +144,7 @@ def moved(
             for t, placement in ((before_timeline, before), (after_timeline, after))
         ]
         objectives, parts = _path_parts(problem, timelines, (before_program, after_program), renamed)
-    return Moved(
+    return PlanDiff(
         before=before.method,
         after=after.method,
         renamed={q: p for q, p in renamed.items() if p != q},
@@ -296,7 +296,7 @@ def _path_parts(
     return both, [Part(k, spent[0].get(k, 0.0), spent[1].get(k, 0.0)) for k in spent[0] | spent[1]]
 
 
-def _lines(found: Moved, top: int) -> list[str]:
+def _lines(found: PlanDiff, top: int) -> list[str]:
     lines = wrapped(_headline(found))
     if found.renamed:
         same = ", ".join(f"{q} is {p}" for q, p in found.renamed.items())
@@ -333,7 +333,7 @@ def _lines(found: Moved, top: int) -> list[str]:
     return lines
 
 
-def _headline(found: Moved) -> str:
+def _headline(found: PlanDiff) -> str:
     names = f"{found.before} to {found.after}"
     if found.groups:
         return f"{names}: {counted(found.nodes, 'node')} moved in {counted(len(found.groups), 'group')}"

@@ -36,9 +36,9 @@ class TimelineIndex:
         graph = self.problem.graph
         self.slack_s = TOLERANCE * max(abs(self.timeline.iteration_s), 1e-12)
         self.kind_of = {device.name: device.kind for device in self.problem.cluster.devices}
-        carrying = graph.carrying
+        requires_backward = graph.requires_backward
         self.trained = {
-            name for name, node in graph.nodes.items() if any(k in carrying for k in node.outputs)
+            name for name, node in graph.nodes.items() if any(k in requires_backward for k in node.outputs)
         }
         self.microbatches = range(self.program.microbatches)
         self.replicas = {s.device: s.replicas for s in self.program.segments if s.replicas}

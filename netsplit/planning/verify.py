@@ -279,14 +279,14 @@ def recompute_max_load(problem: Problem, device_of: Mapping[str, str]) -> float:
     slowest of its links; twice where the variable's gradient comes back.
     """
     graph, costs = problem.graph, problem.costs
-    carrying = graph.carrying
+    requires_backward = graph.requires_backward
     largest = 0.0
     for device in problem.cluster.devices:
         load = 0.0
         for name, node in graph.nodes.items():
             if device_of[name] == device.name:
                 load += costs.forward_s(name, device.kind)
-                if any(k in carrying for k in node.outputs):
+                if any(k in requires_backward for k in node.outputs):
                     load += costs.backward_s(name, device.kind)
         links = [device.port] if device.port is not None else []
         if not links:
@@ -302,6 +302,6 @@ def recompute_max_load(problem: Problem, device_of: Mapping[str, str]) -> float:
                 crossing = max(
                     (x.latency_s + variable.nbytes * x.seconds_per_byte for x in links), default=0.0
                 )
-                load += max(crossing, 0.0) * (2 if k in carrying else 1)
+                load += max(crossing, 0.0) * (2 if k in requires_backward else 1)
         largest = max(largest, load)
     return largest

@@ -124,7 +124,7 @@ class _OrderCheck:
                     home, q = self.index.on(first, i), self.index.on(other, i)
                     expected.add((k, q, i, False))
                     yield from self._times(k, home, q, i, gradient=False, needed=True)
-                    if self.index.program.training and k in graph.carrying:
+                    if self.index.program.training and k in graph.requires_backward:
                         expected.add((k, q, i, True))
                         yield from self._times(k, q, home, i, gradient=True, needed=needed)
         for key, events in self.index.sends.items():
@@ -210,7 +210,7 @@ class _OrderCheck:
                 if t == s:
                     continue
                 q = self.index.on(self.index.program.segments[t].device, i)
-                back = k in graph.carrying
+                back = k in graph.requires_backward
                 if q == home:
                     yield from self._after(("forward", t, i), ("forward", s, i))
                     if back:

@@ -182,7 +182,7 @@ class _Compiler:
     def _send_gradients(self, segment: Segment, i: int) -> None:
         for k in segment.inputs:
             source = self._source(k)
-            if source == k or k not in self.graph.carrying:
+            if source == k or k not in self.graph.requires_backward:
                 continue
             left = self.left.setdefault((k, i), self._backward_readers(k)) - 1
             self.left[k, i] = left
@@ -275,7 +275,9 @@ class _Compiler:
         return sum(k in segment.inputs and segment.index in self.trained for segment in self.segments)
 
     def _trained(self) -> frozenset[int]:
-        return frozenset(s.index for s in self.segments if any(k in self.graph.carrying for k in s.outputs))
+        return frozenset(
+            s.index for s in self.segments if any(k in self.graph.requires_backward for k in s.outputs)
+        )
 
     def _pipeline(self) -> Pipeline:
         feeders = (

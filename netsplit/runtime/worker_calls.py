@@ -85,8 +85,8 @@ def _executor(worker: Worker, program: Program) -> Executor:
     transport.prepare([program])
     name, share = worker.device.name, worker.memory["share"]
     executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s)
-    executor.recorder.on_instruction = worker.board.at
-    executor.recorder.on_wait = worker.board.waits
+    executor.recorder.on_instruction = worker.heartbeat_file.at
+    executor.recorder.on_wait = worker.heartbeat_file.waits
     return executor
 
 
@@ -101,7 +101,7 @@ def train(
 ) -> DeviceIteration:
     executor: Executor = worker.memory["programs"][number]
     rates = executor.share.learning_rates
-    worker.board.phase = TRAINING
+    worker.heartbeat_file.phase = TRAINING
     executor.recorder.detailed = mode == "events"
     peak: int | None = None
     if mode == "bytes":
@@ -110,7 +110,7 @@ def train(
         peak = meter.peak_bytes
     else:
         outputs = executor.run(feeds, shares, step, key)
-    worker.board.at(-1)
+    worker.heartbeat_file.at(-1)
     recorder = executor.recorder
     found = {key: float(tensor) for key, tensor in outputs.items()}
     events = recorder.events if mode == "events" else []
@@ -121,9 +121,9 @@ def predict(
     worker: Worker, feeds: list[dict[str, Tensor]], number: int, key: DrawKey
 ) -> dict[tuple[str, int], Tensor]:
     executor: Executor = worker.memory["programs"][number]
-    worker.board.phase = INFERENCE
+    worker.heartbeat_file.phase = INFERENCE
     outputs = executor.run(feeds, key=key)
-    worker.board.at(-1)
+    worker.heartbeat_file.at(-1)
     return {key: tensor.cpu() for key, tensor in outputs.items()}
 
 

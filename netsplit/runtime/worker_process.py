@@ -34,7 +34,7 @@ from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.runtime.workers.guard import leave, start_guard
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, keep_alive, versions
-from netsplit.runtime.workers.heartbeat import Board
+from netsplit.runtime.workers.heartbeat import HeartbeatFile
 from netsplit.runtime.workers.messages import FAILED, SIGN_OF_LIFE_S, STOP, Reply, Setup, Sign, packed
 from netsplit.runtime.workers.worker import Worker
 
@@ -87,7 +87,7 @@ def _serve(line: _LogLine) -> None:
         task = cloudpickle.loads(message)
         if worker is None:
             worker = _join(line.rank, task)
-            line.board = worker.board
+            line.heartbeat_file = worker.heartbeat_file
             return None
         return task.function(worker, *task.args)
 
@@ -113,7 +113,7 @@ class _LogLine:
         self.connection = connection
         self.rank = rank
         self.agent = agent
-        self.board: Board | None = None
+        self.heartbeat_file: HeartbeatFile | None = None
         self.calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.busy = threading.Event()
@@ -156,7 +156,7 @@ class _LogLine:
         while True:
             time.sleep(SIGN_OF_LIFE_S)
             if self.busy.is_set():
-                self._send(Sign(None if self.board is None else self.board.place))
+                self._send(Sign(None if self.heartbeat_file is None else self.heartbeat_file.place))
 
     def _last_word(self) -> None:
         poll = select.poll()
@@ -202,7 +202,7 @@ def _join(rank: int, setup: Setup) -> Worker:
     dist.init_process_group(_backend(setup.devices), timeout=timedelta(seconds=max(setup.timeout_s, 1.0)))
     _hide_others()
     folder = setup.folder if setup.host == socket.gethostname() else None
-    return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, Board(folder, rank))
+    return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, HeartbeatFile(folder, rank))
 
 
 def _hide_others() -> None:

@@ -184,7 +184,7 @@ class _Device:
                 self._hold(k, i)
         for k in shape.segment.inputs:
             self._release(k, i)
-        self.versions.forward(ins, bool(shape.carrying))
+        self.versions.forward(ins, bool(shape.requires_backward))
 
     def _recompute(self, shape: SegmentMemory, i: int) -> None:
         self._see(shape.forward_peak)
@@ -205,7 +205,7 @@ class _Device:
             self.versions.recompute(ins)
             self._recompute(shape, i)
         self._collect(shape, i)
-        seeds = {k: key for k in shape.carrying if (key := self._seed(k, i)) is not None}
+        seeds = {k: key for k in shape.requires_backward if (key := self._seed(k, i)) is not None}
         fresh = self._fresh(ins, shape)
         walk = shape.backward(frozenset(seeds), fresh, ins.part == "input")
         self._see(*walk.peak)

@@ -52,19 +52,19 @@ class SegmentMemory:
         self.produced = {storage_of(graph, k) for node in self.nodes for k in node.outputs if k}
         self.produced -= {storage_of(graph, k) for k in segment.inputs}
         self.outputs = {storage_of(graph, k) for k in segment.outputs}
-        carrying = [k for k in segment.outputs if graph.variables[k].requires_grad]
-        self.carrying = tuple(carrying) if program.training else ()
+        requires_backward = [k for k in segment.outputs if graph.variables[k].requires_grad]
+        self.requires_backward = tuple(requires_backward) if program.training else ()
         self.saving = {node.name: self._saved(node) for node in self.nodes}
         saved = {root for roots in self.saving.values() for root in roots}
         self.kept = (saved & self.produced) - self.outputs
-        self.extra = {node.name: node.saved_bytes if self.carrying else 0 for node in self.nodes}
+        self.extra = {node.name: node.saved_bytes if self.requires_backward else 0 for node in self.nodes}
         self.kept_bytes = sum(own[root] for root in self.kept) + sum(self.extra.values())
-        self.context = self._context(saved) if self.carrying else ()
+        self.context = self._context(saved) if self.requires_backward else ()
         trainable = (
             k for node in self.nodes for k in node.initializers if graph.initializers[k].requires_grad
         )
         self.parameters = frozenset(trainable)
-        self.made_again = {storage_of(graph, k) for k in self.carrying} & self.produced
+        self.made_again = {storage_of(graph, k) for k in self.requires_backward} & self.produced
         self.forward_peak = self._forward_peak(self.kept, self.extra)
         self.forward_peak_unsaved = self._forward_peak(frozenset(), dict.fromkeys(self.extra, 0))
         self.deferred = {
@@ -124,7 +124,11 @@ class SegmentMemory:
         return Walk(peak, found)
 
     def _saved(self, node: Node) -> frozenset[str]:
-        return frozenset(storage_of(self.graph, k) for k in node.saved) if self.carrying else frozenset()
+        return (
+            frozenset(storage_of(self.graph, k) for k in node.saved)
+            if self.requires_backward
+            else frozenset()
+        )
 
     def _context(self, saved: Collection[str]) -> tuple[str, ...]:
         """Inputs and outputs that live until the backward is over."""
@@ -133,7 +137,7 @@ class SegmentMemory:
             for k in self.segment.inputs
             if self.graph.variables[k].requires_grad or storage_of(self.graph, k) in saved
         ]
-        return (*self.carrying, *inputs)
+        return (*self.requires_backward, *inputs)
 
     def _forward_peak(self, kept: Collection[str], extra: Mapping[str, int]) -> int:
         last = {
@@ -219,12 +223,12 @@ class _BackwardWalk:
 
     def _reached(self) -> list[Node]:
         """The nodes that a gradient gets to, last first."""
-        carrying = set(self.seeds)
+        requires_backward = set(self.seeds)
         found = []
         for node in reversed(self.shape.nodes):
-            if not carrying.isdisjoint(node.outputs):
+            if not requires_backward.isdisjoint(node.outputs):
                 found.append(node)
-                carrying.update(self._wanted(node))
+                requires_backward.update(self._wanted(node))
         return found
 
     def _wanted(self, node: Node) -> list[str]:

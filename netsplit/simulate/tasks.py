@@ -175,8 +175,8 @@ def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> d
 
     A node through which no gradient passes has no backward, whatever its costs say; nor has a transfer.
     """
-    carrying = program.graph.carrying
-    trained = {node.name for node in program.graph if not carrying.isdisjoint(node.outputs)}
+    requires_backward = program.graph.requires_backward
+    trained = {node.name for node in program.graph if not requires_backward.isdisjoint(node.outputs)}
     found = {kind: _SegmentSeconds() for kind in kinds.values()}
     for segment in program.segments:
         for kind in {kinds[device] for device in segment.replicas or (segment.device,)}:

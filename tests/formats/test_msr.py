@@ -76,7 +76,7 @@ def test_memory_is_the_sum_of_sizes_and_a_cpu_has_no_limit() -> None:
 
 def test_no_gradient_travels_and_forward_is_all_there_is() -> None:
     work = read(data([task(1, 1.0), task(2, 2.0, isBackwardNode=1)], [edge(1, 2, 0.5)]))
-    assert not work.graph.carrying
+    assert not work.graph.requires_backward
     assert work.backward_nodes == {"2"}
     assert work.problem().backward_nodes == {"2"}
     assert not Instance.of(work.problem()).backward_s.any()

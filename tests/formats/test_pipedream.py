@@ -74,7 +74,7 @@ def test_a_bracketed_activation_is_summed_and_parameters_are_one_initializer() -
 
 
 def test_gradients_go_back_everywhere_but_to_inputs() -> None:
-    assert read().graph.carrying == {"node4", "node3", "node5", "node7"}
+    assert read().graph.requires_backward == {"node4", "node3", "node5", "node7"}
 
 
 def test_descriptions_are_kept_for_people() -> None:

@@ -100,7 +100,7 @@ def _sums_alike(graph: Graph, pieces: list[list[str]]) -> bool:
     is a part or a repetition of another is made dense where it is handed on, and kernels then sum otherwise.
     """
     piece_of = {name: i for i, nodes in enumerate(pieces) for name in nodes}
-    for k in graph.carrying:
+    for k in graph.requires_backward:
         variable = graph.variables[k]
         readers = Counter(piece_of[v] for v in variable.consumers)
         readers.pop(piece_of.get(variable.producer or "", -1), None)

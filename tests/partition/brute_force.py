@@ -20,7 +20,7 @@ from netsplit.partition.common.instance import Instance
 @njit(cache=True)
 def iteration(where, order, data):  # type: ignore[no-untyped-def]
     """Seconds of a step: forwards in `order`, backwards in its reverse; links first come first served."""
-    forward, backward, trained, producer, reads, carrying, transfer, step = data
+    forward, backward, trained, producer, reads, requires_backward, transfer, step = data
     n, devices = forward.shape
     m = len(producer)
     clock = np.zeros(devices)
@@ -54,7 +54,7 @@ def iteration(where, order, data):  # type: ignore[no-untyped-def]
         clock[p] = max(clock[p], waits[v]) + backward[v, p]
         done[v] = True
         for u in range(m):
-            if not (carrying[u] and reads[v, u]) or where[producer[u]] == p:
+            if not (requires_backward[u] and reads[v, u]) or where[producer[u]] == p:
                 continue
             complete = True
             for w in range(n):
@@ -145,7 +145,7 @@ def arrays(instance: Instance):  # type: ignore[no-untyped-def]
         instance.trained,
         instance.producer,
         reads,
-        instance.carrying,
+        instance.requires_backward,
         instance.transfer_s,
         instance.step_s,
     )

@@ -91,7 +91,7 @@ def trained(problem: Problem, share: float = 0.8, seed: int = 0) -> Problem:
         for k, v in graph.variables.items()
     }
     graph = replace(graph, variables=variables)
-    reached = {v for v, node in graph.nodes.items() if graph.carrying.intersection(node.outputs)}
+    reached = {v for v, node in graph.nodes.items() if graph.requires_backward.intersection(node.outputs)}
     costs = problem.costs
     for kind, each in costs.devices.items():
         seconds = {v: s if v in reached else NodeSeconds(s.forward_s, 0.0) for v, s in each.nodes.items()}

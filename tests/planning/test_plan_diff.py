@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport
-from netsplit.planning.plan_diff import Moved, Part, moved
+from netsplit.planning.plan_diff import Part, PlanDiff, plan_diff
 from netsplit.planning.workload import Simulated
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
@@ -47,7 +47,7 @@ def line(count: int = 4, devices: int = 2, **modules: str) -> Problem:
 
 def test_one_group_of_two_nodes_by_hand() -> None:
     problem = line(n2="head.a", n3="head.b")
-    found = moved(problem, placed(problem, "0000"), placed(problem, "0011"))
+    found = plan_diff(problem, placed(problem, "0000"), placed(problem, "0011"))
     (group,) = found.groups
     assert (group.nodes, group.module, group.source, group.target) == (("n2", "n3"), "head", "d0", "d1")
     assert (group.before_s, group.after_s, group.state_bytes) == (6.0, 6.0, 28)
@@ -79,7 +79,7 @@ def test_equal_devices_under_other_names_are_no_move(problem: Problem, data: st.
     names = [device.name for device in cluster.devices]
     other = dict(zip(names, data.draw(st.permutations(names)), strict=True))
     after = replace(before, device_of={v: other[d] for v, d in before.device_of.items()})
-    found = moved(problem, before, after)
+    found = plan_diff(problem, before, after)
     assert (found.nodes, found.groups, found.lost, found.gained, found.reordered) == (0, (), (), (), 0)
     assert all(change.before_bytes == change.after_bytes for change in found.devices)
     assert "nothing moved" in found.lines()[0]
@@ -88,11 +88,11 @@ def test_equal_devices_under_other_names_are_no_move(problem: Problem, data: st.
 def test_devices_that_differ_keep_their_names() -> None:
     problem = line()
     swapped = placed(problem, "0011"), placed(problem, "1100")
-    assert moved(problem, *swapped).nodes == 0
-    assert moved(problem, *swapped).renamed == {"d0": "d1", "d1": "d0"}
-    assert moved(with_capacities(problem, [10_000, 9_999]), *swapped).nodes == 4
+    assert plan_diff(problem, *swapped).nodes == 0
+    assert plan_diff(problem, *swapped).renamed == {"d0": "d1", "d1": "d0"}
+    assert plan_diff(with_capacities(problem, [10_000, 9_999]), *swapped).nodes == 4
     uneven = problem.cluster.with_links(problem.cluster.links | {("d0", "d1"): Link(0.0, 0.2)})
-    assert moved(replace(problem, cluster=uneven), *swapped).nodes == 4
+    assert plan_diff(replace(problem, cluster=uneven), *swapped).nodes == 4
 
 
 def test_of_three_devices_only_the_equal_two_are_renamed() -> None:
@@ -100,9 +100,9 @@ def test_of_three_devices_only_the_equal_two_are_renamed() -> None:
     problem = line(3, devices=3)
     links = {ends: Link(5.0, 0.1) if "d2" in ends else link for ends, link in problem.cluster.links.items()}
     problem = replace(problem, cluster=problem.cluster.with_links(links))
-    found = moved(problem, placed(problem, "012"), placed(problem, "102"))
+    found = plan_diff(problem, placed(problem, "012"), placed(problem, "102"))
     assert (found.nodes, found.renamed) == (0, {"d1": "d0", "d0": "d1"})
-    assert moved(problem, placed(problem, "012"), placed(problem, "210")).nodes == 2
+    assert plan_diff(problem, placed(problem, "012"), placed(problem, "210")).nodes == 2
 
 
 def assigned(problem: Problem, rng: random.Random) -> Mapping[str, str]:
@@ -121,7 +121,7 @@ def test_the_parts_add_up_to_the_objectives_and_groups_to_what_moved(
     before, after = (
         replace(Random().partition(problem), device_of=dict(assigned(problem, rng))) for _ in range(2)
     )
-    found = moved(problem, before, after)
+    found = plan_diff(problem, before, after)
     assert sum(part.before_s for part in found.parts) == pytest.approx(found.before_s, abs=1e-9)
     assert sum(part.after_s for part in found.parts) == pytest.approx(found.after_s, abs=1e-9)
     now = {v: found.renamed.get(d, d) for v, d in after.device_of.items()}
@@ -137,7 +137,7 @@ def test_the_same_devices_in_another_order_are_said_so() -> None:
     problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]))
     before = placed(problem, "000")
     after = replace(before, priority={"b": 0, "a": 1, "c": 2})
-    found = moved(problem, before, after)
+    found = plan_diff(problem, before, after)
     assert (found.nodes, found.reordered, found.before_s, found.parts) == (0, 2, None, ())
     assert "nothing moved; 2 nodes at another place in the order" in found.lines()[0]
 
@@ -150,12 +150,12 @@ def test_timelines_handed_in_are_taken() -> None:
         for p in placements
     ]
     timelines = [simulate(program, problem.cluster, problem.costs) for program in programs]
-    found = moved(replace(problem, evaluate=None), *placements, *timelines, *programs)
+    found = plan_diff(replace(problem, evaluate=None), *placements, *timelines, *programs)
     assert (found.before_s, found.after_s) == (12.0, 14.0)
 
 
 def test_differences_of_rounding_are_left_out() -> None:
     parts = (Part("time of d0", 0.1, 0.1 * (1 + 1e-12)), Part("time of d1", 0.1, 0.2))
-    found = Moved("a", "b", {}, (), (), (), (), 0, 0.3, 0.3 * (1 - 1e-12), parts).without_rounding()
+    found = PlanDiff("a", "b", {}, (), (), (), (), 0, 0.3, 0.3 * (1 - 1e-12), parts).without_rounding()
     assert [part.name for part in found.parts] == ["time of d1"]
     assert "the objective stays at" in " ".join(found.lines())

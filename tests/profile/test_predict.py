@@ -73,7 +73,7 @@ def test_every_node_has_seconds_that_make_sense(name: str) -> None:
             assert each.forward_s >= 0
             assert 0 <= each.weight_s <= each.backward_s
             assert (each.weight_s > 0) == (node.name in later)
-            if not any(k in graph.carrying for k in node.outputs):
+            if not any(k in graph.requires_backward for k in node.outputs):
                 assert each.backward_s == 0
     assert costs.alpha == 3
     assert costs.devices.keys() == {"a", "b"}

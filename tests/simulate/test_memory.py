@@ -306,9 +306,9 @@ def test_a_put_off_weight_gradient_keeps_what_was_read_and_the_outputs_gradient(
     graph = replace(graph, initializers={"w": weight})
     program = compiled(graph, "000", GPipe(1, delay_weights=True))
     shape = SegmentMemory(program, program.segments[0], storage_bytes(program.graph), frozenset("a"))
-    walk = shape.backward(frozenset(shape.carrying), shape.parameters, split=True)
+    walk = shape.backward(frozenset(shape.requires_backward), shape.parameters, split=True)
     assert (walk.parameters, walk.deferred_bytes, walk.deferred_roots) == (frozenset(), 200, ())
-    weights = shape.weights(frozenset(shape.carrying), shape.parameters)
+    weights = shape.weights(frozenset(shape.requires_backward), shape.parameters)
     assert (weights.parameters, weights.peak) == (frozenset({"w"}), (0, 5000))
 
 

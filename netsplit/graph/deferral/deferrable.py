@@ -38,13 +38,13 @@ def deferrable_nodes(graph: Graph, nodes: Iterable[str] | None = None) -> frozen
     segment has to hand it its gradient at once.
     """
     chosen = set(graph.nodes if nodes is None else nodes)
-    carrying = graph.carrying
+    requires_backward = graph.requires_backward
     return frozenset(
         node.name
         for node in graph
         if node.name in chosen
         and not (node.no_grad or node.autocast or node.default_dtype or node.checkpoint)
-        and any(k in carrying for k in node.outputs)
+        and any(k in requires_backward for k in node.outputs)
         and weight_operand(graph, node, chosen) is not None
     )
 

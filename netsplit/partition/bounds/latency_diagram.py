@@ -181,7 +181,7 @@ def _expand(graph: StepGraph, old: _Layer, sizes: _Bytes, v: int, d: int) -> _La
         k = old.live.index(u)
         at = old.device[:, k]
         ended = np.maximum(ended, old.ended[:, k] + i.transfer_s[u, at, d])
-        if i.carrying[u] and i.trained[v]:
+        if i.requires_backward[u] and i.trained[v]:
             rest = np.maximum(rest, old.rest[:, k] + i.transfer_s[u, d, at])
         added += sizes.variable[u] * ((present[:, k] >> d) & 1 == 0)
         present[:, k] |= 1 << d

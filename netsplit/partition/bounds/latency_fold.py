@@ -170,7 +170,7 @@ def _arcs(
     def crossing(v: int, w: int, gradient: bool) -> Floats | None:
         common = [u for u in i.makes[v].tolist() if w in i.consumers[u]]
         if gradient:
-            common = [u for u in common if i.carrying[u] and i.trained[w]]
+            common = [u for u in common if i.requires_backward[u] and i.trained[w]]
         if not common:
             return None
         return np.asarray(i.transfer_s[common].max(axis=0) * off)

@@ -1,4 +1,4 @@
-"""The inner loop of `latency_chain`: all labels by all steps. Imported lazily for numba's sake.
+"""The inner loop of `latency_chain`: all labels by all steps.
 
 A label's key: device (3 bits), whether in a run (1 bit), then 11 bits for each device's buckets plus two.
 """

@@ -74,7 +74,7 @@ class Instance:
     reads: Csr  # [n] -> variables with a producer
     makes: Csr  # [n] -> variables with a reader
     nbytes: Ints  # [m]
-    carrying: NDArray[np.bool_]  # [m] its gradient travels back
+    requires_backward: NDArray[np.bool_]  # [m] its gradient travels back
     latency_s: Floats  # [D, D]
     seconds_per_byte: Floats  # [D, D]
     atom_of: Ints  # [n]
@@ -94,8 +94,8 @@ class Instance:
         on = [costs.devices[device.kind] for device in cluster.devices]
         used = [k for k, v in graph.variables.items() if v.producer is not None and v.consumers]
         u_of = {k: u for u, k in enumerate(used)}
-        carrying = graph.carrying
-        trained = np.array([any(k in carrying for k in node.outputs if k) for node in graph], bool)
+        requires_backward = graph.requires_backward
+        trained = np.array([any(k in requires_backward for k in node.outputs if k) for node in graph], bool)
         seconds = np.array(
             [[[(s := each.nodes[v]).forward_s, s.backward_s] for each in on] for v in names],
             float,
@@ -124,7 +124,7 @@ class Instance:
             reads=Csr.of([[u_of[k] for k in node.inputs if k in u_of] for node in graph]),
             makes=Csr.of([[u_of[k] for k in node.outputs if k in u_of] for node in graph]),
             nbytes=np.array([graph.variables[k].nbytes for k in used], np.int64),
-            carrying=np.array([k in carrying for k in used], bool),
+            requires_backward=np.array([k in requires_backward for k in used], bool),
             latency_s=np.array([[link.latency_s for link in row] for row in links]),
             seconds_per_byte=np.array([[link.seconds_per_byte for link in row] for row in links]),
             atom_of=atom_of,
@@ -152,7 +152,7 @@ class Instance:
         transfers = self.transfer_s.max(axis=(1, 2), initial=0.0)
         copies = np.minimum(np.diff(self.consumers.starts), max(len(self.devices) - 1, 0))
         nodes = (self.forward_s + self.backward_s + self.step_s).max(axis=1, initial=0.0)
-        return float(nodes.sum() + (transfers * copies * (1 + self.carrying)).sum())
+        return float(nodes.sum() + (transfers * copies * (1 + self.requires_backward)).sum())
 
     @cached_property
     def atoms(self) -> Csr:
@@ -221,7 +221,7 @@ class Instance:
             own = [device.port] if device.port else [link for ends, link in links if device.name in ends]
             seconds = [link.latency_s + self.nbytes * link.seconds_per_byte for link in own]
             columns.append(np.max([np.zeros(len(self.nbytes)), *seconds], axis=0))
-        return np.asarray(np.stack(columns, axis=1) * (1 + self.carrying)[:, None])
+        return np.asarray(np.stack(columns, axis=1) * (1 + self.requires_backward)[:, None])
 
     def _present(self, rows: Csr, where: Ints) -> NDArray[np.bool_]:
         """[rows, D] whether any node of the row is on the device."""

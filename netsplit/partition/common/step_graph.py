@@ -31,7 +31,7 @@ class StepGraph:
         for u in range(len(instance.variables)):
             maker, nbytes = int(instance.producer[u]), int(instance.nbytes[u])
             for c in instance.consumers[u].tolist():
-                back = nbytes if instance.carrying[u] and instance.trained[c] else -1
+                back = nbytes if instance.requires_backward[u] and instance.trained[c] else -1
                 before = self.edges.get(Edge(maker, c), (-1, -1))
                 self.edges[Edge(maker, c)] = max(nbytes, before[0]), max(back, before[1])
         self.before: list[list[int]] = [[] for _ in range(2 * n)]

@@ -1,6 +1,6 @@
 """Simulated annealing of a placement on the compiled single-batch step.
 
-Imported lazily, as `kernels` is. A move takes a set of atoms to one device: a single atom, a cluster of
+A move takes a set of atoms to one device: a single atom, a cluster of
 atoms that heavy edges join, or a window of the topological order; or it exchanges two devices' sets.
 """
 
@@ -97,7 +97,7 @@ def clusters_of(instance: Instance) -> Csr:
     """
     weight: dict[tuple[int, int], float] = {}
     pairs = max(1, len(instance.devices) * (len(instance.devices) - 1))
-    mean = instance.transfer_s.sum(axis=(1, 2)) / pairs * (1 + instance.carrying)
+    mean = instance.transfer_s.sum(axis=(1, 2)) / pairs * (1 + instance.requires_backward)
     for u in range(len(instance.producer)):
         a = int(instance.atom_of[instance.producer[u]])
         for b in {int(instance.atom_of[v]) for v in instance.consumers[u]}:

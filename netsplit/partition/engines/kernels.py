@@ -1,6 +1,6 @@
 """Compiled inner loops: the single-batch step of a placement, and the list schedule that orders it.
 
-Imported lazily: numba takes a second to load. The step is the one the simulator has for a program
+The step is the one the simulator has for a program
 under ``single_batch`` (segments cut at every transfer), node by node, so that a search may try
 thousands of placements a second on what it will be measured by.
 """
@@ -34,7 +34,7 @@ class Arrays(NamedTuple):
     backward_s: Floats  # [n, D]
     trained: NDArray[np.bool_]  # [n]
     producer: Ints  # [m]
-    carrying: NDArray[np.bool_]  # [m]
+    requires_backward: NDArray[np.bool_]  # [m]
     consumers: CsrArrays  # [m] -> nodes
     reads: CsrArrays  # [n] -> variables
     makes: CsrArrays  # [n] -> variables
@@ -71,7 +71,7 @@ class SingleBatchStep:
         self.instance = instance
         i = instance
         self.arrays = Arrays(
-            i.forward_s, i.backward_s, i.trained, i.producer, i.carrying,
+            i.forward_s, i.backward_s, i.trained, i.producer, i.requires_backward,
             i.consumers.arrays, i.reads.arrays, i.makes.arrays, _arcs(i), i.transfer_s, i.step_s,
             i.instruction_s, i.unit_of, _blocks(i),
         )  # fmt: skip
@@ -243,7 +243,7 @@ def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floa
     # 1. count
     waiting = np.zeros((m, devices), np.int64)
     for u in range(m):
-        if a.carrying[u]:
+        if a.requires_backward[u]:
             for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
                 w = a.consumers.items[c]
                 if a.trained[w]:
@@ -276,7 +276,7 @@ def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floa
         for k in range(a.reads.starts[v], a.reads.starts[v + 1]):
             u = a.reads.items[k]
             p = where[a.producer[u]]
-            if a.carrying[u]:
+            if a.requires_backward[u]:
                 waiting[u, d] -= 1
                 if p != d and waiting[u, d] == 0:
                     clock[d] += a.overhead[d]
@@ -313,7 +313,7 @@ def upward_rank(where: Ints, a: Arrays) -> Floats:
             u, w = a.arcs.variable[k], a.arcs.reader[k]
             q = where[w]
             way = a.transfer_s[u, p, q]
-            if a.carrying[u]:
+            if a.requires_backward[u]:
                 way += a.transfer_s[u, q, p]
             tail = max(tail, rank[w] + way)
         rank[v] = tail + a.forward_s[v, p] + a.backward_s[v, p]

@@ -1,4 +1,4 @@
-"""Simulated annealing on a hypergraph's groups, compiled. Imported lazily: numba takes a second to load.
+"""Simulated annealing on a hypergraph's groups, compiled.
 
 The energy is the p-norm of the device loads, p = 16: close to the largest, yet with a slope on the
 others. A move takes one group, a swap of two, or a cluster of groups to another device; clusters are

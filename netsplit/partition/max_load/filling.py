@@ -1,4 +1,4 @@
-"""Blocks of one device within a load limit, found fast: columns for `bounds.excluded`. Imported lazily."""
+"""Blocks of one device within a load limit, found fast: columns for `bounds.excluded`."""
 
 from __future__ import annotations
 

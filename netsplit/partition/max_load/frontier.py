@@ -5,7 +5,7 @@ The part of a block that is decided can then be told by its load, its price and,
 whether none, all or some of the pins seen so far are in the block. A net is paid for when it turns to
 "some". Of two parts alike in the open nets, one with more load and no more price is forgotten, and so
 is one that cannot come to more than a floor: Lagrange's relaxation of the load limit, solved backwards
-for several multipliers, bounds what the groups ahead can add. Imported lazily.
+for several multipliers, bounds what the groups ahead can add.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dynamic programme over a family of ideals, compiled. Imported lazily: numba takes a second to load.
+"""The dynamic programme over a family of ideals, compiled.
 
 ``best[s, I]``: the least max load of ideal I on s, a number of devices of every class. The last stage
 is the difference of I and a smaller ideal I' of the family; all I' are walked depth first, one group

@@ -86,13 +86,13 @@ class StepTasks:
         n = instance.n
         forward: dict[tuple[int, int], list[int]] = {}
         backward: dict[tuple[int, int], list[int]] = {}
-        trained, carrying = instance.trained.tolist(), instance.carrying.tolist()
+        trained, requires_backward = instance.trained.tolist(), instance.requires_backward.tolist()
         producer, nbytes = instance.producer.tolist(), instance.nbytes.tolist()
         for v in range(n):
             for k in instance.reads[v].tolist():
                 u = producer[k]
                 forward.setdefault((u, v), []).append(nbytes[k])
-                if carrying[k] and trained[v]:
+                if requires_backward[k] and trained[v]:
                     backward.setdefault((n + v, n + u), []).append(nbytes[k])
         own: dict[tuple[int, int], list[int]] = {(v, n + v): [] for v in range(n) if trained[v]}
         edges = {**forward, **own, **backward}

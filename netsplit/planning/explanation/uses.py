@@ -101,7 +101,7 @@ def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
             readers.setdefault(int(where[v]), []).append(instance.names[v])
         targets = sorted(q for q in readers if q != p)
         for q in targets:
-            back = bool(instance.carrying[u])
+            back = bool(instance.requires_backward[u])
             if periodic:
                 hop = instance.hop_s[u] / (1 + back)
                 value = float(hop[q] + (hop[p] if q == targets[0] else 0.0))

@@ -124,14 +124,23 @@ class Profiler:
                 self.progress(len(window.benches))
 
     def _windows(self, window_bytes: int, in_flight: int) -> list[Window]:
-        graph, carrying = self.graph, self.graph.carrying
+        graph, requires_backward = self.graph, self.graph.requires_backward
         module = rebuild(graph, self.values)
         benches = {
-            node.name: NodeBench(graph, node, self.clock, any(k in carrying for k in node.outputs), module)
+            node.name: NodeBench(
+                graph, node, self.clock, any(k in requires_backward for k in node.outputs), module
+            )
             for node in graph
         }
         return [
-            Window(graph, [benches[name] for name in names], self.values, carrying, self.clock, in_flight)
+            Window(
+                graph,
+                [benches[name] for name in names],
+                self.values,
+                requires_backward,
+                self.clock,
+                in_flight,
+            )
             for names in windows(graph, window_bytes)
         ]
 

@@ -37,7 +37,7 @@ class Window:
         graph: Graph,
         benches: list[NodeBench],
         values: Mapping[str, Tensor],
-        carrying: frozenset[str],
+        requires_backward: frozenset[str],
         clock: Clock,
         in_flight: int = 1,
     ) -> None:
@@ -46,7 +46,7 @@ class Window:
         self.in_flight = in_flight
         self.nodes = [bench.node for bench in benches]
         self.inputs, self.outputs = _borders(graph, [node.name for node in self.nodes])
-        self.carrying = carrying
+        self.requires_backward = requires_backward
         self.initializers = list(dict.fromkeys(name for node in self.nodes for name in node.initializers))
         self.segment = _Timed(self._module(graph, values, deferrable=False), clock)
         self.backward: list[Lap] = []
@@ -98,7 +98,7 @@ class Window:
         return last
 
     def _ends(self, results: tuple[Tensor, ...]) -> list[Tensor]:
-        return [t for k, t in zip(self.outputs, results, strict=True) if k in self.carrying]
+        return [t for k, t in zip(self.outputs, results, strict=True) if k in self.requires_backward]
 
     def _module(self, graph: Graph, values: Mapping[str, Tensor], *, deferrable: bool) -> nn.Module:
         return rebuild(

@@ -85,7 +85,7 @@ _FLASH_BACKWARD = 2.5  # five matrix products for two: a backward computes the s
 def node_work(graph: Graph, node: Node) -> Work:
     """FLOPs and bytes of a node at the graph's own (micro-)batch size.
 
-    A node through which no gradient flows (`Graph.carrying`) has no backward.
+    A node through which no gradient flows (`Graph.requires_backward`) has no backward.
     """
     call = _Call(graph, node)
     kind = operator_class(graph, node)
@@ -147,12 +147,12 @@ class _Call:
         """Whether a gradient of a positional tensor is computed."""
         found = self.tensor(i)
         if isinstance(found, Variable):
-            return found.name in self.graph.carrying
+            return found.name in self.graph.requires_backward
         return found is not None and found.requires_grad
 
     @property
     def has_backward(self) -> bool:
-        return any(k in self.graph.carrying for k in self.node.outputs)
+        return any(k in self.graph.requires_backward for k in self.node.outputs)
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -180,7 +180,7 @@ class _Call:
 
     @property
     def wanted_variables(self) -> list[str]:
-        return [k for k in self.node.inputs if k in self.graph.carrying]
+        return [k for k in self.node.inputs if k in self.graph.requires_backward]
 
     @property
     def wanted_parameters(self) -> list[str]:
@@ -189,7 +189,9 @@ class _Call:
     @property
     def gradients_in(self) -> int:
         """Bytes of the gradients of the outputs."""
-        return sum(self.graph.variables[k].nbytes for k in self.node.outputs if k in self.graph.carrying)
+        return sum(
+            self.graph.variables[k].nbytes for k in self.node.outputs if k in self.graph.requires_backward
+        )
 
     @property
     def gradients_out(self) -> int:
@@ -218,7 +220,7 @@ class _Call:
 
 
 def _hands_back(graph: Graph, name: str) -> bool:
-    return any(k in graph.carrying for k in graph.nodes[name].outputs)
+    return any(k in graph.requires_backward for k in graph.nodes[name].outputs)
 
 
 def _convolution(call: _Call, kind: str) -> Work:

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Board", "Heartbeat", "read_place"]
+__all__ = ["Heartbeat", "HeartbeatFile", "read_place"]
 
 _LAYOUT = struct.Struct("<QiiI")
 
@@ -28,7 +28,7 @@ class Heartbeat:
     waits: int = -1  # tag of the Send, Recv or Reduce waited for; -1: computing, or it does not say
 
 
-class Board:
+class HeartbeatFile:
     """The worker's side; without a folder nobody but the worker itself reads it."""
 
     def __init__(self, folder: str | Path | None, rank: int) -> None:
@@ -62,7 +62,7 @@ class Board:
 
 
 def read_place(folder: str | Path, rank: int) -> Heartbeat | None:
-    """Where a rank stands; None when its board is on another machine."""
+    """Where a rank stands; None when its heartbeat_file is on another machine."""
     try:
         return _unpacked(_path(folder, rank).read_bytes())
     except (OSError, struct.error):
@@ -75,4 +75,4 @@ def _unpacked(data: bytes) -> Heartbeat:
 
 
 def _path(folder: str | Path, rank: int) -> Path:
-    return Path(folder) / f"rank{rank}.board"
+    return Path(folder) / f"rank{rank}.heartbeat"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from netsplit.cluster.cluster import Device
-from netsplit.runtime.workers.heartbeat import Board
+from netsplit.runtime.workers.heartbeat import HeartbeatFile
 
 __all__ = ["Worker"]
 
@@ -22,7 +22,7 @@ class Worker:
     devices: tuple[Device, ...]
     torch_device: torch.device
     timeout_s: float
-    board: Board
+    heartbeat_file: HeartbeatFile
     memory: dict[str, Any] = field(default_factory=dict)
 
     @property

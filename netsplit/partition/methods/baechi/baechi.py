@@ -71,7 +71,7 @@ class BaechiProblem:
         seconds, hops = instance.forward_s, instance.transfer_s
         if times == "training":
             seconds = seconds + instance.backward_s
-            hops = hops + instance.carrying[:, None, None] * hops.transpose(0, 2, 1)
+            hops = hops + instance.requires_backward[:, None, None] * hops.transpose(0, 2, 1)
         order = breadth_first(problem.graph)
         return cls(
             instance,

@@ -65,7 +65,11 @@ class StartTimes:
 
 def trained_readers(instance: Instance, u: int) -> list[int]:
     """Nodes that send back a gradient of variable u."""
-    return [int(c) for c in instance.consumers[u] if instance.trained[c]] if instance.carrying[u] else []
+    return (
+        [int(c) for c in instance.consumers[u] if instance.trained[c]]
+        if instance.requires_backward[u]
+        else []
+    )
 
 
 def schedule(
@@ -108,7 +112,7 @@ def schedule(
         start = max(clock[p], back.get(v, 0))
         found.backward[v] = start
         clock[p] = start + d.backward[v, p]
-        for u in sorted(int(u) for u in instance.reads[v] if instance.carrying[u]):
+        for u in sorted(int(u) for u in instance.reads[v] if instance.requires_backward[u]):
             left[u, p] -= 1
             maker = int(instance.producer[u])
             q = where[maker]

@@ -72,7 +72,7 @@ def least_s(where: Ints, a: Arrays) -> float:
             u, w = a.arcs.variable[k], a.arcs.reader[k]
             q = where[w]
             ahead[v] = max(ahead[v], a.transfer_s[u, p, q] + ahead[w])
-            if a.carrying[u] and a.trained[w]:
+            if a.requires_backward[u] and a.trained[w]:
                 inside = max(inside, a.transfer_s[u, p, q] + back[w] + a.transfer_s[u, q, p])
         ahead[v] += a.forward_s[v, p]
         if a.trained[v]:

@@ -206,4 +206,4 @@ class CoarseTasks:
 def _returns(instance: Instance, coarse: Coarse, variable: int, vertex: int) -> bool:
     """Whether a gradient of the variable comes back from the vertex."""
     readers = set(instance.consumers[variable].tolist()) & set(coarse.vertices[vertex])
-    return bool(instance.carrying[variable] and any(instance.trained[v] for v in readers))
+    return bool(instance.requires_backward[variable] and any(instance.trained[v] for v in readers))

@@ -40,7 +40,7 @@ def trained_problems(**limits):
 def operations(problem, device_of):
     """Operations of a training step, as (seconds, resource), and the pairs that must follow each other."""
     graph, costs, cluster = problem.graph, problem.costs, problem.cluster
-    backward = {v.name for v in graph if any(k in graph.carrying for k in v.outputs)}
+    backward = {v.name for v in graph if any(k in graph.requires_backward for k in v.outputs)}
     ops, arcs = {}, set()
     for v in graph.nodes:
         kind = cluster.device(device_of[v]).kind
@@ -52,7 +52,7 @@ def operations(problem, device_of):
     for u, v, k in graph.edges:
         nbytes = graph.variables[k].nbytes
         both = [(("f", u), ("f", v))]
-        if k in graph.carrying and v in backward:
+        if k in graph.requires_backward and v in backward:
             both.append((("b", v), ("b", u)))
         for arc in both:
             passed[arc] = passed.get(arc, 0) + nbytes
