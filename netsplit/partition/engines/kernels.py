@@ -13,18 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
-from netsplit.partition.engines.compiled import compiled, inner
+from netsplit.partition.common.instance import CsrArrays, Floats, Instance, Ints
+from netsplit.partition.engines.compiled import compiled, inlined, inner
 
 __all__ = ["NOTHING", "Arrays", "SingleBatchStep", "StepTimes", "list_schedule", "makespan", "upward_rank"]
-
-
-class Arcs(NamedTuple):
-    """What nodes make, once for every reader: arcs of node v are `starts[v]:starts[v + 1]`."""
-
-    starts: Ints
-    variable: Ints
-    reader: Ints
 
 
 class Arrays(NamedTuple):
@@ -38,7 +30,6 @@ class Arrays(NamedTuple):
     consumers: CsrArrays  # [m] -> nodes
     reads: CsrArrays  # [n] -> variables
     makes: CsrArrays  # [n] -> variables
-    arcs: Arcs  # [n] -> what the node makes, by reader
     transfer_s: Floats  # [m, D, D]
     step_s: Floats  # [n, D]
     overhead: Floats  # [D] of every instruction
@@ -72,7 +63,7 @@ class SingleBatchStep:
         i = instance
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.producer, i.requires_backward,
-            i.consumers.arrays, i.reads.arrays, i.makes.arrays, _arcs(i), i.transfer_s, i.step_s,
+            i.consumers.arrays, i.reads.arrays, i.makes.arrays, i.transfer_s, i.step_s,
             i.instruction_s, i.unit_of, _blocks(i),
         )  # fmt: skip
 
@@ -115,13 +106,6 @@ def _blocks(instance: Instance) -> CsrArrays:
     return CsrArrays(starts, members)
 
 
-def _arcs(instance: Instance) -> Arcs:
-    makes, consumers = instance.makes, instance.consumers
-    variable = Csr.of([[u for u in makes[v] for _ in consumers[u]] for v in range(instance.n)])
-    reader = Csr.of([[w for u in makes[v] for w in consumers[u]] for v in range(instance.n)])
-    return Arcs(variable.starts, variable.items, reader.items)
-
-
 @compiled
 def makespan(where: Ints, order: Ints, a: Arrays, f_times: Floats, b_times: Floats) -> float:
     """Seconds of the step; `f_times`, `b_times` [n, 2] are filled with starts and ends unless empty.
@@ -140,13 +124,30 @@ def makespan(where: Ints, order: Ints, a: Arrays, f_times: Floats, b_times: Floa
     run = _Devices(
         np.zeros(devices), np.zeros((devices, devices)), np.zeros(n, np.int64), np.zeros(n + 1, np.int64)
     )
+    # 1. forwards
     last = _forwards(where, order, a, run, f_times)
-    backwards = _by_closing(order, run)
-    last = max(last, _backwards(where, backwards, a, run, f_times, b_times))
-    return max(last, _steps(where, a, run.clock))
+    # 2. order
+    sizes = np.zeros(n + 1, np.int64)
+    for v in order:
+        sizes[run.closing[run.segment[v]] + 1] += 1
+    place = np.cumsum(sizes)
+    nodes = np.zeros(n, np.int64)
+    for v in order:
+        nodes[place[run.closing[run.segment[v]]]] = v
+        place[run.closing[run.segment[v]]] += 1
+    # 3. backwards
+    last = max(last, _backwards(where, nodes, a, run, f_times, b_times))
+    # 4. optimiser
+    steps, stepping = np.zeros(devices), np.zeros(devices, np.bool_)
+    for v in range(n):
+        steps[where[v]] += a.step_s[v, where[v]]
+        stepping[where[v]] |= a.trained[v]
+    for d in range(devices):
+        last = max(last, run.clock[d] + (steps[d] + a.overhead[d] if stepping[d] else 0.0))
+    return last
 
 
-@inner
+@inlined
 def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats) -> float:
     """When the last variable arrives; fills `run`.
 
@@ -154,6 +155,8 @@ def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats)
     3. runs; 4. sends what others read, and then its segment is closed. 5. At the end, all are closed.
     """
     clock, link = run.clock, run.link
+    segment, closing, overhead, producer = run.segment, run.closing, a.overhead, a.producer
+    reads, makes, consumers, forward_s, transfer_s = a.reads, a.makes, a.consumers, a.forward_s, a.transfer_s
     devices = len(clock)
     posted = np.zeros(devices)  # when the device came to its open segment: receives met since are posted
     opened = np.zeros(devices, np.bool_)
@@ -166,72 +169,57 @@ def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats)
         # 1. wait
         begin = clock[d]
         remote = False
-        for k in range(a.reads.starts[v], a.reads.starts[v + 1]):
-            u = a.reads.items[k]
-            if where[a.producer[u]] != d:
+        for k in range(reads.starts[v], reads.starts[v + 1]):
+            u = reads.items[k]
+            if where[producer[u]] != d:
                 remote = True
                 begin = max(begin, arrive[u, d])
         # 2. open
         if remote or not opened[d]:
             if opened[d]:
-                run.closing[current[d]] = closed
+                closing[current[d]] = closed
                 closed += 1
             current[d] = segments
             segments += 1
             posted[d] = clock[d]
-            clock[d] += a.overhead[d]
+            clock[d] += overhead[d]
             begin = max(begin, clock[d])
             opened[d] = True
-        run.segment[v] = current[d]
+        segment[v] = current[d]
         # 3. run
-        end = begin + a.forward_s[v, d]
+        end = begin + forward_s[v, d]
         clock[d] = end
         if len(times) > 0:
             times[v, 0] = begin
             times[v, 1] = end
         # 4. send
         sends = False
-        for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
-            u = a.makes.items[k]
+        for k in range(makes.starts[v], makes.starts[v + 1]):
+            u = makes.items[k]
             dest[:] = False
-            for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
-                dest[where[a.consumers.items[c]]] = True
+            for c in range(consumers.starts[u], consumers.starts[u + 1]):
+                dest[where[consumers.items[c]]] = True
             for q in range(devices):
                 if dest[q] and q != d:
                     sends = True
-                    clock[d] += a.overhead[d]
+                    clock[d] += overhead[d]
                     ready = max(clock[d], posted[q] if opened[q] else clock[q])
-                    link[d, q] = max(ready, link[d, q]) + a.transfer_s[u, d, q]
+                    link[d, q] = max(ready, link[d, q]) + transfer_s[u, d, q]
                     arrive[u, q] = link[d, q]
                     last = max(last, link[d, q])
         if sends:
             opened[d] = False
-            run.closing[current[d]] = closed
+            closing[current[d]] = closed
             closed += 1
     # 5. close
     left = np.where(opened)[0]
     for d in left[np.argsort(current[left])]:
-        run.closing[current[d]] = closed
+        closing[current[d]] = closed
         closed += 1
     return last
 
 
-@inner
-def _by_closing(order: Ints, run: _Devices) -> Ints:
-    """[n] the nodes by when their segments were closed, then in order."""
-    n = len(order)
-    sizes = np.zeros(n + 1, np.int64)
-    for v in order:
-        sizes[run.closing[run.segment[v]] + 1] += 1
-    place = np.cumsum(sizes)
-    nodes = np.zeros(n, np.int64)
-    for v in order:
-        nodes[place[run.closing[run.segment[v]]]] = v
-        place[run.closing[run.segment[v]]] += 1
-    return nodes
-
-
-@inner
+@inlined
 def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floats, b_times: Floats) -> float:
     """When the last gradient arrives, of backwards in the reverse order of `nodes`.
 
@@ -239,14 +227,24 @@ def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floa
     gradients of what it makes; 3. runs; 4. sends the gradients that are complete.
     """
     clock, link = run.clock, run.link
+    segment, overhead, producer, trained, requires_backward = (
+        run.segment, a.overhead, a.producer, a.trained, a.requires_backward,
+    )  # fmt: skip
+    reads, makes, consumers, backward_s, transfer_s = (
+        a.reads,
+        a.makes,
+        a.consumers,
+        a.backward_s,
+        a.transfer_s,
+    )
     devices, m = len(clock), len(a.producer)
     # 1. count
     waiting = np.zeros((m, devices), np.int64)
     for u in range(m):
-        if a.requires_backward[u]:
-            for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
-                w = a.consumers.items[c]
-                if a.trained[w]:
+        if requires_backward[u]:
+            for c in range(consumers.starts[u], consumers.starts[u + 1]):
+                w = consumers.items[c]
+                if trained[w]:
                     waiting[u, where[w]] += 1
     gradient = np.full((m, devices), -1.0)
     last, previous = 0.0, -1
@@ -255,67 +253,55 @@ def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floa
         d = where[v]
         if len(f_times) > 0:
             b_times[v] = f_times[v]
-        if not a.trained[v]:
+        if not trained[v]:
             continue
         # 2. wait
-        if run.segment[v] != previous:
-            clock[d] += a.overhead[d]
-            previous = run.segment[v]
+        if segment[v] != previous:
+            clock[d] += overhead[d]
+            previous = segment[v]
         begin = clock[d]
-        for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
-            u = a.makes.items[k]
+        for k in range(makes.starts[v], makes.starts[v + 1]):
+            u = makes.items[k]
             for q in range(devices):
                 begin = max(begin, gradient[u, q])
         # 3. run
-        end = begin + a.backward_s[v, d]
+        end = begin + backward_s[v, d]
         clock[d] = end
         if len(f_times) > 0:
             b_times[v, 0] = begin
             b_times[v, 1] = end
         # 4. send
-        for k in range(a.reads.starts[v], a.reads.starts[v + 1]):
-            u = a.reads.items[k]
-            p = where[a.producer[u]]
-            if a.requires_backward[u]:
+        for k in range(reads.starts[v], reads.starts[v + 1]):
+            u = reads.items[k]
+            p = where[producer[u]]
+            if requires_backward[u]:
                 waiting[u, d] -= 1
                 if p != d and waiting[u, d] == 0:
-                    clock[d] += a.overhead[d]
+                    clock[d] += overhead[d]
                     start = max(clock[d], clock[p], link[d, p])
-                    link[d, p] = start + a.transfer_s[u, d, p]
+                    link[d, p] = start + transfer_s[u, d, p]
                     gradient[u, d] = link[d, p]
                     last = max(last, link[d, p])
     return last
 
 
-@inner
-def _steps(where: Ints, a: Arrays, clock: Floats) -> float:
-    """When the last device has made its optimiser step."""
-    devices = len(clock)
-    steps = np.zeros(devices)
-    stepping = np.zeros(devices, np.bool_)
-    for v in range(len(where)):
-        steps[where[v]] += a.step_s[v, where[v]]
-        stepping[where[v]] |= a.trained[v]
-    last = 0.0
-    for d in range(devices):
-        last = max(last, clock[d] + (steps[d] + a.overhead[d] if stepping[d] else 0.0))
-    return last
-
-
 @compiled
 def upward_rank(where: Ints, a: Arrays) -> Floats:
+    makes, consumers, transfer_s, requires_backward = a.makes, a.consumers, a.transfer_s, a.requires_backward
     n = len(a.forward_s)
     rank = np.zeros(n)
     for v in range(n - 1, -1, -1):
         p = where[v]
         tail = 0.0
-        for k in range(a.arcs.starts[v], a.arcs.starts[v + 1]):
-            u, w = a.arcs.variable[k], a.arcs.reader[k]
-            q = where[w]
-            way = a.transfer_s[u, p, q]
-            if a.requires_backward[u]:
-                way += a.transfer_s[u, q, p]
-            tail = max(tail, rank[w] + way)
+        for k in range(makes.starts[v], makes.starts[v + 1]):
+            u = makes.items[k]
+            for c in range(consumers.starts[u], consumers.starts[u + 1]):
+                w = consumers.items[c]
+                q = where[w]
+                way = transfer_s[u, p, q]
+                if requires_backward[u]:
+                    way += transfer_s[u, q, p]
+                tail = max(tail, rank[w] + way)
         rank[v] = tail + a.forward_s[v, p] + a.backward_s[v, p]
     return rank
 
@@ -329,12 +315,13 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
     1. Blocks that wait for no other are ready. Then, until none is: 2. one is taken; 3. its nodes run;
     4. what they make is sent, and blocks that waited for it alone are ready.
     """
-    n, devices = a.forward_s.shape
+    makes, consumers, blocks, block_of = a.makes, a.consumers, a.blocks, a.block_of
+    forward_s, transfer_s = a.forward_s, a.transfer_s
+    n, devices = forward_s.shape
     # 1. ready
     missing = _missing(a)
-    blocks = len(missing)
-    ready_at, ready, count = np.zeros(blocks), np.zeros(blocks, np.int64), 0
-    for b in range(blocks):
+    ready_at, ready, count = np.zeros(len(missing)), np.zeros(len(missing), np.int64), 0
+    for b in range(len(missing)):
         if missing[b] == 0:
             ready[count] = b
             count += 1
@@ -347,42 +334,42 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
         # 2. take
         best, now, best_rank = -1, np.inf, -1.0
         for k in range(count):
-            v = a.blocks.items[a.blocks.starts[ready[k]]]
+            v = blocks.items[blocks.starts[ready[k]]]
             start = max(clock[where[v]], ready_at[ready[k]])
             if start < now or (start == now and rank[v] > best_rank):
                 best, now, best_rank = k, start, rank[v]
         b = ready[best]
         count -= 1
         ready[best] = ready[count]
-        for j in range(a.blocks.starts[b], a.blocks.starts[b + 1]):
+        for j in range(blocks.starts[b], blocks.starts[b + 1]):
             # 3. run
-            v = a.blocks.items[j]
+            v = blocks.items[j]
             d = where[v]
-            now += a.forward_s[v, d]
+            now += forward_s[v, d]
             ends[v] = now
             order[taken] = v
             taken += 1
             # 4. send
-            for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
-                u = a.makes.items[k]
+            for k in range(makes.starts[v], makes.starts[v + 1]):
+                u = makes.items[k]
                 sent[:] = False
-                for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
-                    w = a.consumers.items[c]
+                for c in range(consumers.starts[u], consumers.starts[u + 1]):
+                    w = consumers.items[c]
                     q = where[w]
                     if q != d and not sent[q]:
-                        link[d, q] = max(link[d, q], now) + a.transfer_s[u, d, q]
+                        link[d, q] = max(link[d, q], now) + transfer_s[u, d, q]
                         arrive[u, q] = link[d, q]
                         sent[q] = True
                     elif q == d:
                         arrive[u, q] = now
-                    other = a.block_of[w]
+                    other = block_of[w]
                     if other != b:
                         ready_at[other] = max(ready_at[other], arrive[u, q])
                         missing[other] -= 1
                         if missing[other] == 0:
                             ready[count] = other
                             count += 1
-        clock[where[a.blocks.items[a.blocks.starts[b]]]] = now
+        clock[where[blocks.items[blocks.starts[b]]]] = now
     return ends
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined, inner
+from netsplit.partition.engines.compiled import compiled, inner
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["Frontier", "narrowest"]
@@ -219,95 +219,97 @@ def _multiplier(moves: Moves, gain: Floats, limit: float) -> float:
 def _forward(moves: Moves, wanted: _Wanted, labels: int, many: int) -> tuple[NDArray[np.bool_], float]:
     """[blocks, G] whether the group of each step is in the block, the dearest first, and the most price.
 
-    Step by step, for every state after it: 1. room for all parts that may come; 2. those of its moves
-    merged; 3. thinned where they are too many. 4. What is left after the last step are blocks.
+    Step by step: 1. room for all parts that may come; 2. those parts. 3. What is left after the last step
+    are blocks.
     """
-    parts = _room(1 << 16)
-    parts.seconds[0], parts.price[0], parts.parent[0], parts.step[0] = 0.0, 0.0, -1, -2
+    room = 1 << 16
+    seconds, price = np.empty(room), np.empty(room)
+    parent, step = np.empty(room, np.int32), np.empty(room, np.int32)
+    seconds[0], price[0], parent[0], step[0] = 0.0, 0.0, -1, -2
     used = 1
     layer = _PartsByState(np.zeros(1, np.int64), np.ones(1, np.int64))
     for i in range(len(moves.starts) - 1):
-        width = moves.first[i + 2] - moves.first[i + 1]
-        after = _PartsByState(np.empty(width, np.int64), np.empty(width, np.int64))
-        last = moves.starts[i]
-        for t in range(width):
-            # 1. room
-            first, most = last, 0
-            while last < moves.starts[i + 1] and moves.target[last] == t:
-                most += layer.end[moves.source[last]] - layer.begin[moves.source[last]]
-                last += 1
-            if used + most > len(parts.seconds):
-                larger = _room(2 * (used + most))
-                larger.seconds[:used] = parts.seconds[:used]
-                larger.price[:used] = parts.price[:used]
-                larger.parent[:used] = parts.parent[:used]
-                larger.step[:used] = parts.step[:used]
-                parts = larger
-            # 2. merged
-            after.begin[t] = used
-            used = _merge(i, moves.first[i + 1] + t, first, last, layer, parts, used, moves, wanted)
-            # 3. thinned
-            if used - after.begin[t] > labels:
-                used = _thin(parts, after.begin[t], used, labels)
-            after.end[t] = used
-        layer = after
-    # 4. blocks
+        # 1. room
+        most = used
+        for m in range(moves.starts[i], moves.starts[i + 1]):
+            most += layer.end[moves.source[m]] - layer.begin[moves.source[m]]
+        if most > room:
+            room = 2 * most
+            # one by one: each old array's memory is free for the next
+            seconds = _longer(seconds, room)
+            price = _longer(price, room)
+            parent = _longer(parent, room)
+            step = _longer(step, room)
+        # 2. parts
+        layer, used = _after(i, layer, _Parts(seconds, price, parent, step), used, moves, wanted, labels)
+    # 3. blocks
+    parts = _Parts(seconds, price, parent, step)
     return _blocks(parts, layer.begin[0], layer.end[0], len(moves.starts) - 1, many)
 
 
 @inner
-def _room(size: int) -> _Parts:
-    return _Parts(np.empty(size), np.empty(size), np.empty(size, np.int32), np.empty(size, np.int32))
+def _longer(values: NDArray[np.number], room: int) -> NDArray[np.number]:
+    longer = np.empty(room, values.dtype)
+    longer[: len(values)] = values
+    return longer
 
 
-@inlined
-def _merge(
-    i: int,
-    state: int,
-    first: int,
-    last: int,
-    before: _PartsByState,
-    parts: _Parts,
-    used: int,
-    moves: Moves,
-    wanted: _Wanted,
-) -> int:
-    """Append the parts of a state after step i, to which the moves from `first` up to `last` lead.
+@inner
+def _after(
+    i: int, before: _PartsByState, parts: _Parts, used: int, moves: Moves, wanted: _Wanted, labels: int
+) -> tuple[_PartsByState, int]:
+    """Append the parts of all states after step i; how many parts there are then.
 
-    By ascending load, each with more price than all before it. How many parts there are then.
+    For every state: 1. the moves to it; 2. their parts merged, by ascending load, each with more price than
+    all before it, where it may come to more than the floor; 3. thinned where they are too many.
     """
-    seconds, price, end = parts.seconds, parts.price, before.end
-    source, load, gain = moves.source[first:last], moves.load[first:last], wanted.gain[first:last]
-    multipliers, ahead = wanted.multipliers, wanted.ahead[:, state]
-    head = np.empty_like(source)
-    for k in range(len(head)):
-        head[k] = before.begin[source[k]]
-    top = -np.inf
-    while True:
-        pick, least, worth = -1, np.inf, -np.inf
-        for k in range(len(head)):
-            if head[k] < end[source[k]]:
-                x = seconds[head[k]] + load[k]
-                y = price[head[k]] + gain[k]
-                if x < least or (x == least and y > worth):
-                    pick, least, worth = k, x, y
-        if pick < 0 or least > wanted.limit:
-            return used
-        part = head[pick]
-        head[pick] += 1
-        if worth <= top:
-            continue
-        hope = True
-        for j in range(len(multipliers)):
-            if worth + ahead[j] + multipliers[j] * (wanted.limit - least) <= wanted.floor:
-                hope = False
+    seconds, price, parent, step = parts.seconds, parts.price, parts.parent, parts.step
+    source, target, inside, load, gain = moves.source, moves.target, moves.inside, moves.load, wanted.gain
+    limit, floor, multipliers, ahead = wanted.limit, wanted.floor, wanted.multipliers, wanted.ahead
+    before_begin, before_end = before.begin, before.end
+    width, stop = moves.first[i + 2] - moves.first[i + 1], moves.starts[i + 1]
+    begin, end = np.empty(width, np.int64), np.empty(width, np.int64)
+    head = np.empty(stop - moves.starts[i], np.int64)
+    last = moves.starts[i]
+    for t in range(width):
+        # 1. moves
+        first, state = last, moves.first[i + 1] + t
+        while last < stop and target[last] == t:
+            head[last - first] = before_begin[source[last]]
+            last += 1
+        # 2. merged
+        begin[t] = used
+        top = -np.inf
+        while True:
+            pick, least, worth = -1, np.inf, -np.inf
+            for k in range(last - first):
+                if head[k] < before_end[source[first + k]]:
+                    x = seconds[head[k]] + load[first + k]
+                    y = price[head[k]] + gain[first + k]
+                    if x < least or (x == least and y > worth):
+                        pick, least, worth = k, x, y
+            if pick < 0 or least > limit:
                 break
-        if not hope:
-            continue
-        top = worth
-        seconds[used], price[used], parts.parent[used] = least, worth, part
-        parts.step[used] = 2 * i + moves.inside[first + pick]
-        used += 1
+            part = head[pick]
+            head[pick] += 1
+            if worth <= top:
+                continue
+            hope = True
+            for j in range(len(multipliers)):
+                if worth + ahead[j, state] + multipliers[j] * (limit - least) <= floor:
+                    hope = False
+                    break
+            if not hope:
+                continue
+            top = worth
+            seconds[used], price[used], parent[used] = least, worth, part
+            step[used] = 2 * i + inside[first + pick]
+            used += 1
+        # 3. thinned
+        if used - begin[t] > labels:
+            used = _thin(parts, begin[t], used, labels)
+        end[t] = used
+    return _PartsByState(begin, end), used
 
 
 @inner

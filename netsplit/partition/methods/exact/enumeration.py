@@ -68,12 +68,14 @@ def least_s(where: Ints, a: Arrays) -> float:
     for v in range(n - 1, -1, -1):
         p = where[v]
         inside = 0.0
-        for k in range(a.arcs.starts[v], a.arcs.starts[v + 1]):
-            u, w = a.arcs.variable[k], a.arcs.reader[k]
-            q = where[w]
-            ahead[v] = max(ahead[v], a.transfer_s[u, p, q] + ahead[w])
-            if a.requires_backward[u] and a.trained[w]:
-                inside = max(inside, a.transfer_s[u, p, q] + back[w] + a.transfer_s[u, q, p])
+        for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
+            u = a.makes.items[k]
+            for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
+                w = a.consumers.items[c]
+                q = where[w]
+                ahead[v] = max(ahead[v], a.transfer_s[u, p, q] + ahead[w])
+                if a.requires_backward[u] and a.trained[w]:
+                    inside = max(inside, a.transfer_s[u, p, q] + back[w] + a.transfer_s[u, q, p])
         ahead[v] += a.forward_s[v, p]
         if a.trained[v]:
             back[v] = a.forward_s[v, p] + inside + a.backward_s[v, p]
