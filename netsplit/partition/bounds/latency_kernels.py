@@ -75,9 +75,6 @@ def advance(
     while size < 2 * limits.labels + 2:
         size *= 2
     table = _LabelTable(np.full(size, -1, np.int64), np.empty(size))
-    keys, seconds = table
-    before_keys, before_s = before
-    target, cost, ahead, most_s = steps.target, steps.cost, limits.ahead, limits.most_s
     slots = np.empty(limits.labels + 1, np.int64)
     count = 0
     tried = 0
@@ -85,11 +82,11 @@ def advance(
         if tried > limits.trials:
             return before, False
         # 1. steps
-        key = before_keys[i]
+        key = before.keys[i]
         at = key & 7
         for s in range(starts[at], starts[at + 1]):
-            end = before_s[i] + cost[s]
-            if end + ahead[target[s]] >= most_s:
+            end = before.seconds[i] + steps.cost[s]
+            if end + limits.ahead[steps.target[s]] >= limits.most_s:
                 break
             tried += 1
             # 2. buckets
@@ -98,15 +95,15 @@ def advance(
                 continue
             # 3. label
             slot = _slot(label, table)
-            if keys[slot] < 0:
+            if table.keys[slot] < 0:
                 if count >= limits.labels:
                     return before, False
-                keys[slot] = label
-                seconds[slot] = end
+                table.keys[slot] = label
+                table.seconds[slot] = end
                 slots[count] = slot
                 count += 1
-            elif end < seconds[slot]:
-                seconds[slot] = end
+            elif end < table.seconds[slot]:
+                table.seconds[slot] = end
     # 4. dominated
     kept = np.ones(count, np.bool_)
     for i in range(count):

@@ -93,7 +93,6 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
     passed over; 3. with one more to come, on; 4. with all of them, the step is measured.
     """
     blocks, n = len(feeders), len(where)
-    starts, items = a.blocks
     sequence, following = np.zeros(blocks, np.int64), np.zeros(blocks + 1, np.int64)
     order, best = np.zeros(n, np.int64), np.zeros(n, np.int64)
     value, used, depth, found = below, 0, 0, False
@@ -121,8 +120,8 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
         # 4. measured
         at = 0
         for x in sequence:
-            for k in range(starts[x], starts[x + 1]):
-                order[at] = items[k]
+            for k in range(a.blocks.starts[x], a.blocks.starts[x + 1]):
+                order[at] = a.blocks.items[k]
                 at += 1
         seconds = makespan(where, order, a, nothing, nothing)
         if seconds < value:
