@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.bounds.latency_diagram import check_clock
-from netsplit.partition.bounds.latency_fold import Arc, Folded
+from netsplit.partition.bounds.latency_fold import Folded
 from netsplit.partition.common.instance import Floats, Ints
 
 __all__ = ["Block", "Steps", "blocks_of", "steps_of"]
@@ -142,107 +142,148 @@ def steps_of(
 ) -> Steps | None:  # fmt: skip
     """All steps through a block whose iteration could take less than `most_s`.
 
-    `before` [D]: least seconds up to the source on each device (inf: it cannot be there).
+    Node by node: 1. every label takes the node to every device; 2. nodes and variables that nothing in the
+    block reads any more are forgotten; 3. labels that are alike then become one, with the least of each.
+
+    Args:
+        before: [D] least seconds up to the source on each device (inf: it cannot be there).
     """
-    devices = len(folded.capacity)
-    t, first = block.target, block.source
-    sources = np.flatnonzero(np.isfinite(before)) if first >= 0 else np.zeros(1, np.int64)
-    goals = np.arange(devices if t >= 0 else 1)
-    start, goal = (part.reshape(-1) for part in np.meshgrid(sources, goals, indexing="ij"))
-    count = len(start)
-    live = [first] if first >= 0 else []
-    makes: dict[int, list[int]] = {}
-    for u, s in enumerate(folded.producer.tolist()):
-        makes.setdefault(s, []).append(u)
-    own_vars = makes.get(first, [])
-    into_t = {arc.source: arc for arc in folded.arcs[t]} if t >= 0 else {}
-    for_t = set(folded.reads[t]) if t >= 0 else set[int]()
-    labels = _Labels(
-        start[:, None][:, : len(live)],
-        np.zeros((count, len(live))),
-        np.repeat((1 << start)[:, None], len(own_vars), axis=1),
-        np.zeros((count, devices)),
-        np.zeros((count, devices)),
-        start,
-        goal,
-        np.full(count, NEVER if first >= 0 else 0.0),
-    )
-    _send(folded, labels, first, own_vars, start, into_t, for_t, 0)
-    variables = list(own_vars)
-    last_read: dict[int, int] = {}
-    last_use: dict[int, int] = {}
-    for k, v in enumerate(block.nodes):
-        if v == t:
-            continue
-        for u in folded.reads[v]:
-            last_read[u] = k
-        for s in _before(folded, v):
-            last_use[s] = k
-    inside = folded.inside if t < 0 else _to_target(folded, block, beyond)
+    run = _BlockDiagram(folded, block, before, most_s, beyond)
     for k, v in enumerate(block.nodes):
         if time.perf_counter() > deadline:
             return None
-        weight = _window(folded, block, v)
-        parts = []
-        mine = makes.get(v, [])
-        for d in range(devices):
-            old = labels.take(labels.goal == d) if v == t else labels
-            n_labels = len(old.origin)
-            used, present, clock = old.used.copy(), old.present.copy(), old.clock.copy()
-            used[:, d] += folded.own[v]
-            if v == t:
-                ended = np.maximum(old.arrival, clock.max(axis=1))
-            else:
-                ended = np.full(n_labels, NEVER if first >= 0 else 0.0)
-                for arc in folded.arcs[v]:
-                    at = live.index(arc.source)
-                    ended = np.maximum(ended, old.ended[:, at] + arc.seconds[old.device[:, at], d])
-                for u in folded.reads[v]:
-                    at = variables.index(u)
-                    used[:, d] += folded.held[u] * ((present[:, at] >> d) & 1 == 0)
-                    present[:, at] |= 1 << d
-            ended = ended + folded.forward_s[v, d] + folded.backward_s[v, d]
-            clock[:, d] += weight[0] * folded.forward_s[v, d] + weight[1] * folded.backward_s[v, d]
-            new = _Labels(
-                np.column_stack([old.device, np.full(n_labels, d)]),
-                np.column_stack([old.ended, ended]),
-                np.column_stack([present, np.full((n_labels, len(mine)), 1 << d)]),
-                used,
-                clock,
-                old.origin,
-                old.goal,
-                old.arrival.copy(),
-            )
-            if v != t:
-                _send(folded, new, v, mine, np.full(n_labels, d), into_t, for_t, present.shape[1])
-            total = before[new.origin] if first >= 0 else 0.0
-            fine = (new.used <= folded.capacity).all(axis=1) & (total + ended + inside[v] < most_s)
-            fine &= total + np.maximum(new.clock.max(axis=1), new.arrival) + beyond < most_s
-            parts.append(new.take(fine))
-        labels = _Labels(*(np.concatenate([getattr(p, name) for p in parts]) for name in _NAMES))
-        live.append(v)
-        variables += makes.get(v, [])
-        keep_v = [j for j, u in enumerate(variables) if last_read.get(u, -1) > k]
-        final = k + 1 == len(block.nodes)
+        parts = [run.placed(v, d) for d in range(len(folded.capacity))]  # 1
+        run.labels = _Labels(*(np.concatenate([getattr(p, name) for p in parts]) for name in _NAMES))
+        run.live.append(v)
+        run.variables += run.makes.get(v, [])
+        run.forget(k)  # 2
+        run.labels = _merge(run.labels, folded.capacity, width)  # 3
+        if len(run.labels.origin) > 16 * width:
+            return None
+    return run.steps()
+
+
+class _BlockDiagram:
+    """The labels of one diagram, and of what their columns are: live nodes and variables, in this order."""
+
+    def __init__(self, folded: Folded, block: Block, before: Floats, most_s: float, beyond: float) -> None:
+        self.folded, self.block, self.before = folded, block, before
+        self.most_s, self.beyond = most_s, beyond
+        self.first, self.t = block.source, block.target
+        self.makes: dict[int, list[int]] = {}
+        for u, s in enumerate(folded.producer.tolist()):
+            self.makes.setdefault(s, []).append(u)
+        self.into_t = {arc.source: arc for arc in folded.arcs[self.t]} if self.t >= 0 else {}
+        self.for_t = set(folded.reads[self.t]) if self.t >= 0 else set[int]()
+        self.inside = folded.inside if self.t < 0 else _to_target(folded, block, beyond)
+        self.last_read: dict[int, int] = {}
+        self.last_use: dict[int, int] = {}
+        for k, v in enumerate(block.nodes):
+            if v != self.t:
+                self.last_read.update((u, k) for u in folded.reads[v])
+                self.last_use.update((s, k) for s in _before(folded, v))
+        self.live = [self.first] if self.first >= 0 else []
+        self.variables = list(self.makes.get(self.first, []))
+        self.labels = self._start()
+
+    def _start(self) -> _Labels:
+        """The source on every device where it can be, the target on every device."""
+        devices = len(self.folded.capacity)
+        sources = np.flatnonzero(np.isfinite(self.before)) if self.first >= 0 else np.zeros(1, np.int64)
+        goals = np.arange(devices if self.t >= 0 else 1)
+        start, goal = (part.reshape(-1) for part in np.meshgrid(sources, goals, indexing="ij"))
+        count = len(start)
+        labels = _Labels(
+            start[:, None][:, : len(self.live)],
+            np.zeros((count, len(self.live))),
+            np.repeat((1 << start)[:, None], len(self.variables), axis=1),
+            np.zeros((count, devices)),
+            np.zeros((count, devices)),
+            start,
+            goal,
+            np.full(count, NEVER if self.first >= 0 else 0.0),
+        )
+        self._send(labels, self.first, start, 0)
+        return labels
+
+    def placed(self, v: int, d: int) -> _Labels:
+        """The labels that are left when node v is on device d."""
+        folded = self.folded
+        old = self.labels.take(self.labels.goal == d) if v == self.t else self.labels
+        count, mine = len(old.origin), self.makes.get(v, [])
+        used, present, clock = old.used.copy(), old.present.copy(), old.clock.copy()
+        used[:, d] += folded.own[v]
+        if v == self.t:
+            ended = np.maximum(old.arrival, clock.max(axis=1))
+        else:
+            ended = np.full(count, NEVER if self.first >= 0 else 0.0)
+            for arc in folded.arcs[v]:
+                at = self.live.index(arc.source)
+                ended = np.maximum(ended, old.ended[:, at] + arc.seconds[old.device[:, at], d])
+            for u in folded.reads[v]:
+                at = self.variables.index(u)
+                used[:, d] += folded.held[u] * ((present[:, at] >> d) & 1 == 0)
+                present[:, at] |= 1 << d
+        ended = ended + folded.forward_s[v, d] + folded.backward_s[v, d]
+        there, back = _window(folded, self.block, v)
+        clock[:, d] += there * folded.forward_s[v, d] + back * folded.backward_s[v, d]
+        new = _Labels(
+            np.column_stack([old.device, np.full(count, d)]),
+            np.column_stack([old.ended, ended]),
+            np.column_stack([present, np.full((count, len(mine)), 1 << d)]),
+            used,
+            clock,
+            old.origin,
+            old.goal,
+            old.arrival.copy(),
+        )
+        if v != self.t:
+            self._send(new, v, np.full(count, d), present.shape[1])
+        total = self.before[new.origin] if self.first >= 0 else 0.0
+        fine = (new.used <= folded.capacity).all(axis=1) & (total + ended + self.inside[v] < self.most_s)
+        fine &= total + np.maximum(new.clock.max(axis=1), new.arrival) + self.beyond < self.most_s
+        return new.take(fine)
+
+    def _send(self, labels: _Labels, v: int, at: Ints, column: int) -> None:
+        """What the block's target reads of node v, now on devices `at`, goes to the target's device at once.
+
+        The variables of v have their columns from `column` on.
+        """
+        if v in self.into_t:
+            ended = labels.ended[:, -1] + self.into_t[v].seconds[at, labels.goal]
+            labels.arrival = np.maximum(labels.arrival, ended)
+        rows = np.arange(len(at))
+        for k, u in enumerate(self.makes.get(v, [])):
+            if u in self.for_t:
+                labels.used[rows, labels.goal] += self.folded.held[u] * (at != labels.goal)
+                labels.present[:, column + k] |= 1 << labels.goal
+
+    def forget(self, k: int) -> None:
+        """Drop what no node after the block's k-th reads."""
+        labels, live = self.labels, self.live
+        kept = [j for j, u in enumerate(self.variables) if self.last_read.get(u, -1) > k]
+        final = k + 1 == len(self.block.nodes)
         # Of the last block, the end is the latest of all: it is kept as one more live node.
-        keep = [j for j, s in enumerate(live) if last_use.get(s, -1) > k or (final and j + 1 == len(live))]
-        if block.target < 0:
+        keep = [
+            j for j, s in enumerate(live) if self.last_use.get(s, -1) > k or (final and j + 1 == len(live))
+        ]
+        if self.t < 0:
             tops = [j for j in range(len(live)) if j not in keep or j + 1 == len(live)]
             last = labels.ended[:, tops].max(axis=1, initial=NEVER)
             labels.arrival = np.maximum(labels.arrival, last)
-        live = [live[j] for j in keep]
-        variables = [variables[j] for j in keep_v]
+        self.live = [live[j] for j in keep]
+        self.variables = [self.variables[j] for j in kept]
         labels.device, labels.ended = labels.device[:, keep], labels.ended[:, keep]
-        labels.present = labels.present[:, keep_v]
-        labels = _merge(labels, folded.capacity, width)
-        if len(labels.origin) > 16 * width:
-            return None
-    if block.target < 0:
-        seconds = np.maximum(labels.clock.max(axis=1, initial=0.0), labels.arrival)
-        target = np.zeros(len(labels.origin), np.int64)
-    else:
-        seconds, target = labels.ended[:, -1], labels.device[:, -1]
-    return Steps(labels.origin, target, labels.used, np.maximum(seconds, 0.0))
+        labels.present = labels.present[:, kept]
+
+    def steps(self) -> Steps:
+        labels = self.labels
+        if self.t < 0:
+            seconds = np.maximum(labels.clock.max(axis=1, initial=0.0), labels.arrival)
+            target = np.zeros(len(labels.origin), np.int64)
+        else:
+            seconds, target = labels.ended[:, -1], labels.device[:, -1]
+        return Steps(labels.origin, target, labels.used, np.maximum(seconds, 0.0))
 
 
 def _to_target(folded: Folded, block: Block, beyond: float) -> Floats:
@@ -255,21 +296,6 @@ def _to_target(folded: Folded, block: Block, beyond: float) -> Floats:
             if v == block.target or found[v] > 0:
                 found[arc.source] = max(found[arc.source], found[v] + fastest[v])
     return found
-
-
-def _send(
-    folded: Folded, labels: _Labels, v: int, variables: list[int], at: Ints, into_t: dict[int, Arc],
-    for_t: set[int], column: int,
-) -> None:  # fmt: skip
-    """What the block's target reads of node v, now on devices `at`, goes to the target's device at once."""
-    if v in into_t:
-        ended = labels.ended[:, -1] + into_t[v].seconds[at, labels.goal]
-        labels.arrival = np.maximum(labels.arrival, ended)
-    rows = np.arange(len(at))
-    for k, u in enumerate(variables):
-        if u in for_t:
-            labels.used[rows, labels.goal] += folded.held[u] * (at != labels.goal)
-            labels.present[:, column + k] |= 1 << labels.goal
 
 
 def _window(folded: Folded, block: Block, v: int) -> tuple[bool, bool]:

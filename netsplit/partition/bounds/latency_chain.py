@@ -18,7 +18,7 @@ import numpy as np
 from netsplit.partition.bounds.latency_blocks import Block, Steps, blocks_of, steps_of
 from netsplit.partition.bounds.latency_diagram import OutOfTime
 from netsplit.partition.bounds.latency_fold import Folded, fold
-from netsplit.partition.bounds.latency_kernels import advance, undominated
+from netsplit.partition.bounds.latency_kernels import Labels, Limits, StepArrays, advance, undominated
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.step_graph import StepGraph
 
@@ -42,40 +42,36 @@ class Chain:
         """Seconds that no answer beats, at most `most_s`; None: too many labels, or out of time."""
         capacity = self.folded.capacity.astype(np.int64)
         bucket = max(1, int(capacity.max()) // buckets)
-        room = capacity // bucket
-        everything = int(capacity.sum()) // bucket
         need = np.rint([block.need for block in self.blocks]).astype(np.int64)
         behind = np.concatenate([[0], np.cumsum(need)])
-        keys, seconds = np.zeros(1, np.int64), np.zeros(1)
-        keys[0] = start_key(len(capacity))
-        for k, steps in enumerate(self.steps):
+        labels = Labels(np.array([start_key(len(capacity))]), np.zeros(1))
+        for k in range(len(self.steps)):
             low, high = int(behind[k]), int(behind[k + 1])
-            pure = _pure(steps, float(need[k]))
-            order = np.argsort(steps.seconds, kind="stable")
-            counts = np.floor(steps.used).astype(np.int64) // bucket
-            kept = undominated(
-                steps.source[order], steps.target[order], pure[order], counts[order], steps.seconds[order]
-            )
-            steps, pure, counts = steps.take(order[kept]), pure[order[kept]], counts[order[kept]]
-            order = np.argsort(steps.seconds + self.ahead[k + 1][steps.target], kind="stable")
-            counts = counts[order]
+            steps = self._steps_in_buckets(k, float(need[k]), bucket)
+            starts = np.searchsorted(steps.source, np.arange(len(capacity) + 1))
+            later = int(behind[-1] - high) // bucket
+            limits = Limits(
+                self.ahead[k + 1], capacity // bucket, int(capacity.sum()) // bucket - later, self.most_s,
+                limit, int(RATE * max(0.0, deadline - time.perf_counter())),
+            )  # fmt: skip
             going = high // bucket - low // bucket
             fresh = high // bucket - -(-low // bucket)
-            later = int(behind[-1] - high) // bucket
-            starts = np.zeros(len(capacity) + 1, np.int64)
-            by_source = np.argsort(steps.source[order], kind="stable")
-            order, counts = order[by_source], counts[by_source]
-            starts[1:] = np.cumsum(np.bincount(steps.source, minlength=len(capacity)))
-            keys, seconds, fine = advance(
-                keys, seconds, starts, steps.target[order], pure[order], counts, going, fresh,
-                steps.seconds[order], self.ahead[k + 1], room, everything - later, self.most_s, limit,
-                int(RATE * max(0.0, deadline - time.perf_counter())),
-            )  # fmt: skip
+            labels, fine = advance(labels, steps, starts, going, fresh, limits)
             if not fine or time.perf_counter() > deadline:
                 return None
-            if not len(keys):
+            if not len(labels.keys):
                 return self.most_s
-        return float(min(seconds.min(), self.most_s))
+        return float(min(labels.seconds.min(), self.most_s))
+
+    def _steps_in_buckets(self, k: int, need: float, bucket: int) -> StepArrays:
+        """What no other step through block k dominates: by source, ascending in seconds to the end."""
+        steps = self.steps[k]
+        counts = np.floor(steps.used).astype(np.int64) // bucket
+        arrays = StepArrays(steps.source, steps.target, _pure(steps, need), counts, steps.seconds)
+        arrays = arrays.take(np.argsort(arrays.cost, kind="stable"))
+        arrays = arrays.take(undominated(arrays))
+        arrays = arrays.take(np.argsort(arrays.cost + self.ahead[k + 1][arrays.target], kind="stable"))
+        return arrays.take(np.argsort(arrays.source, kind="stable"))
 
 
 def start_key(devices: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,18 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.atoms import atoms_of
 from netsplit.profile.memory import node_weight_bytes, related_nodes
 
-__all__ = ["Csr", "Floats", "Instance", "Ints"]
+__all__ = ["Csr", "CsrArrays", "Floats", "Instance", "Ints"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _MOST_PLACEMENTS = 100_000
+
+
+class CsrArrays(NamedTuple):
+    """`Csr` for compiled functions, which take a tuple of arrays as one argument."""
+
+    starts: Ints
+    items: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +52,10 @@ class Csr:
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    @property
+    def arrays(self) -> CsrArrays:
+        return CsrArrays(self.starts, self.items)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Simulated annealing of a placement on the compiled single-batch step.
 
-Imported lazily, as `kernels` is. A move takes a set of atoms to one device: a single atom, a cluster of
+A move takes a set of atoms to one device: a single atom, a cluster of
 atoms that heavy edges join, or a window of the topological order; or it exchanges two devices' sets.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netsplit.partition.common.atoms import DisjointSets
-from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
-from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
+from netsplit.partition.engines.compiled import compiled, inner
 from netsplit.partition.engines.kernels import Arrays, SingleBatchStep, list_schedule, makespan, upward_rank
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
@@ -33,14 +33,11 @@ class Annealed:
 
 
 class Pieces(NamedTuple):
-    """What a move needs; rows of a, k, h: nodes of atoms, atoms of clusters, held variables of atoms."""
+    """What a move needs."""
 
-    a_starts: Ints
-    a_items: Ints
-    k_starts: Ints
-    k_items: Ints
-    h_starts: Ints
-    h_items: Ints
+    atoms: CsrArrays  # [A] -> nodes
+    clusters: CsrArrays  # -> atoms
+    holds: CsrArrays  # [A] -> held variables that the atom touches
     state: Ints  # [A] bytes
     held: Ints  # [h] bytes
     capacity: Ints  # [D]
@@ -61,11 +58,10 @@ class Annealer:
         self.step = SingleBatchStep(instance)
         self.clusters = clusters_of(instance)
         self.stop = np.zeros(1, np.int64)  # set to 1 by another thread: runs end at once
-        clusters, held = self.clusters, _held_by_atom(instance)
         self.pieces = Pieces(
-            instance.atoms.starts, instance.atoms.items, clusters.starts, clusters.items, held.starts,
-            held.items, _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity,
-            periods, instance.forward_s + instance.backward_s, instance.hop_s,
+            instance.atoms.arrays, self.clusters.arrays, _held_by_atom(instance).arrays,
+            _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity, periods,
+            instance.forward_s + instance.backward_s, instance.hop_s,
         )  # fmt: skip
 
     def evaluate(self, where: Ints) -> tuple[float, Ints]:
@@ -159,7 +155,7 @@ def evaluate(where: Ints, order: Ints, w: Pieces, a: Arrays) -> float:
     return value
 
 
-@compiled
+@inner
 def max_load(where: Ints, w: Pieces, a: Arrays) -> float:
     """As `Instance.loads`."""
     devices = len(w.capacity)
@@ -169,8 +165,8 @@ def max_load(where: Ints, w: Pieces, a: Arrays) -> float:
     reached = np.full(devices, -1)
     for u in range(len(a.producer)):
         home = where[a.producer[u]]
-        for c in range(a.c_starts[u], a.c_starts[u + 1]):
-            q = where[a.c_items[c]]
+        for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
+            q = where[a.consumers.items[c]]
             if q != home and reached[q] != u:
                 load[q] += w.hop_s[u, q]
                 reached[q] = u
@@ -189,7 +185,7 @@ class State(NamedTuple):
     touched: Ints  # [h, D] atoms on the device that touch the held variable
 
 
-@compiled
+@inner
 def place(x: int, q: int, state: State, w: Pieces) -> None:
     """Take atom x to device q."""
     p = state.where[x]
@@ -197,8 +193,8 @@ def place(x: int, q: int, state: State, w: Pieces) -> None:
         return
     state.used[p] -= w.state[x]
     state.used[q] += w.state[x]
-    for k in range(w.h_starts[x], w.h_starts[x + 1]):
-        h = w.h_items[k]
+    for k in range(w.holds.starts[x], w.holds.starts[x + 1]):
+        h = w.holds.items[k]
         state.touched[h, p] -= 1
         if state.touched[h, p] == 0:
             state.used[p] -= w.held[h]
@@ -206,11 +202,11 @@ def place(x: int, q: int, state: State, w: Pieces) -> None:
             state.used[q] += w.held[h]
         state.touched[h, q] += 1
     state.where[x] = q
-    for k in range(w.a_starts[x], w.a_starts[x + 1]):
-        state.nodes[w.a_items[k]] = q
+    for k in range(w.atoms.starts[x], w.atoms.starts[x + 1]):
+        state.nodes[w.atoms.items[k]] = q
 
 
-@compiled
+@inner
 def begin(start: Ints, n: int, w: Pieces) -> State:
     devices = len(w.capacity)
     state = State(
@@ -220,16 +216,16 @@ def begin(start: Ints, n: int, w: Pieces) -> State:
     for x in range(len(start)):
         p = start[x]
         state.used[p] += w.state[x]
-        for k in range(w.h_starts[x], w.h_starts[x + 1]):
-            if state.touched[w.h_items[k], p] == 0:
-                state.used[p] += w.held[w.h_items[k]]
-            state.touched[w.h_items[k], p] += 1
-        for k in range(w.a_starts[x], w.a_starts[x + 1]):
-            state.nodes[w.a_items[k]] = p
+        for k in range(w.holds.starts[x], w.holds.starts[x + 1]):
+            if state.touched[w.holds.items[k], p] == 0:
+                state.used[p] += w.held[w.holds.items[k]]
+            state.touched[w.holds.items[k], p] += 1
+        for k in range(w.atoms.starts[x], w.atoms.starts[x + 1]):
+            state.nodes[w.atoms.items[k]] = p
     return state
 
 
-@compiled
+@inner
 def excess(state: State, w: Pieces) -> float:
     """Bytes too many, as a share of each device's capacity, summed."""
     over = 0.0
@@ -238,7 +234,7 @@ def excess(state: State, w: Pieces) -> float:
     return over
 
 
-@compiled
+@inner
 def draw_move(where: Ints, changed: Ints, target: Ints, w: Pieces) -> int:
     """Draw a move: fills which atoms go to which devices, and answers how many."""
     count, devices = len(where), len(w.capacity)
@@ -249,11 +245,11 @@ def draw_move(where: Ints, changed: Ints, target: Ints, w: Pieces) -> int:
         changed[0], target[0] = np.random.randint(count), q
         return 1 if where[changed[0]] != q else 0
     if draw < 0.75:  # a cluster, or its part on one device
-        c = np.random.randint(len(w.k_starts) - 1)
-        home = where[w.k_items[np.random.randint(w.k_starts[c], w.k_starts[c + 1])]]
+        c = np.random.randint(len(w.clusters.starts) - 1)
+        home = where[w.clusters.items[np.random.randint(w.clusters.starts[c], w.clusters.starts[c + 1])]]
         whole = np.random.random() < 0.5
-        for k in range(w.k_starts[c], w.k_starts[c + 1]):
-            x = w.k_items[k]
+        for k in range(w.clusters.starts[c], w.clusters.starts[c + 1]):
+            x = w.clusters.items[k]
             if where[x] != q and (whole or where[x] == home):
                 changed[size], target[size] = x, q
                 size += 1
@@ -283,7 +279,11 @@ def draw_move(where: Ints, changed: Ints, target: Ints, w: Pieces) -> int:
 def anneal(
     start: Ints, iterations: int, seed: int, heat: float, cold: float, stop: Ints, w: Pieces, a: Arrays
 ) -> tuple[Ints, float]:
-    """The best placement seen that fits, [A] device of each atom, and its value (infinite: none)."""
+    """The best placement seen that fits, [A] device of each atom, and its value (infinite: none).
+
+    Each turn: 1. draw a move; 2. make it; 3. evaluate it, unless it is far too large; 4. keep it, if value
+    and temperature say so, or 5. undo it.
+    """
     np.random.seed(seed)
     count, n = len(start), len(a.forward_s)
     state = begin(start, n, w)
@@ -298,12 +298,15 @@ def anneal(
     for i in range(iterations):
         if stop[0] != 0:
             break
+        # 1. draw
         size = draw_move(state.where, changed, target, w)
         if size == 0:
             continue
+        # 2. move
         for k in range(size):
             before[k] = state.where[changed[k]]
             place(changed[k], target[k], state, w)
+        # 3. evaluate
         over = excess(state, w)
         trial = np.inf
         if over < TOO_FAR:
@@ -311,11 +314,13 @@ def anneal(
             trial = value + PENALTY * scale * over
         temperature = scale * heat * (cold / heat) ** (i / iterations)
         if trial <= current or np.random.random() < np.exp((current - trial) / temperature):
+            # 4. keep
             current = trial
             if over == 0.0 and value < best_value:
                 best_value = value
                 best[:] = state.where
         else:
+            # 5. undo
             for k in range(size):
                 place(changed[k], before[k], state, w)
     return best, best_value

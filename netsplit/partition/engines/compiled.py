@@ -1,12 +1,44 @@
-"""Functions compiled by numba."""
+"""Functions compiled by numba, kept on disk."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numba import njit
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "inlined", "inner"]
 
-compiled: Any = njit(cache=True, nogil=True)
-"""Compiled at the first call, kept on disk, and run without the interpreter's lock."""
+_NOT_FROM_PYTHON: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compiled at the first call, kept on disk, and run without the interpreter's lock."""
+    return _kept(function)
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """For what compiled functions alone call: nothing is compiled for calls from Python."""
+    return _kept(function, **_NOT_FROM_PYTHON)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """As `inner`, for small work in every turn of a loop: passing tuples of arrays on would take as long."""
+    return _kept(function, forceinline=True, **_NOT_FROM_PYTHON)
+
+
+def _kept(function: Callable[..., Any], **options: Any) -> Any:
+    dispatcher = njit(cache=True, nogil=True, **options)(function)
+    file = dispatcher._cache._cache_file
+    load = file._load_index
+
+    def load_index() -> Any:
+        # The index on disk names the classes of arguments: of an older version of this package perhaps
+        # classes that are gone, and numba compares versions of the source only after it has read them.
+        try:
+            return load()
+        except (AttributeError, ImportError):
+            return {}
+
+    file._load_index = load_index
+    return dispatcher

@@ -1,6 +1,6 @@
 """Compiled inner loops: the single-batch step of a placement, and the list schedule that orders it.
 
-Imported lazily: numba takes a second to load. The step is the one the simulator has for a program
+The step is the one the simulator has for a program
 under ``single_batch`` (segments cut at every transfer), node by node, so that a search may try
 thousands of placements a second on what it will be measured by.
 """
@@ -13,32 +13,37 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.common.instance import CsrArrays, Floats, Instance, Ints
+from netsplit.partition.engines.compiled import compiled, inlined, inner
 
 __all__ = ["NOTHING", "Arrays", "SingleBatchStep", "StepTimes", "list_schedule", "makespan", "upward_rank"]
 
 
 class Arrays(NamedTuple):
-    """An instance for compiled functions; rows of c, r, m, b: consumers, reads, makes, blocks."""
+    """An instance for compiled functions."""
 
     forward_s: Floats  # [n, D]
     backward_s: Floats  # [n, D]
     trained: NDArray[np.bool_]  # [n]
     producer: Ints  # [m]
     requires_backward: NDArray[np.bool_]  # [m]
-    c_starts: Ints
-    c_items: Ints
-    r_starts: Ints
-    r_items: Ints
-    m_starts: Ints
-    m_items: Ints
+    consumers: CsrArrays  # [m] -> nodes
+    reads: CsrArrays  # [n] -> variables
+    makes: CsrArrays  # [n] -> variables
     transfer_s: Floats  # [m, D, D]
     step_s: Floats  # [n, D]
     overhead: Floats  # [D] of every instruction
     block_of: Ints  # [n] nodes of a unit are one block
-    b_starts: Ints
-    b_items: Ints
+    blocks: CsrArrays  # -> nodes
+
+
+class _Devices(NamedTuple):
+    """What the step's two passes hand on."""
+
+    clock: Floats  # [D] until when the device is busy
+    link: Floats  # [D, D] until when the link is busy
+    segment: Ints  # [n] of each node
+    closing: Ints  # [segments] the place of each segment in the order in which they were closed
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +63,8 @@ class SingleBatchStep:
         i = instance
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.producer, i.requires_backward,
-            i.consumers.starts, i.consumers.items, i.reads.starts, i.reads.items,
-            i.makes.starts, i.makes.items, i.transfer_s, i.step_s, i.instruction_s, *_blocks(i),
+            i.consumers.arrays, i.reads.arrays, i.makes.arrays, i.transfer_s, i.step_s,
+            i.instruction_s, i.unit_of, _blocks(i),
         )  # fmt: skip
 
     def makespan_s(self, where: Ints, order: Ints) -> float:
@@ -93,155 +98,209 @@ class SingleBatchStep:
 NOTHING = np.zeros((0, 2))
 
 
-def _blocks(instance: Instance) -> tuple[Ints, Ints, Ints]:
-    """[n] block of each node, and the nodes of each block as rows: units run in one piece."""
+def _blocks(instance: Instance) -> CsrArrays:
+    """The nodes of each block: units run in one piece."""
     unit = instance.unit_of
     members = np.argsort(unit, kind="stable").astype(np.int64)
     starts = np.searchsorted(unit[members], np.arange(int(unit.max(initial=-1)) + 2)).astype(np.int64)
-    return unit, starts, members
+    return CsrArrays(starts, members)
 
 
 @compiled
 def makespan(where: Ints, order: Ints, a: Arrays, f_times: Floats, b_times: Floats) -> float:
-    """Seconds of the step; `f_times`, `b_times` [n, 2] are filled with starts and ends unless empty."""
-    devices = a.forward_s.shape[1]
-    m = len(a.producer)
-    clock = np.zeros(devices)
+    """Seconds of the step; `f_times`, `b_times` [n, 2] are filled with starts and ends unless empty.
+
+        device p  [ n0 n1 ]send [ n4 ]                     [ n4 ] recv[ n1 n0 ] step
+                            └──►                                     ▲
+        device q           recv[ n2 n3 ]            [ n3 n2 ]send────┘          step
+                  ───── 1. forwards ─────  2. order  ─────── 3. backwards ───── 4. optimiser
+
+    1. Forwards node by node; a segment of a device ends where it sends or receives.
+    2. The segments in the order in which they were closed.
+    3. Backwards of whole segments, the one that was closed last first; gradients take the way back.
+    4. Each device's optimiser steps, when all its gradients are there.
+    """
+    n, devices = len(order), a.forward_s.shape[1]
+    run = _Devices(
+        np.zeros(devices), np.zeros((devices, devices)), np.zeros(n, np.int64), np.zeros(n + 1, np.int64)
+    )
+    # 1. forwards
+    last = _forwards(where, order, a, run, f_times)
+    # 2. order
+    sizes = np.zeros(n + 1, np.int64)
+    for v in order:
+        sizes[run.closing[run.segment[v]] + 1] += 1
+    place = np.cumsum(sizes)
+    nodes = np.zeros(n, np.int64)
+    for v in order:
+        nodes[place[run.closing[run.segment[v]]]] = v
+        place[run.closing[run.segment[v]]] += 1
+    # 3. backwards
+    last = max(last, _backwards(where, nodes, a, run, f_times, b_times))
+    # 4. optimiser
+    steps, stepping = np.zeros(devices), np.zeros(devices, np.bool_)
+    for v in range(n):
+        steps[where[v]] += a.step_s[v, where[v]]
+        stepping[where[v]] |= a.trained[v]
+    for d in range(devices):
+        last = max(last, run.clock[d] + (steps[d] + a.overhead[d] if stepping[d] else 0.0))
+    return last
+
+
+@inlined
+def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats) -> float:
+    """When the last variable arrives; fills `run`.
+
+    Each node: 1. waits for what it reads; 2. opens a segment, where none is open or it has received;
+    3. runs; 4. sends what others read, and then its segment is closed. 5. At the end, all are closed.
+    """
+    clock, link = run.clock, run.link
+    segment, closing, overhead, producer = run.segment, run.closing, a.overhead, a.producer
+    reads, makes, consumers, forward_s, transfer_s = a.reads, a.makes, a.consumers, a.forward_s, a.transfer_s
+    devices = len(clock)
     posted = np.zeros(devices)  # when the device came to its open segment: receives met since are posted
     opened = np.zeros(devices, np.bool_)
-    link = np.zeros((devices, devices))
-    arrive = np.zeros((m, devices))
-    last = 0.0
-    record = len(f_times) > 0
-    dest = np.zeros(devices, np.bool_)
-    n = len(order)
-    segment = np.zeros(n, np.int64)
     current = np.zeros(devices, np.int64)  # the device's open segment
-    closing = np.zeros(n + 1, np.int64)  # when each segment is closed
-    segments = 0
-    tick = 0
+    arrive = np.zeros((len(a.producer), devices))
+    dest = np.zeros(devices, np.bool_)
+    last, segments, closed = 0.0, 0, 0
     for v in order:
         d = where[v]
+        # 1. wait
         begin = clock[d]
         remote = False
-        for k in range(a.r_starts[v], a.r_starts[v + 1]):
-            u = a.r_items[k]
-            if where[a.producer[u]] != d:
+        for k in range(reads.starts[v], reads.starts[v + 1]):
+            u = reads.items[k]
+            if where[producer[u]] != d:
                 remote = True
                 begin = max(begin, arrive[u, d])
+        # 2. open
         if remote or not opened[d]:
             if opened[d]:
-                closing[current[d]] = tick
-                tick += 1
+                closing[current[d]] = closed
+                closed += 1
             current[d] = segments
             segments += 1
             posted[d] = clock[d]
-            clock[d] += a.overhead[d]
+            clock[d] += overhead[d]
             begin = max(begin, clock[d])
             opened[d] = True
         segment[v] = current[d]
-        end = begin + a.forward_s[v, d]
+        # 3. run
+        end = begin + forward_s[v, d]
         clock[d] = end
-        if record:
-            f_times[v, 0] = begin
-            f_times[v, 1] = end
+        if len(times) > 0:
+            times[v, 0] = begin
+            times[v, 1] = end
+        # 4. send
         sends = False
-        for k in range(a.m_starts[v], a.m_starts[v + 1]):
-            u = a.m_items[k]
+        for k in range(makes.starts[v], makes.starts[v + 1]):
+            u = makes.items[k]
             dest[:] = False
-            for c in range(a.c_starts[u], a.c_starts[u + 1]):
-                dest[where[a.c_items[c]]] = True
+            for c in range(consumers.starts[u], consumers.starts[u + 1]):
+                dest[where[consumers.items[c]]] = True
             for q in range(devices):
                 if dest[q] and q != d:
                     sends = True
-                    clock[d] += a.overhead[d]
+                    clock[d] += overhead[d]
                     ready = max(clock[d], posted[q] if opened[q] else clock[q])
-                    start = max(ready, link[d, q])
-                    link[d, q] = start + a.transfer_s[u, d, q]
+                    link[d, q] = max(ready, link[d, q]) + transfer_s[u, d, q]
                     arrive[u, q] = link[d, q]
                     last = max(last, link[d, q])
         if sends:
             opened[d] = False
-            closing[current[d]] = tick
-            tick += 1
+            closing[current[d]] = closed
+            closed += 1
+    # 5. close
     left = np.where(opened)[0]
     for d in left[np.argsort(current[left])]:
-        closing[current[d]] = tick
-        tick += 1
-    sizes = np.zeros(tick + 1, np.int64)
-    for v in order:
-        sizes[closing[segment[v]] + 1] += 1
-    place = np.cumsum(sizes)
-    by_segment = np.zeros(n, np.int64)
-    for v in order:
-        by_segment[place[closing[segment[v]]]] = v
-        place[closing[segment[v]]] += 1
-    # backward: whole segments, the last that was closed first
+        closing[current[d]] = closed
+        closed += 1
+    return last
+
+
+@inlined
+def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floats, b_times: Floats) -> float:
+    """When the last gradient arrives, of backwards in the reverse order of `nodes`.
+
+    1. How many nodes on each device give a gradient to each variable. Each node: 2. waits for the
+    gradients of what it makes; 3. runs; 4. sends the gradients that are complete.
+    """
+    clock, link = run.clock, run.link
+    segment, overhead, producer, trained, requires_backward = (
+        run.segment, a.overhead, a.producer, a.trained, a.requires_backward,
+    )  # fmt: skip
+    reads, makes, consumers, backward_s, transfer_s = (
+        a.reads,
+        a.makes,
+        a.consumers,
+        a.backward_s,
+        a.transfer_s,
+    )
+    devices, m = len(clock), len(a.producer)
+    # 1. count
     waiting = np.zeros((m, devices), np.int64)
     for u in range(m):
-        if a.requires_backward[u]:
-            for c in range(a.c_starts[u], a.c_starts[u + 1]):
-                w = a.c_items[c]
-                if a.trained[w]:
+        if requires_backward[u]:
+            for c in range(consumers.starts[u], consumers.starts[u + 1]):
+                w = consumers.items[c]
+                if trained[w]:
                     waiting[u, where[w]] += 1
     gradient = np.full((m, devices), -1.0)
-    previous = -1
-    for i in range(n - 1, -1, -1):
-        v = by_segment[i]
+    last, previous = 0.0, -1
+    for i in range(len(nodes) - 1, -1, -1):
+        v = nodes[i]
         d = where[v]
-        if record:
+        if len(f_times) > 0:
             b_times[v] = f_times[v]
-        if not a.trained[v]:
+        if not trained[v]:
             continue
+        # 2. wait
         if segment[v] != previous:
-            clock[d] += a.overhead[d]
+            clock[d] += overhead[d]
             previous = segment[v]
         begin = clock[d]
-        for k in range(a.m_starts[v], a.m_starts[v + 1]):
-            u = a.m_items[k]
+        for k in range(makes.starts[v], makes.starts[v + 1]):
+            u = makes.items[k]
             for q in range(devices):
                 begin = max(begin, gradient[u, q])
-        end = begin + a.backward_s[v, d]
+        # 3. run
+        end = begin + backward_s[v, d]
         clock[d] = end
-        if record:
+        if len(f_times) > 0:
             b_times[v, 0] = begin
             b_times[v, 1] = end
-        for k in range(a.r_starts[v], a.r_starts[v + 1]):
-            u = a.r_items[k]
-            p = where[a.producer[u]]
-            if a.requires_backward[u]:
+        # 4. send
+        for k in range(reads.starts[v], reads.starts[v + 1]):
+            u = reads.items[k]
+            p = where[producer[u]]
+            if requires_backward[u]:
                 waiting[u, d] -= 1
                 if p != d and waiting[u, d] == 0:
-                    clock[d] += a.overhead[d]
+                    clock[d] += overhead[d]
                     start = max(clock[d], clock[p], link[d, p])
-                    link[d, p] = start + a.transfer_s[u, d, p]
+                    link[d, p] = start + transfer_s[u, d, p]
                     gradient[u, d] = link[d, p]
                     last = max(last, link[d, p])
-    steps = np.zeros(devices)
-    stepping = np.zeros(devices, np.bool_)
-    for v in range(len(order)):
-        steps[where[v]] += a.step_s[v, where[v]]
-        stepping[where[v]] |= a.trained[v]
-    for d in range(devices):
-        last = max(last, clock[d] + (steps[d] + a.overhead[d] if stepping[d] else 0.0))
     return last
 
 
 @compiled
 def upward_rank(where: Ints, a: Arrays) -> Floats:
+    makes, consumers, transfer_s, requires_backward = a.makes, a.consumers, a.transfer_s, a.requires_backward
     n = len(a.forward_s)
     rank = np.zeros(n)
     for v in range(n - 1, -1, -1):
         p = where[v]
         tail = 0.0
-        for k in range(a.m_starts[v], a.m_starts[v + 1]):
-            u = a.m_items[k]
-            for c in range(a.c_starts[u], a.c_starts[u + 1]):
-                w = a.c_items[c]
+        for k in range(makes.starts[v], makes.starts[v + 1]):
+            u = makes.items[k]
+            for c in range(consumers.starts[u], consumers.starts[u + 1]):
+                w = consumers.items[c]
                 q = where[w]
-                way = a.transfer_s[u, p, q]
-                if a.requires_backward[u]:
-                    way += a.transfer_s[u, q, p]
+                way = transfer_s[u, p, q]
+                if requires_backward[u]:
+                    way += transfer_s[u, q, p]
                 tail = max(tail, rank[w] + way)
         rank[v] = tail + a.forward_s[v, p] + a.backward_s[v, p]
     return rank
@@ -252,65 +311,74 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
     """Ends of the nodes' forwards when every device takes, of what could start first, the highest rank.
 
     `order` is filled with the nodes as they were taken.
+
+    1. Blocks that wait for no other are ready. Then, until none is: 2. one is taken; 3. its nodes run;
+    4. what they make is sent, and blocks that waited for it alone are ready.
     """
-    n, devices = a.forward_s.shape
-    blocks = len(a.b_starts) - 1
-    m = len(a.producer)
-    missing = np.zeros(blocks, np.int64)
-    for v in range(n):
-        for k in range(a.r_starts[v], a.r_starts[v + 1]):
-            if a.block_of[a.producer[a.r_items[k]]] != a.block_of[v]:
-                missing[a.block_of[v]] += 1
-    ready_at = np.zeros(blocks)
-    ready = np.zeros(blocks, np.int64)
-    count = 0
-    for b in range(blocks):
+    makes, consumers, blocks, block_of = a.makes, a.consumers, a.blocks, a.block_of
+    forward_s, transfer_s = a.forward_s, a.transfer_s
+    n, devices = forward_s.shape
+    # 1. ready
+    missing = _missing(a)
+    ready_at, ready, count = np.zeros(len(missing)), np.zeros(len(missing), np.int64), 0
+    for b in range(len(missing)):
         if missing[b] == 0:
             ready[count] = b
             count += 1
-    clock = np.zeros(devices)
-    link = np.zeros((devices, devices))
-    arrive = np.zeros((m, devices))
+    clock, link = np.zeros(devices), np.zeros((devices, devices))
+    arrive = np.zeros((len(a.producer), devices))
     ends = np.zeros(n)
     sent = np.zeros(devices, np.bool_)
     taken = 0
     while count > 0:
-        best, best_start, best_rank = -1, np.inf, -1.0
+        # 2. take
+        best, now, best_rank = -1, np.inf, -1.0
         for k in range(count):
-            b = ready[k]
-            v = a.b_items[a.b_starts[b]]
-            start = max(clock[where[v]], ready_at[b])
-            if start < best_start or (start == best_start and rank[v] > best_rank):
-                best, best_start, best_rank = k, start, rank[v]
+            v = blocks.items[blocks.starts[ready[k]]]
+            start = max(clock[where[v]], ready_at[ready[k]])
+            if start < now or (start == now and rank[v] > best_rank):
+                best, now, best_rank = k, start, rank[v]
         b = ready[best]
         count -= 1
         ready[best] = ready[count]
-        now = best_start
-        for j in range(a.b_starts[b], a.b_starts[b + 1]):
-            v = a.b_items[j]
+        for j in range(blocks.starts[b], blocks.starts[b + 1]):
+            # 3. run
+            v = blocks.items[j]
             d = where[v]
-            now += a.forward_s[v, d]
+            now += forward_s[v, d]
             ends[v] = now
             order[taken] = v
             taken += 1
-            for k in range(a.m_starts[v], a.m_starts[v + 1]):
-                u = a.m_items[k]
+            # 4. send
+            for k in range(makes.starts[v], makes.starts[v + 1]):
+                u = makes.items[k]
                 sent[:] = False
-                for c in range(a.c_starts[u], a.c_starts[u + 1]):
-                    w = a.c_items[c]
+                for c in range(consumers.starts[u], consumers.starts[u + 1]):
+                    w = consumers.items[c]
                     q = where[w]
                     if q != d and not sent[q]:
-                        link[d, q] = max(link[d, q], now) + a.transfer_s[u, d, q]
+                        link[d, q] = max(link[d, q], now) + transfer_s[u, d, q]
                         arrive[u, q] = link[d, q]
                         sent[q] = True
                     elif q == d:
                         arrive[u, q] = now
-                    other = a.block_of[w]
+                    other = block_of[w]
                     if other != b:
                         ready_at[other] = max(ready_at[other], arrive[u, q])
                         missing[other] -= 1
                         if missing[other] == 0:
                             ready[count] = other
                             count += 1
-        clock[where[a.b_items[a.b_starts[b]]]] = now
+        clock[where[blocks.items[blocks.starts[b]]]] = now
     return ends
+
+
+@inner
+def _missing(a: Arrays) -> Ints:
+    """[blocks] how many reads of each block's nodes are of variables that other blocks make."""
+    missing = np.zeros(len(a.blocks.starts) - 1, np.int64)
+    for v in range(len(a.block_of)):
+        for k in range(a.reads.starts[v], a.reads.starts[v + 1]):
+            if a.block_of[a.producer[a.reads.items[k]]] != a.block_of[v]:
+                missing[a.block_of[v]] += 1
+    return missing

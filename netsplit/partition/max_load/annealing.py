@@ -1,5 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
-"""Simulated annealing on a hypergraph's groups, compiled. Imported lazily: numba takes a second to load.
+"""Simulated annealing on a hypergraph's groups, compiled.
 
 The energy is the p-norm of the device loads, p = 16: close to the largest, yet with a slope on the
 others. A move takes one group, a swap of two, or a cluster of groups to another device; clusters are
@@ -9,18 +8,44 @@ the components of the graph at several least net costs, so that dear nets need n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from netsplit.partition.common.atoms import DisjointSets
-from netsplit.partition.common.instance import Csr, Floats, Ints
-from netsplit.partition.max_load.model import Hypergraph
+from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Ints
+from netsplit.partition.engines.compiled import compiled, inlined, inner
+from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
-__all__ = ["LoadAnnealer"]
+__all__ = ["ClusterArrays", "LoadAnnealer"]
 
 _LEVELS = 12
 _PENALTY = 1e3  # energy of one capacity's worth of bytes too many, in units of the largest load's own
+
+
+class ClusterArrays(NamedTuple):
+    """Groups that dear nets join, at several levels."""
+
+    level_of: Ints  # [L, G] cluster of each group
+    members: CsrArrays  # [clusters] -> groups
+
+
+class _Loads(NamedTuple):
+    """A placement under change, and what follows from it."""
+
+    where: Ints  # [G]
+    pins: Ints  # [E, D] how many of the net are on the device
+    held: Ints  # [h, D] how many groups of the set are on the device
+    load: Floats  # [D]
+    used: Ints  # [D] bytes
+
+
+class _Move(NamedTuple):
+    """Groups that change their devices, as many as `_draw` says."""
+
+    group: Ints  # [G]
+    home: Ints  # [G]
+    target: Ints  # [G]
 
 
 @dataclass(frozen=True)
@@ -28,9 +53,7 @@ class LoadAnnealer:
     """The arrays of one model, prepared once for many runs."""
 
     model: Hypergraph
-    level_of: Ints  # [L, G] cluster of each group
-    starts: Ints  # [clusters + 1]
-    items: Ints
+    clusters: ClusterArrays
 
     @classmethod
     def of(cls, model: Hypergraph) -> LoadAnnealer:
@@ -47,8 +70,8 @@ class LoadAnnealer:
                 label[members] = len(rows)
                 rows.append(members)
             levels.append(label)
-        csr = Csr.of(rows)
-        return cls(model, np.array(levels, np.int64).reshape(len(levels), model.count), csr.starts, csr.items)
+        level_of = np.array(levels, np.int64).reshape(len(levels), model.count)
+        return cls(model, ClusterArrays(level_of, Csr.of(rows).arrays))
 
     def run(
         self,
@@ -68,35 +91,16 @@ class LoadAnnealer:
         """
         model = self.model
         unit = max(float(model.loads(where).max(initial=0.0)), 1e-300)
-        sets = model.sets_of
-        nets = model.nets_of
-        best, value = _anneal(
+        loads = _Loads(
             where.astype(np.int64),
-            model.weight / unit,
-            nets.starts,
-            nets.items,
-            model.pins.starts,
-            model.pins.items,
-            model.hop / unit,
-            model.allowed,
-            model.state.astype(np.float64),
-            sets.starts,
-            sets.items,
             model.counts(where, model.pins),
             model.counts(where, model.held),
-            model.held_bytes.astype(np.float64),
-            model.capacity.astype(np.float64),
             model.loads(where) / unit,
-            model.used_bytes(where).astype(np.float64) if model.has_memory else np.zeros(model.devices),
-            self.level_of,
-            self.starts,
-            self.items,
-            steps,
-            seed % (1 << 31),
-            hot,
-            cold,
-            np.zeros(1, np.int64) if halt is None else halt,
+            model.used_bytes(where) if model.has_memory else np.zeros(model.devices, np.int64),
         )
+        arrays = model.arrays(list(range(model.devices)), unit)
+        halt = np.zeros(1, np.int64) if halt is None else halt
+        best, value = _anneal(loads, arrays, self.clusters, steps, seed % (1 << 31), hot, cold, halt)
         return best, value * unit
 
 
@@ -109,160 +113,171 @@ def _thresholds(model: Hypergraph) -> Floats:
     return np.asarray(hops[picked])
 
 
-@njit(cache=True, nogil=True)
-def _shift(
-    g, q, where, weight, nstarts, nets, size, hop, state, sstarts, sets, cnt, hcnt, held_bytes, load, used
-):
-    p = where[g]
-    for i in range(nstarts[g], nstarts[g + 1]):
-        e = nets[i]
-        s = size[e]
-        before = cnt[e, p]
-        if before == s:
-            load[p] += hop[e, p]
+@inlined
+def _shift(g: int, q: int, s: _Loads, m: HypergraphArrays) -> None:
+    """Take group g to device q."""
+    p = s.where[g]
+    for i in range(m.nets.starts[g], m.nets.starts[g + 1]):
+        e = m.nets.items[i]
+        size = m.size[e]
+        before = s.pins[e, p]
+        if before == size:
+            s.load[p] += m.hop[e, p]
         if before == 1:
-            load[p] -= hop[e, p]
-        cnt[e, p] = before - 1
-        before = cnt[e, q]
+            s.load[p] -= m.hop[e, p]
+        s.pins[e, p] = before - 1
+        before = s.pins[e, q]
         if before == 0:
-            load[q] += hop[e, q]
-        if before == s - 1:
-            load[q] -= hop[e, q]
-        cnt[e, q] = before + 1
-    for i in range(sstarts[g], sstarts[g + 1]):
-        h = sets[i]
-        hcnt[h, p] -= 1
-        if hcnt[h, p] == 0:
-            used[p] -= held_bytes[h]
-        if hcnt[h, q] == 0:
-            used[q] += held_bytes[h]
-        hcnt[h, q] += 1
-    load[p] -= weight[g, p]
-    load[q] += weight[g, q]
-    used[p] -= state[g]
-    used[q] += state[g]
-    where[g] = q
+            s.load[q] += m.hop[e, q]
+        if before == size - 1:
+            s.load[q] -= m.hop[e, q]
+        s.pins[e, q] = before + 1
+    for i in range(m.sets.starts[g], m.sets.starts[g + 1]):
+        h = m.sets.items[i]
+        s.held[h, p] -= 1
+        if s.held[h, p] == 0:
+            s.used[p] -= m.held_bytes[h]
+        if s.held[h, q] == 0:
+            s.used[q] += m.held_bytes[h]
+        s.held[h, q] += 1
+    s.load[p] -= m.weight[g, p]
+    s.load[q] += m.weight[g, q]
+    s.used[p] -= m.state[g]
+    s.used[q] += m.state[g]
+    s.where[g] = q
 
 
-@njit(cache=True, nogil=True)
-def _power(x):
-    x = x * x
-    x = x * x
-    x = x * x
-    return x * x
-
-
-@njit(cache=True, nogil=True)
-def _energy(load, used, capacity):
+@inlined
+def _energy(s: _Loads, m: HypergraphArrays) -> float:
     total = 0.0
-    for d in range(len(load)):
-        total += _power(max(load[d], 0.0))
-        if used[d] > capacity[d]:
-            total += _PENALTY * (used[d] - capacity[d]) / max(capacity[d], 1.0) + _PENALTY
+    for d in range(len(s.load)):
+        x = max(s.load[d], 0.0)
+        for _ in range(4):  # to the power of 16
+            x = x * x
+        total += x
+        if s.used[d] > m.capacity[d]:
+            total += _PENALTY * (s.used[d] - m.capacity[d]) / max(m.capacity[d], 1.0) + _PENALTY
     return total
 
 
-@njit(cache=True, nogil=True)
-def _anneal(
-    where, weight, nstarts, nets, pstarts, pins, hop, allowed, state, sstarts, sets, cnt, hcnt, held_bytes,
-    capacity, load, used, level_of, cstarts, citems, steps, seed, hot, cold,
-    halt,
-):  # fmt: skip
-    np.random.seed(seed)
-    count, devices = weight.shape
-    size = pstarts[1:] - pstarts[:-1]
-    levels = level_of.shape[0]
-    best = where.copy()
-    best_max = np.inf
-    energy = _energy(load, used, capacity)
+@inner
+def _fits(s: _Loads, m: HypergraphArrays) -> bool:
     over = False
-    for d in range(devices):
-        over = over or used[d] > capacity[d]
-    if not over:
-        best_max = load.max()
-    moved = np.empty(count, np.int64)
-    home = np.empty(count, np.int64)
+    for d in range(len(s.used)):
+        over = over or s.used[d] > m.capacity[d]
+    return not over
+
+
+@inner
+def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) -> int:
+    """Fill a move, and answer how many groups it takes; 0: what was drawn is none.
+
+    1. A group, and the device of a group beside it, or any.
+    2. Its cluster at some level, whole or what of it is on the group's device.
+    3. Or the group alone; often one from there comes back for it.
+    """
+    count, devices = m.weight.shape
+    # 1. where to
+    g = np.random.randint(count)
+    p = s.where[g]
+    kind = np.random.random()
+    q = np.random.randint(devices)
+    if kind < 0.75 and m.nets.starts[g + 1] > m.nets.starts[g]:
+        e = m.nets.items[np.random.randint(m.nets.starts[g], m.nets.starts[g + 1])]
+        if s.pins[e, p] < m.size[e]:
+            q = s.where[m.pins.items[np.random.randint(m.pins.starts[e], m.pins.starts[e + 1])]]
+        elif kind < 0.6:
+            return 0
+    if q == p or not m.allowed[g, q]:
+        return 0
+    # 2. a cluster
+    levels = len(clusters.level_of)
+    if levels > 0 and 0.4 < kind < 0.85:
+        n = 0
+        c = clusters.level_of[np.random.randint(levels), g]
+        whole = kind < 0.5
+        for i in range(clusters.members.starts[c], clusters.members.starts[c + 1]):
+            v = clusters.members.items[i]
+            if s.where[v] != q and (whole or s.where[v] == p):
+                if not m.allowed[v, q]:
+                    return 0
+                move.group[n], move.home[n], move.target[n] = v, s.where[v], q
+                n += 1
+        return 0 if n == count else n
+    # 3. one group, or two
+    move.group[0], move.home[0], move.target[0] = g, p, q
+    if kind > 0.93 or kind < 0.2:
+        for _ in range(8):
+            v = np.random.randint(count)
+            if s.where[v] == q and m.allowed[v, p]:
+                move.group[1], move.home[1], move.target[1] = v, q, p
+                return 2
+    return 1
+
+
+@inner
+def _add_up(s: _Loads, m: HypergraphArrays) -> None:
+    """The loads anew: additions and subtractions leave rounding behind."""
+    s.load[:] = 0.0
+    for v in range(len(s.where)):
+        s.load[s.where[v]] += m.weight[v, s.where[v]]
+    for e in range(len(m.size)):
+        for d in range(len(s.load)):
+            if 0 < s.pins[e, d] < m.size[e]:
+                s.load[d] += m.hop[e, d]
+
+
+@compiled
+def _anneal(
+    s: _Loads,
+    m: HypergraphArrays,
+    clusters: ClusterArrays,
+    steps: int,
+    seed: int,
+    hot: float,
+    cold: float,
+    halt: Ints,
+) -> tuple[Ints, float]:
+    """The best placement seen that meets the memory, and its largest load; infinite where none did.
+
+    Each step: 1. draw a move; 2. make it; 3. keep it, if energy and temperature say so, or 4. undo it.
+    """
+    np.random.seed(seed)
+    count = len(m.weight)
+    best, least = s.where.copy(), np.inf
+    energy = _energy(s, m)
+    if _fits(s, m):
+        least = s.load.max()
+    move = _Move(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64))
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
-    tau = hot
+    temperature = hot
     drift = 0
     for turn in range(steps):
         if turn & 0xFFFF == 0 and halt[0]:
             break
-        tau *= cooling
-        n = 0
-        g = np.random.randint(count)
-        p = where[g]
-        kind = np.random.random()
-        q = np.random.randint(devices)
-        if kind < 0.75 and nstarts[g + 1] > nstarts[g]:
-            e = nets[np.random.randint(nstarts[g], nstarts[g + 1])]
-            if cnt[e, p] < size[e]:
-                v = pins[np.random.randint(pstarts[e], pstarts[e + 1])]
-                q = where[v]
-            elif kind < 0.6:
-                continue
-        if q == p or not allowed[g, q]:
+        temperature *= cooling
+        # 1. draw
+        n = _draw(move, s, m, clusters)
+        if n == 0:
             continue
-        if levels > 0 and 0.4 < kind < 0.85:
-            c = level_of[np.random.randint(levels), g]
-            whole = kind < 0.5
-            room = True
-            for i in range(cstarts[c], cstarts[c + 1]):
-                v = citems[i]
-                if where[v] != q and (whole or where[v] == p):
-                    if not allowed[v, q]:
-                        room = False
-                        break
-                    moved[n] = v
-                    home[n] = where[v]
-                    n += 1
-            if not room or n == count:
-                continue
-        else:
-            moved[0] = g
-            home[0] = p
-            n = 1
-            if kind > 0.93 or kind < 0.2:
-                for _ in range(8):
-                    v = np.random.randint(count)
-                    if where[v] == q and allowed[v, p]:
-                        moved[1] = v
-                        home[1] = q
-                        n = 2
-                        break
+        # 2. move
         for i in range(n):
-            target = q if home[i] != q else p
-            _shift(
-                moved[i], target, where, weight, nstarts, nets, size, hop, state, sstarts, sets, cnt, hcnt,
-                held_bytes, load, used,
-            )  # fmt: skip
-        fresh = _energy(load, used, capacity)
-        if fresh <= energy or np.log(fresh / energy) < -16.0 * tau * np.log(np.random.random()):
+            _shift(move.group[i], move.target[i], s, m)
+        fresh = _energy(s, m)
+        if fresh <= energy or np.log(fresh / energy) < -16.0 * temperature * np.log(np.random.random()):
+            # 3. keep
             energy = fresh
-            largest = load.max()
-            if largest < best_max * (1 - 1e-12):
-                over = False
-                for d in range(devices):
-                    over = over or used[d] > capacity[d]
-                if not over:
-                    best_max = largest
-                    best[:] = where
+            largest = s.load.max()
+            if largest < least * (1 - 1e-12) and _fits(s, m):
+                least = largest
+                best[:] = s.where
         else:
+            # 4. undo
             for i in range(n - 1, -1, -1):
-                _shift(
-                    moved[i], home[i], where, weight, nstarts, nets, size, hop, state, sstarts, sets, cnt,
-                    hcnt, held_bytes, load, used,
-                )  # fmt: skip
+                _shift(move.group[i], move.home[i], s, m)
         drift += 1
-        if drift == 1 << 16:  # additions and subtractions leave rounding behind
+        if drift == 1 << 16:
             drift = 0
-            for d in range(devices):
-                load[d] = 0.0
-            for v in range(count):
-                load[where[v]] += weight[v, where[v]]
-            for e in range(len(size)):
-                for d in range(devices):
-                    if 0 < cnt[e, d] < size[e]:
-                        load[d] += hop[e, d]
-            energy = _energy(load, used, capacity)
-    return best, best_max
+            _add_up(s, m)
+            energy = _energy(s, m)
+    return best, least

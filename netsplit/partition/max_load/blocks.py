@@ -180,7 +180,7 @@ class _Exact:
     def most(
         self, prices: Floats, limit: float, floor: float, labels: float, deadline: float
     ) -> tuple[float, list[Ints]]:
-        each = max(16, int(labels / self.frontier.width.sum()))
+        each = max(16, int(labels / self.frontier.states))
         return self.frontier.most(prices, limit, floor, each, _MANY)
 
 

@@ -1,18 +1,46 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
-"""Blocks of one device within a load limit, found fast: columns for `bounds.excluded`. Imported lazily."""
+"""Blocks of one device within a load limit, found fast: columns for `bounds.excluded`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.max_load.annealing import LoadAnnealer
+from netsplit.partition.common.instance import CsrArrays, Floats, Ints
+from netsplit.partition.engines.compiled import compiled, inlined, inner
+from netsplit.partition.max_load.annealing import ClusterArrays, LoadAnnealer
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["BlockAnnealer", "Segments"]
+
+
+class _DeviceArrays(NamedTuple):
+    """`Hypergraph` as one device has it, for compiled functions."""
+
+    weight: Floats  # [G]
+    allowed: NDArray[np.bool_]  # [G]
+    nets: CsrArrays  # [G] -> nets with the group as a pin
+    size: Ints  # [E] how many pins
+    hop: Floats  # [E]
+
+    @classmethod
+    def of(cls, model: Hypergraph, device: int, unit_s: float = 1.0) -> _DeviceArrays:
+        return cls(
+            model.weight[:, device] / unit_s,
+            np.ascontiguousarray(model.allowed[:, device]),
+            model.nets_of.arrays,
+            np.diff(model.pins.starts),
+            model.hop[:, device] / unit_s,
+        )
+
+
+class _Inside(NamedTuple):
+    """A block under change."""
+
+    groups: Ints  # [G] 1: in the block
+    pins: Ints  # [E] how many are in the block
 
 
 @dataclass(frozen=True)
@@ -29,23 +57,8 @@ class BlockAnnealer:
         model = self.annealer.model
         chosen = np.zeros(model.count, np.int64)
         chosen[inside] = 1
-        best, value = _fill(
-            prices,
-            model.weight[:, self.device] / limit,
-            model.nets_of.starts,
-            model.nets_of.items,
-            model.pins.starts,
-            model.pins.items,
-            model.hop[:, self.device] / limit,
-            model.allowed[:, self.device],
-            self.annealer.level_of,
-            self.annealer.starts,
-            self.annealer.items,
-            chosen,
-            steps,
-            seed % (1 << 31),
-            hot,
-        )
+        arrays = _DeviceArrays.of(model, self.device, limit)
+        best, value = _fill(prices, arrays, self.annealer.clusters, chosen, steps, seed % (1 << 31), hot)
         return np.flatnonzero(best), value
 
 
@@ -58,16 +71,9 @@ class Segments:
 
     @classmethod
     def of(cls, model: Hypergraph, device: int, order: Ints) -> Segments:
-        nets = model.nets_of
-        load = _pieces(
-            order,
-            np.where(model.allowed[:, device], model.weight[:, device], np.inf),
-            nets.starts,
-            nets.items,
-            np.diff(model.pins.starts),
-            model.hop[:, device],
-        )
-        return cls(order, load)
+        arrays = _DeviceArrays.of(model, device)
+        arrays = arrays._replace(weight=np.where(arrays.allowed, arrays.weight, np.inf))
+        return cls(order, _pieces(order, arrays))
 
     def best(self, prices: Floats, limit: float, many: int) -> list[Ints]:
         """The groups of the pieces of highest price, of different starts."""
@@ -79,111 +85,136 @@ class Segments:
         return [self.order[i : end[i]] for i in starts.tolist() if value[i] > 0]
 
 
-@njit(cache=True, nogil=True)
-def _pieces(order, weight, nstarts, nets, size, hop):
+@compiled
+def _pieces(order: Ints, m: _DeviceArrays) -> Floats:
     count = len(order)
     load = np.full((count + 1, count + 1), np.inf)
-    inside = np.zeros(count, np.int64)
+    inside = _Inside(np.zeros(count, np.int64), np.zeros(len(m.size), np.int64))
     for i in range(count):
-        cnt = np.zeros(len(size), np.int64)
-        inside[:] = 0
+        inside.groups[:] = 0
+        inside.pins[:] = 0
         total = 0.0
         for j in range(i, count):
-            total += _flip(order[j], inside, weight, nstarts, nets, size, hop, cnt)
+            total += _flip(order[j], inside, m)
             load[i, j + 1] = total
     return load
 
 
-@njit(cache=True, nogil=True)
-def _flip(g, inside, weight, nstarts, nets, size, hop, cnt):
+@inlined
+def _flip(g: int, inside: _Inside, m: _DeviceArrays) -> float:
+    """Take a group into the block, or out of it; by how much the load grows."""
     change = 0.0
-    step = 1 if inside[g] == 0 else -1
-    for i in range(nstarts[g], nstarts[g + 1]):
-        e = nets[i]
-        if 0 < cnt[e] < size[e]:
-            change -= hop[e]
-        cnt[e] += step
-        if 0 < cnt[e] < size[e]:
-            change += hop[e]
-    inside[g] += step
-    return change + step * weight[g]
+    step = 1 if inside.groups[g] == 0 else -1
+    for i in range(m.nets.starts[g], m.nets.starts[g + 1]):
+        e = m.nets.items[i]
+        if 0 < inside.pins[e] < m.size[e]:
+            change -= m.hop[e]
+        inside.pins[e] += step
+        if 0 < inside.pins[e] < m.size[e]:
+            change += m.hop[e]
+    inside.groups[g] += step
+    return change + step * m.weight[g]
 
 
-@njit(cache=True, nogil=True)
+@inner
+def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArrays) -> int:
+    """Fill which groups change sides, and answer how many; 0: what was drawn is no move.
+
+    1. What of a group's cluster, at some level, is on the group's side.
+    2. Or the group alone; of four in five only where a net of it is cut. Sometimes one for another.
+    """
+    count, levels = len(m.weight), len(clusters.level_of)
+    g = np.random.randint(count)
+    kind = np.random.random()
+    # 1. a cluster
+    if kind < 0.4 and levels > 0:
+        n = 0
+        c = clusters.level_of[np.random.randint(levels), g]
+        for i in range(clusters.members.starts[c], clusters.members.starts[c + 1]):
+            v = clusters.members.items[i]
+            if inside.groups[v] == inside.groups[g]:
+                if inside.groups[g] == 0 and not m.allowed[v]:
+                    return 0
+                moved[n] = v
+                n += 1
+        return n
+    # 2. one group, or two
+    if inside.groups[g] == 0 and not m.allowed[g]:
+        return 0
+    if kind < 0.8 and m.nets.starts[g + 1] > m.nets.starts[g]:
+        touching = False
+        for i in range(m.nets.starts[g], m.nets.starts[g + 1]):
+            e = m.nets.items[i]
+            touching = touching or 0 < inside.pins[e] < m.size[e]
+        if not touching:
+            return 0
+    moved[0] = g
+    if kind > 0.9:
+        v = np.random.randint(count)
+        if inside.groups[v] != inside.groups[g] and (inside.groups[v] == 1 or m.allowed[v]):
+            moved[1] = v
+            return 2
+    return 1
+
+
+@compiled
 def _fill(
-    prices, weight, nstarts, nets, pstarts, pins, hop, allowed, level_of, cstarts, citems, inside, steps,
-    seed, heat,
-):  # fmt: skip
+    prices: Floats,
+    m: _DeviceArrays,
+    clusters: ClusterArrays,
+    chosen: Ints,
+    steps: int,
+    seed: int,
+    heat: float,
+) -> tuple[Ints, float]:
+    """The block of most price seen with a load of at most 1, as [G] bits, and its price.
+
+    1. The chosen groups go in.
+
+    Each step: 2. draw groups that change sides; 3. flip them; 4. keep that, if price, load and temperature
+    say so, or 5. flip them back.
+    """
     np.random.seed(seed)
     count = len(prices)
-    size = pstarts[1:] - pstarts[:-1]
-    levels = level_of.shape[0]
-    cnt = np.zeros(len(size), np.int64)
-    load = 0.0
-    price = 0.0
+    inside = _Inside(np.zeros(count, np.int64), np.zeros(len(m.size), np.int64))
+    load, price = 0.0, 0.0
+    # 1. start
     for g in range(count):
-        if inside[g] == 1:
-            inside[g] = 0
-            load += _flip(g, inside, weight, nstarts, nets, size, hop, cnt)
+        if chosen[g] == 1:
+            load += _flip(g, inside, m)
             price += prices[g]
-    best = np.zeros(count, np.int64)
-    best_price = 0.0
+    best, best_price = np.zeros(count, np.int64), 0.0
     if load <= 1.0 and price > 0:
         best_price = price
-        best[:] = inside
+        best[:] = inside.groups
     scale = np.abs(prices).max()
     hot, cold = heat * scale, 1e-3 * scale
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
-    tau = hot
+    temperature = hot
     penalty = 4.0 * np.abs(prices).sum()
     moved = np.empty(count, np.int64)
     score = price - penalty * max(0.0, load - 1.0)
     for _ in range(steps):
-        tau *= cooling
-        g = np.random.randint(count)
-        n = 0
-        kind = np.random.random()
+        temperature *= cooling
+        # 2. draw
+        n = _draw(moved, inside, m, clusters)
+        if n == 0:
+            continue
+        # 3. flip
         fresh_load, fresh_price = load, price
-        if kind < 0.4 and levels > 0:
-            c = level_of[np.random.randint(levels), g]
-            side = inside[g]
-            room = True
-            for i in range(cstarts[c], cstarts[c + 1]):
-                v = citems[i]
-                if inside[v] == side:
-                    room = room and (side == 1 or allowed[v])
-                    moved[n] = v
-                    n += 1
-            if not room:
-                continue
-        else:
-            if inside[g] == 0 and not allowed[g]:
-                continue
-            if kind < 0.8 and nstarts[g + 1] > nstarts[g]:
-                touching = False
-                for i in range(nstarts[g], nstarts[g + 1]):
-                    if 0 < cnt[nets[i]] < size[nets[i]]:
-                        touching = True
-                if not touching:
-                    continue
-            moved[0] = g
-            n = 1
-            if kind > 0.9:
-                v = np.random.randint(count)
-                if inside[v] != inside[g] and (inside[v] == 1 or allowed[v]):
-                    moved[1] = v
-                    n = 2
         for i in range(n):
             v = moved[i]
-            fresh_price += prices[v] if inside[v] == 0 else -prices[v]
-            fresh_load += _flip(v, inside, weight, nstarts, nets, size, hop, cnt)
+            fresh_price += prices[v] if inside.groups[v] == 0 else -prices[v]
+            fresh_load += _flip(v, inside, m)
         fresh = fresh_price - penalty * max(0.0, fresh_load - 1.0)
-        if fresh >= score or fresh - score > tau * np.log(np.random.random()):
+        if fresh >= score or fresh - score > temperature * np.log(np.random.random()):
+            # 4. keep
             load, price, score = fresh_load, fresh_price, fresh
             if load <= 1.0 and price > best_price:
                 best_price = price
-                best[:] = inside
+                best[:] = inside.groups
         else:
+            # 5. back
             for i in range(n - 1, -1, -1):
-                _flip(moved[i], inside, weight, nstarts, nets, size, hop, cnt)
+                _flip(moved[i], inside, m)
     return best, best_price

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
 """Blocks of one device priced exactly: the groups decided one by one, with few nets open at a time.
 
 Nearly every network is a chain with shortcuts: on the way along it, few nets have pins on both sides.
@@ -6,18 +5,19 @@ The part of a block that is decided can then be told by its load, its price and,
 whether none, all or some of the pins seen so far are in the block. A net is paid for when it turns to
 "some". Of two parts alike in the open nets, one with more load and no more price is forgotten, and so
 is one that cannot come to more than a floor: Lagrange's relaxation of the load limit, solved backwards
-for several multipliers, bounds what the groups ahead can add. Imported lazily.
+for several multipliers, bounds what the groups ahead can add.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.engines.compiled import compiled
+from netsplit.partition.engines.compiled import compiled, inner
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["Frontier", "narrowest"]
@@ -28,20 +28,49 @@ _SOME = 2
 _FACTORS = (0.0, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.5, 8.0)
 
 
-@dataclass(frozen=True)
-class Frontier:
-    """What one device may be given, as an automaton that reads the groups in one order.
+class Moves(NamedTuple):
+    """Moves m of step i are `starts[i]:starts[i + 1]`, by ascending target; its states from `first[i]` on."""
 
-    Moves m of step i are `starts[i]:starts[i + 1]`, by ascending target.
-    """
-
-    order: Ints  # [G]
-    width: Ints  # [G + 1] states before each step; the last is 1
     starts: Ints  # [G + 1]
+    first: Ints  # [G + 2] of the states before each step and after the last
     source: Ints  # [m] state before the step
     target: Ints  # [m] state after it
     inside: Ints  # [m] whether the group is in the block
     load: Floats  # [m] seconds that the move adds
+
+
+class _Wanted(NamedTuple):
+    """Which blocks are looked for."""
+
+    gain: Floats  # [m] price that the move adds
+    limit: float  # of the load, seconds
+    floor: float  # of the price
+    multipliers: Floats  # [k] of the load limit
+    ahead: Floats  # [k, states] Lagrange's bound on the price that is to come
+
+
+class _Parts(NamedTuple):
+    """The decided parts of blocks, of all steps so far; for every state by ascending load and price."""
+
+    seconds: Floats
+    price: Floats
+    parent: NDArray[np.int32]  # the part before the last step
+    step: NDArray[np.int32]  # 2 i + whether the group of step i is in the block
+
+
+class _PartsByState(NamedTuple):
+    """Which parts belong to each state between two steps."""
+
+    begin: Ints
+    end: Ints
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What one device may be given, as an automaton that reads the groups in one order."""
+
+    order: Ints  # [G]
+    moves: Moves
 
     @classmethod
     def of(cls, model: Hypergraph, device: int, order: Ints, states: int = _STATES) -> Frontier | None:
@@ -52,7 +81,7 @@ class Frontier:
         last = np.array([rank[model.pins[e]].max() for e in range(len(model.pins))], np.int64)
         layer: dict[tuple[int, ...], int] = {(): 0}
         open_: list[int] = []
-        width, starts = [1], [0]
+        first, starts = [0, 1], [0]
         moves: list[tuple[int, int, int, float]] = []
         for i, g in enumerate(order.tolist()):
             nets = [e for e in model.nets_of[g].tolist() if hop[e] > 0]
@@ -77,11 +106,16 @@ class Frontier:
                 return None
             moves += sorted(found, key=lambda move: move[1])
             open_, layer = [grown[k] for k in kept], larger
-            width.append(len(layer))
+            first.append(first[-1] + len(layer))
             starts.append(len(moves))
         source, target, inside = np.array([move[:3] for move in moves], np.int64).reshape(-1, 3).T.copy()
         load = np.array([move[3] for move in moves])
-        return cls(order, np.array(width), np.array(starts), source, target, inside, load)
+        return cls(order, Moves(np.array(starts), np.array(first), source, target, inside, load))
+
+    @property
+    def states(self) -> int:
+        """How many, before all steps and after the last."""
+        return int(self.moves.first[-1])
 
     def most(
         self, prices: Floats, limit: float, floor: float, labels: int, many: int = 8
@@ -97,15 +131,12 @@ class Frontier:
             an upper bound (at least `floor`), and blocks within the limit of more price than the floor, the
             dearest first. Where the bound is more than both, parts were taken together.
         """
-        gain = np.where(self.inside == 1, prices[np.repeat(self.order, np.diff(self.starts))], 0.0)
-        moves = (self.starts, self.source, self.target, self.load, gain)
-        first = np.concatenate([[0], np.cumsum(self.width)])
-        multipliers = _multiplier(*moves, first, limit) * np.array(_FACTORS)
-        ahead = np.array([_backward(*moves, first, m)[0] for m in multipliers])
-        picked, top = _forward(
-            self.starts, self.source, self.target, self.inside, self.load, gain, first,
-            limit * (1 + _ROUNDING), floor, multipliers, ahead, labels, many,
-        )  # fmt: skip
+        moves = self.moves
+        gain = np.where(moves.inside == 1, prices[np.repeat(self.order, np.diff(moves.starts))], 0.0)
+        multipliers = _multiplier(moves, gain, limit) * np.array(_FACTORS)
+        ahead = np.array([_backward(moves, gain, m)[0] for m in multipliers])
+        wanted = _Wanted(gain, limit * (1 + _ROUNDING), float(floor), multipliers, ahead)
+        picked, top = _forward(moves, wanted, labels, many)
         found = []
         for row in picked:
             bits = np.zeros(len(self.order), np.bool_)
@@ -117,7 +148,7 @@ class Frontier:
 
     def seconds(self, chosen: NDArray[np.bool_]) -> float:
         """The load of a block, of [G] whether the group of each step is in it."""
-        return float(_replayed(self.starts, self.source, self.target, self.inside, self.load, chosen))
+        return float(_replayed(self.moves, chosen))
 
 
 def narrowest(model: Hypergraph, device: int, orders: list[Ints]) -> Ints:
@@ -138,46 +169,46 @@ def narrowest(model: Hypergraph, device: int, orders: list[Ints]) -> Ints:
 
 
 @compiled
-def _replayed(starts, source, target, inside, load, chosen):
+def _replayed(moves: Moves, chosen: NDArray[np.bool_]) -> float:
     state, seconds = 0, 0.0
-    for i in range(len(starts) - 1):
-        for m in range(starts[i], starts[i + 1]):
-            if source[m] == state and inside[m] == chosen[i]:
-                state = target[m]
-                seconds += load[m]
+    for i in range(len(moves.starts) - 1):
+        for m in range(moves.starts[i], moves.starts[i + 1]):
+            if moves.source[m] == state and moves.inside[m] == chosen[i]:
+                state = moves.target[m]
+                seconds += moves.load[m]
                 break
     return seconds
 
 
 @compiled
-def _backward(starts, source, target, load, gain, first, multiplier):
+def _backward(moves: Moves, gain: Floats, multiplier: float) -> tuple[Floats, Floats]:
     """[states] the most of price minus multiplier times load that is to come, and [states] its load."""
-    value = np.full(first[-1], -np.inf)
-    seconds = np.zeros(first[-1])
+    value = np.full(moves.first[-1], -np.inf)
+    seconds = np.zeros(moves.first[-1])
     value[-1] = 0.0
-    for i in range(len(starts) - 2, -1, -1):
-        for m in range(starts[i], starts[i + 1]):
-            s, t = first[i] + source[m], first[i + 1] + target[m]
-            worth = value[t] + gain[m] - multiplier * load[m]
+    for i in range(len(moves.starts) - 2, -1, -1):
+        for m in range(moves.starts[i], moves.starts[i + 1]):
+            s, t = moves.first[i] + moves.source[m], moves.first[i + 1] + moves.target[m]
+            worth = value[t] + gain[m] - multiplier * moves.load[m]
             if worth > value[s]:
                 value[s] = worth
-                seconds[s] = seconds[t] + load[m]
+                seconds[s] = seconds[t] + moves.load[m]
     return value, seconds
 
 
 @compiled
-def _multiplier(starts, source, target, load, gain, first, limit):
+def _multiplier(moves: Moves, gain: Floats, limit: float) -> float:
     """About the multiplier of the load limit for which Lagrange's bound is least."""
     low, high = 0.0, 1e-12
     for m in range(len(gain)):
         high += max(gain[m], 0.0)
     high /= limit
-    while _backward(starts, source, target, load, gain, first, high)[1][0] > limit and high < 1e30:
+    while _backward(moves, gain, high)[1][0] > limit and high < 1e30:
         low = high
         high *= 4
     for _ in range(30):
         middle = 0.5 * (low + high)
-        if _backward(starts, source, target, load, gain, first, middle)[1][0] > limit:
+        if _backward(moves, gain, middle)[1][0] > limit:
             low = middle
         else:
             high = middle
@@ -185,103 +216,129 @@ def _multiplier(starts, source, target, load, gain, first, limit):
 
 
 @compiled
-def _longer(values, room):
+def _forward(moves: Moves, wanted: _Wanted, labels: int, many: int) -> tuple[NDArray[np.bool_], float]:
+    """[blocks, G] whether the group of each step is in the block, the dearest first, and the most price.
+
+    Step by step: 1. room for all parts that may come; 2. those parts. 3. What is left after the last step
+    are blocks.
+    """
+    room = 1 << 16
+    seconds, price = np.empty(room), np.empty(room)
+    parent, step = np.empty(room, np.int32), np.empty(room, np.int32)
+    seconds[0], price[0], parent[0], step[0] = 0.0, 0.0, -1, -2
+    used = 1
+    layer = _PartsByState(np.zeros(1, np.int64), np.ones(1, np.int64))
+    for i in range(len(moves.starts) - 1):
+        # 1. room
+        most = used
+        for m in range(moves.starts[i], moves.starts[i + 1]):
+            most += layer.end[moves.source[m]] - layer.begin[moves.source[m]]
+        if most > room:
+            room = 2 * most
+            # one by one: each old array's memory is free for the next
+            seconds = _longer(seconds, room)
+            price = _longer(price, room)
+            parent = _longer(parent, room)
+            step = _longer(step, room)
+        # 2. parts
+        layer, used = _after(i, layer, _Parts(seconds, price, parent, step), used, moves, wanted, labels)
+    # 3. blocks
+    parts = _Parts(seconds, price, parent, step)
+    return _blocks(parts, layer.begin[0], layer.end[0], len(moves.starts) - 1, many)
+
+
+@inner
+def _longer(values: NDArray[np.number], room: int) -> NDArray[np.number]:
     longer = np.empty(room, values.dtype)
     longer[: len(values)] = values
     return longer
 
 
-@compiled
-def _forward(
-    starts, source, target, inside, load, gain, first, limit, floor, multipliers, ahead, labels, many
-):  # fmt: skip
-    room = 1 << 16
-    seconds = np.empty(room)
-    price = np.empty(room)
-    parent = np.empty(room, np.int32)
-    step = np.empty(room, np.int32)  # 2 i + whether the group of step i is in the block
-    seconds[0], price[0], parent[0], step[0] = 0.0, 0.0, -1, -2
-    used = 1
-    begin = np.zeros(1, np.int64)
-    end = np.ones(1, np.int64)
-    for i in range(len(starts) - 1):
-        width = first[i + 2] - first[i + 1]
-        nbegin = np.empty(width, np.int64)
-        nend = np.empty(width, np.int64)
-        m = starts[i]
-        for t in range(width):
-            m0 = m
-            most = 0
-            while m < starts[i + 1] and target[m] == t:
-                most += end[source[m]] - begin[source[m]]
-                m += 1
-            moves = m - m0
-            head = np.empty(moves, np.int64)
-            for k in range(moves):
-                head[k] = begin[source[m0 + k]]
-            if used + most > room:
-                room = 2 * (used + most)
-                seconds = _longer(seconds, room)
-                price = _longer(price, room)
-                parent = _longer(parent, room)
-                step = _longer(step, room)
-            nbegin[t] = used
-            top = -np.inf
-            state = first[i + 1] + t
-            while True:
-                pick, least, worth = -1, np.inf, -np.inf
-                for k in range(moves):
-                    if head[k] < end[source[m0 + k]]:
-                        x = seconds[head[k]] + load[m0 + k]
-                        y = price[head[k]] + gain[m0 + k]
-                        if x < least or (x == least and y > worth):
-                            pick, least, worth = k, x, y
-                if pick < 0 or least > limit:
+@inner
+def _after(
+    i: int, before: _PartsByState, parts: _Parts, used: int, moves: Moves, wanted: _Wanted, labels: int
+) -> tuple[_PartsByState, int]:
+    """Append the parts of all states after step i; how many parts there are then.
+
+    For every state: 1. the moves to it; 2. their parts merged, by ascending load, each with more price than
+    all before it, where it may come to more than the floor; 3. thinned where they are too many.
+    """
+    seconds, price, parent, step = parts.seconds, parts.price, parts.parent, parts.step
+    source, target, inside, load, gain = moves.source, moves.target, moves.inside, moves.load, wanted.gain
+    limit, floor, multipliers, ahead = wanted.limit, wanted.floor, wanted.multipliers, wanted.ahead
+    before_begin, before_end = before.begin, before.end
+    width, stop = moves.first[i + 2] - moves.first[i + 1], moves.starts[i + 1]
+    begin, end = np.empty(width, np.int64), np.empty(width, np.int64)
+    head = np.empty(stop - moves.starts[i], np.int64)
+    last = moves.starts[i]
+    for t in range(width):
+        # 1. moves
+        first, state = last, moves.first[i + 1] + t
+        while last < stop and target[last] == t:
+            head[last - first] = before_begin[source[last]]
+            last += 1
+        # 2. merged
+        begin[t] = used
+        top = -np.inf
+        while True:
+            pick, least, worth = -1, np.inf, -np.inf
+            for k in range(last - first):
+                if head[k] < before_end[source[first + k]]:
+                    x = seconds[head[k]] + load[first + k]
+                    y = price[head[k]] + gain[first + k]
+                    if x < least or (x == least and y > worth):
+                        pick, least, worth = k, x, y
+            if pick < 0 or least > limit:
+                break
+            part = head[pick]
+            head[pick] += 1
+            if worth <= top:
+                continue
+            hope = True
+            for j in range(len(multipliers)):
+                if worth + ahead[j, state] + multipliers[j] * (limit - least) <= floor:
+                    hope = False
                     break
-                label = head[pick]
-                head[pick] += 1
-                if worth <= top:
-                    continue
-                hope = True
-                for j in range(len(multipliers)):
-                    if worth + ahead[j, state] + multipliers[j] * (limit - least) <= floor:
-                        hope = False
-                        break
-                if not hope:
-                    continue
-                top = worth
-                seconds[used], price[used], parent[used] = least, worth, label
-                step[used] = 2 * i + inside[m0 + pick]
-                used += 1
-            if used - nbegin[t] > labels:
-                used = _thin(seconds, price, parent, step, nbegin[t], used, labels)
-            nend[t] = used
-        begin, end = nbegin, nend
-    found = end[0] - begin[0]
-    top = price[end[0] - 1] if found else -np.inf
-    rows = min(found, many)
-    blocks = np.zeros((rows, len(starts) - 1), np.bool_)
-    for r in range(rows):
-        label = end[0] - 1 - (r * (found - 1)) // max(rows - 1, 1)
-        while label > 0:
-            blocks[r, step[label] // 2] = step[label] % 2 == 1
-            label = parent[label]
-    return blocks, top
+            if not hope:
+                continue
+            top = worth
+            seconds[used], price[used], parent[used] = least, worth, part
+            step[used] = 2 * i + inside[first + pick]
+            used += 1
+        # 3. thinned
+        if used - begin[t] > labels:
+            used = _thin(parts, begin[t], used, labels)
+        end[t] = used
+    return _PartsByState(begin, end), used
 
 
-@compiled
-def _thin(seconds, price, parent, step, start, stop, labels):
-    """Of labels within one slice of the load, one with the least load and the most price of them."""
-    low = seconds[start]
-    slice_ = (seconds[stop - 1] - low) / labels
+@inner
+def _thin(parts: _Parts, start: int, stop: int, labels: int) -> int:
+    """Of parts within one slice of the load, one with the least load and the most price of them."""
+    low = parts.seconds[start]
+    slice_ = (parts.seconds[stop - 1] - low) / labels
     used = start
     last = -1
     for k in range(start, stop):
-        at = int((seconds[k] - low) / slice_) if slice_ > 0 else 0
+        at = int((parts.seconds[k] - low) / slice_) if slice_ > 0 else 0
         if at == last:
-            price[used - 1] = price[k]
+            parts.price[used - 1] = parts.price[k]
             continue
         last = at
-        seconds[used], price[used], parent[used], step[used] = seconds[k], price[k], parent[k], step[k]
+        parts.seconds[used], parts.price[used] = parts.seconds[k], parts.price[k]
+        parts.parent[used], parts.step[used] = parts.parent[k], parts.step[k]
         used += 1
     return used
+
+
+@inner
+def _blocks(parts: _Parts, begin: int, end: int, steps: int, many: int) -> tuple[NDArray[np.bool_], float]:
+    """The blocks of some of the last parts, followed back to the first step, and the most price."""
+    rows = min(end - begin, many)
+    blocks = np.zeros((rows, steps), np.bool_)
+    for r in range(rows):
+        part = end - 1 - (r * (end - begin - 1)) // max(rows - 1, 1)
+        while part > 0:
+            blocks[r, parts.step[part] // 2] = parts.step[part] % 2 == 1
+            part = parts.parent[part]
+    return blocks, parts.price[end - 1] if end > begin else -np.inf

@@ -11,14 +11,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
+from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
 
-__all__ = ["Hypergraph"]
+__all__ = ["Hypergraph", "HypergraphArrays"]
+
+
+class HypergraphArrays(NamedTuple):
+    """`Hypergraph` for compiled functions, of all devices or some."""
+
+    weight: Floats  # [G, D]
+    allowed: NDArray[np.bool_]  # [G, D]
+    nets: CsrArrays  # [G] -> nets with the group as a pin
+    pins: CsrArrays  # [E] -> groups
+    size: Ints  # [E] how many pins
+    hop: Floats  # [E, D]
+    state: Ints  # [G]
+    sets: CsrArrays  # [G] -> held sets with the group in them
+    held_bytes: Ints  # [h]
+    capacity: Ints  # [D]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +140,21 @@ class Hypergraph:
     def sets_of(self) -> Csr:
         """[G] -> held sets with the group in them."""
         return _transposed(self.held, self.count)
+
+    def arrays(self, devices: list[int], unit_s: float = 1.0) -> HypergraphArrays:
+        """For compiled functions: these devices alone, seconds in units of `unit_s`."""
+        return HypergraphArrays(
+            np.ascontiguousarray(self.weight[:, devices]) / unit_s,
+            np.ascontiguousarray(self.allowed[:, devices]),
+            self.nets_of.arrays,
+            self.pins.arrays,
+            np.diff(self.pins.starts),
+            np.ascontiguousarray(self.hop[:, devices]) / unit_s,
+            self.state,
+            self.sets_of.arrays,
+            self.held_bytes,
+            self.capacity[devices],
+        )
 
     @property
     def has_memory(self) -> bool:

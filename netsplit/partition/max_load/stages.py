@@ -1,5 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
-"""The dynamic programme over a family of ideals, compiled. Imported lazily: numba takes a second to load.
+"""The dynamic programme over a family of ideals, compiled.
 
 ``best[s, I]``: the least max load of ideal I on s, a number of devices of every class. The last stage
 is the difference of I and a smaller ideal I' of the family; all I' are walked depth first, one group
@@ -12,13 +11,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from netsplit.partition.common.instance import Ints
+from netsplit.partition.common.instance import CsrArrays, Floats, Ints
+from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.ideals import Ideals
-from netsplit.partition.max_load.model import Hypergraph
+from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
 __all__ = ["best_stages"]
 
@@ -45,6 +45,40 @@ class _Uses:
         return cls(np.array(steps, np.int64).reshape(-1, 3), len(uses))
 
 
+class _IdealArrays(NamedTuple):
+    """`Ideals`."""
+
+    smaller: CsrArrays  # [I] -> ideals with one group less
+    removed: Ints  # the group that is missing there
+
+
+class _StageTable(NamedTuple):
+    """What the programme fills. I ideals, s numbers of devices used."""
+
+    best: Floats  # [I, s] seconds
+    parent: Ints  # [I, s] the ideal before the last stage
+    by_step: Ints  # [I, s] which of `_Uses.steps` the last stage is
+    seen: Ints  # [I] the ideal from which this one was last walked to
+
+    @classmethod
+    def empty(cls, ideals: int, uses: int) -> _StageTable:
+        best = np.full((ideals, uses), np.inf)
+        best[0] = 0.0
+        parent, by_step = (np.full((ideals, uses), -1, np.int64) for _ in range(2))
+        return cls(best, parent, by_step, np.full(ideals, -1, np.int64))
+
+
+class _Stage(NamedTuple):
+    """The groups walked over, as one stage. c classes of devices."""
+
+    pins: Ints  # [E] how many are in the stage
+    held: Ints  # [h] how many groups of the set
+    barred: Ints  # [c] groups that the class may not have
+    seconds: Floats  # [c] of the groups
+    cut: Floats  # [c] of the nets that are cut
+    used: Ints  # [1] bytes
+
+
 def best_stages(model: Hypergraph, ideals: Ideals, below: float, deadline: float = np.inf) -> Ints | None:
     """[G] device of each group, of least max load among all chains in the family; every stage meets memory.
 
@@ -58,58 +92,31 @@ def best_stages(model: Hypergraph, ideals: Ideals, below: float, deadline: float
         TimeoutError: the clock passed `deadline`.
     """
     classes = [list(same) for same in model.classes]
-    first = [same[0] for same in classes]
+    arrays = model.arrays([same[0] for same in classes])
     uses = _Uses.of([len(same) for same in classes])
-    best = np.full((len(ideals), uses.count), np.inf)
-    best[0] = 0.0
-    parent = np.full((len(ideals), uses.count), -1, np.int64)
-    by_step = np.full((len(ideals), uses.count), -1, np.int64)
+    family = _IdealArrays(ideals.smaller.arrays, ideals.removed)
+    table = _StageTable.empty(len(ideals), uses.count)
     below = below * (1 + _SLACK) if np.isfinite(below) else np.inf
-    count, nets = len(model.pins), model.nets_of
-    seen = np.full(len(ideals), -1, np.int64)
     step = max(1, min(512, 20_000_000 // max(len(ideals), 1)))
     for low in range(1, len(ideals), step):
-        _extend(
-            low,
-            min(low + step, len(ideals)),
-            ideals.smaller.starts,
-            ideals.smaller.items,
-            ideals.removed,
-            np.ascontiguousarray(model.weight[:, first]),
-            np.ascontiguousarray(model.allowed[:, first]),
-            nets.starts,
-            nets.items,
-            np.diff(model.pins.starts),
-            np.ascontiguousarray(model.hop[:, first]).reshape(count, len(first)),
-            model.state,
-            model.sets_of.starts,
-            model.sets_of.items,
-            model.held_bytes,
-            model.capacity[first],
-            uses.steps,
-            best,
-            parent,
-            by_step,
-            below,
-            seen,
-        )
+        _extend(low, min(low + step, len(ideals)), family, arrays, uses.steps, table, below)
         if time.perf_counter() > deadline:
             raise TimeoutError
-    if not np.isfinite(best[-1, -1]):
+    if not np.isfinite(table.best[-1, -1]):
         return None
-    return _decode(model, ideals, classes, uses, parent, by_step)
+    return _decode(model, ideals, classes, uses, table)
 
 
 def _decode(
-    model: Hypergraph, ideals: Ideals, classes: list[list[int]], uses: _Uses, parent: Ints, by_step: Ints
+    model: Hypergraph, ideals: Ideals, classes: list[list[int]], uses: _Uses, table: _StageTable
 ) -> Ints:
     where = np.zeros(model.count, np.int64)
     ideal, use = len(ideals) - 1, uses.count - 1
     free = [list(reversed(same)) for same in classes]
     while ideal:
-        c, before, _ = uses.steps[by_step[ideal, use]]
+        c, before, _ = uses.steps[table.by_step[ideal, use]]
         device = free[c].pop()
-        target = int(parent[ideal, use])
+        target = int(table.parent[ideal, use])
         where[sorted(_members(ideals, ideal) - _members(ideals, target))] = device
         ideal, use = target, int(before)
     return where
@@ -124,101 +131,112 @@ def _members(ideals: Ideals, ideal: int) -> set[int]:
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _extend(
-    low, high, starts, smaller, removed, weight, allowed, nstarts, nets, size, hop, state, sstarts, sets,
-    held_bytes, room, steps, best, parent, by_step, below, seen,
-):  # fmt: skip
-    count, classes = weight.shape
-    cnt = np.zeros(len(size), np.int64)
-    hcnt = np.zeros(len(held_bytes), np.int64)
-    barred = np.zeros(classes, np.int64)
-    seconds = np.zeros(classes)
-    cut = np.zeros(classes)
-    used = 0
+    low: int,
+    high: int,
+    family: _IdealArrays,
+    model: HypergraphArrays,
+    steps: Ints,
+    table: _StageTable,
+    below: float,
+) -> None:
+    """Fills the table's rows of the ideals from `low` up to `high`, after those of all smaller ideals.
+
+    From each ideal, smaller ones are walked to depth first, each once:
+
+        1. a walk that has no way on goes back: its last group leaves the stage;
+        2. the next smaller ideal joins its missing group to the stage, if any class can still hold it;
+        3. the stage on one more device of each class follows the best of the smaller ideal.
+
+    4. A device may stay empty.
+    """
+    count, classes = model.weight.shape
+    stage = _Stage(
+        np.zeros(len(model.size), np.int64), np.zeros(len(model.held_bytes), np.int64),
+        np.zeros(classes, np.int64), np.zeros(classes), np.zeros(classes), np.zeros(1, np.int64),
+    )  # fmt: skip
     at = np.empty(count + 1, np.int64)
     edge = np.empty(count + 1, np.int64)
     group = np.empty(count + 1, np.int64)
     for ideal in range(low, high):
         depth = 0
         at[0] = ideal
-        edge[0] = starts[ideal]
-        seconds[:] = 0.0
-        cut[:] = 0.0
+        edge[0] = family.smaller.starts[ideal]
+        stage.seconds[:] = 0.0
+        stage.cut[:] = 0.0
         while depth >= 0:
-            if edge[depth] == starts[at[depth] + 1]:
+            # 1. back
+            if edge[depth] == family.smaller.starts[at[depth] + 1]:
                 if depth > 0:
-                    g = group[depth]
-                    for i in range(nstarts[g], nstarts[g + 1]):
-                        e = nets[i]
-                        if cnt[e] == size[e]:
-                            cut += hop[e]
-                        cnt[e] -= 1
-                        if cnt[e] == 0:
-                            cut -= hop[e]
-                    for i in range(sstarts[g], sstarts[g + 1]):
-                        h = sets[i]
-                        hcnt[h] -= 1
-                        if hcnt[h] == 0:
-                            used -= held_bytes[h]
-                    used -= state[g]
-                    for c in range(classes):
-                        seconds[c] -= weight[g, c]
-                        if not allowed[g, c]:
-                            barred[c] -= 1
+                    _change(group[depth], -1, stage, model)
                 depth -= 1
                 continue
+            # 2. on
             k = edge[depth]
             edge[depth] += 1
-            target = smaller[k]
-            if seen[target] == ideal:
+            target, g = family.smaller.items[k], family.removed[k]
+            if table.seen[target] == ideal:
                 continue
-            g = removed[k]
-            seen[target] = ideal
-            open_class = False
-            for c in range(classes):
-                if (
-                    barred[c] == 0
-                    and allowed[g, c]
-                    and seconds[c] + weight[g, c] <= below
-                    and used + state[g] <= room[c]
-                ):
-                    open_class = True
-            if not open_class:
+            table.seen[target] = ideal
+            if not _may_join(g, stage, model, below):
                 continue
-            for i in range(nstarts[g], nstarts[g + 1]):
-                e = nets[i]
-                if cnt[e] == 0:
-                    cut += hop[e]
-                cnt[e] += 1
-                if cnt[e] == size[e]:
-                    cut -= hop[e]
-            for i in range(sstarts[g], sstarts[g + 1]):
-                h = sets[i]
-                if hcnt[h] == 0:
-                    used += held_bytes[h]
-                hcnt[h] += 1
-            used += state[g]
-            for c in range(classes):
-                seconds[c] += weight[g, c]
-                if not allowed[g, c]:
-                    barred[c] += 1
+            _change(g, 1, stage, model)
             depth += 1
-            at[depth] = target
-            edge[depth] = starts[target]
-            group[depth] = g
+            at[depth], edge[depth], group[depth] = target, family.smaller.starts[target], g
+            # 3. the stage, on each class
             for j in range(len(steps)):
-                c = steps[j, 0]
-                load = seconds[c] + cut[c]
-                if barred[c] == 0 and used <= room[c] and load <= below:
-                    value = max(best[target, steps[j, 1]], load)
-                    if value < best[ideal, steps[j, 2]]:
-                        best[ideal, steps[j, 2]] = value
-                        parent[ideal, steps[j, 2]] = target
-                        by_step[ideal, steps[j, 2]] = j
-        for j in range(len(steps)):  # a device may stay empty
+                c, before, after = steps[j, 0], steps[j, 1], steps[j, 2]
+                load = stage.seconds[c] + stage.cut[c]
+                if stage.barred[c] == 0 and stage.used[0] <= model.capacity[c] and load <= below:
+                    value = max(table.best[target, before], load)
+                    if value < table.best[ideal, after]:
+                        table.best[ideal, after] = value
+                        table.parent[ideal, after] = target
+                        table.by_step[ideal, after] = j
+        # 4. an empty device
+        for j in range(len(steps)):
             before, after = steps[j, 1], steps[j, 2]
-            if best[ideal, before] < best[ideal, after]:
-                best[ideal, after] = best[ideal, before]
-                parent[ideal, after] = ideal
-                by_step[ideal, after] = j
+            if table.best[ideal, before] < table.best[ideal, after]:
+                table.best[ideal, after] = table.best[ideal, before]
+                table.parent[ideal, after] = ideal
+                table.by_step[ideal, after] = j
+
+
+@inlined
+def _may_join(g: int, stage: _Stage, model: HypergraphArrays, below: float) -> bool:
+    """Whether a class of devices could hold the stage with the group, cut nets left out."""
+    for c in range(len(stage.barred)):
+        if (
+            stage.barred[c] == 0
+            and model.allowed[g, c]
+            and stage.seconds[c] + model.weight[g, c] <= below
+            and stage.used[0] + model.state[g] <= model.capacity[c]
+        ):
+            return True
+    return False
+
+
+@inlined
+def _change(g: int, sign: int, stage: _Stage, model: HypergraphArrays) -> None:
+    """Take a group into the stage (sign 1), or the last one out again (-1)."""
+    classes = len(stage.barred)
+    for i in range(model.nets.starts[g], model.nets.starts[g + 1]):
+        e = model.nets.items[i]
+        if stage.pins[e] == (0 if sign > 0 else model.size[e]):
+            for c in range(classes):
+                stage.cut[c] += model.hop[e, c]
+        stage.pins[e] += sign
+        if stage.pins[e] == (model.size[e] if sign > 0 else 0):
+            for c in range(classes):
+                stage.cut[c] -= model.hop[e, c]
+    for i in range(model.sets.starts[g], model.sets.starts[g + 1]):
+        h = model.sets.items[i]
+        if stage.held[h] == (0 if sign > 0 else 1):
+            stage.used[0] += sign * model.held_bytes[h]
+        stage.held[h] += sign
+    stage.used[0] += sign * model.state[g]
+    for c in range(classes):
+        stage.seconds[c] += sign * model.weight[g, c]
+        if not model.allowed[g, c]:
+            stage.barred[c] += sign

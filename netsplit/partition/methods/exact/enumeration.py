@@ -68,10 +68,10 @@ def least_s(where: Ints, a: Arrays) -> float:
     for v in range(n - 1, -1, -1):
         p = where[v]
         inside = 0.0
-        for k in range(a.m_starts[v], a.m_starts[v + 1]):
-            u = a.m_items[k]
-            for c in range(a.c_starts[u], a.c_starts[u + 1]):
-                w = a.c_items[c]
+        for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
+            u = a.makes.items[k]
+            for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
+                w = a.consumers.items[c]
                 q = where[w]
                 ahead[v] = max(ahead[v], a.transfer_s[u, p, q] + ahead[w])
                 if a.requires_backward[u] and a.trained[w]:
@@ -87,13 +87,18 @@ def least_s(where: Ints, a: Arrays) -> float:
 
 @compiled
 def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[float, Ints]:
-    """The order of blocks with the least step, if that takes less than `below` seconds; else infinity."""
+    """The order of blocks with the least step, if that takes less than `below` seconds; else infinity.
+
+    Depth first, by the next block: 1. where all were tried, back; 2. one that is used or not ready is
+    passed over; 3. with one more to come, on; 4. with all of them, the step is measured.
+    """
     blocks, n = len(feeders), len(where)
     sequence, following = np.zeros(blocks, np.int64), np.zeros(blocks + 1, np.int64)
     order, best = np.zeros(n, np.int64), np.zeros(n, np.int64)
     value, used, depth, found = below, 0, 0, False
     nothing = np.zeros((0, 2))
     while depth >= 0:
+        # 1. back
         b = following[depth]
         if b == blocks:
             depth -= 1
@@ -101,19 +106,22 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
                 used &= ~(1 << sequence[depth])
                 following[depth] += 1
             continue
+        # 2. over
         if (used >> b) & 1 or feeders[b] & ~used:
             following[depth] += 1
             continue
+        # 3. on
         sequence[depth] = b
         if depth < blocks - 1:
             used |= 1 << b
             depth += 1
             following[depth] = 0
             continue
+        # 4. measured
         at = 0
         for x in sequence:
-            for k in range(a.b_starts[x], a.b_starts[x + 1]):
-                order[at] = a.b_items[k]
+            for k in range(a.blocks.starts[x], a.blocks.starts[x + 1]):
+                order[at] = a.blocks.items[k]
                 at += 1
         seconds = makespan(where, order, a, nothing, nothing)
         if seconds < value:
