@@ -89,7 +89,7 @@ def _check_loss(model: nn.Module, loss: Loss | None, graph: Graph, whole: Batch,
     if abs(at_once - mean) <= allowed:
         return
     varies = max(abs(run(cut[0]) - found[0]) for _ in range(_DRAWS))
-    if _grows(run, cut[0], found[0], varies, 0.1 * allowed):
+    if _grows(run, cut[0], varies, 0.1 * allowed):
         raise CaptureError(
             f"the loss of {name} is a sum over the samples, at least in part: {at_once:.4g} on "
             f"{whole.samples} samples at once, where the mean over micro-batches of {size} is {mean:.4g}"
@@ -118,10 +118,14 @@ def _refuse_no_number(name: str, at_once: float, found: list[tuple[int, float]])
             )
 
 
-def _grows(run: Run, part: Batch, once: float, varies: float, least: float) -> bool:
+def _grows(run: Run, part: Batch, varies: float, least: float) -> bool:
     """Whether the same samples again make the loss as much larger as they did at first."""
+    times = 1 if varies <= least else 2 * _DRAWS
     try:
-        twice, thrice = run(_repeated(part, 2)), run(_repeated(part, 3))
+        once, twice, thrice = (
+            math.fsum(run(each) for _ in range(times)) / times
+            for each in (part, _repeated(part, 2), _repeated(part, 3))
+        )
     except Exception:
         return False
     if varies <= least:
