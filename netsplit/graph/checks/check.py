@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psutil
@@ -26,7 +26,7 @@ from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference, has_nan, largest
 from netsplit.graph.checks.in_flight import check_order, order_may_matter
-from netsplit.graph.checks.plain import forward, stance, threads_for
+from netsplit.graph.checks.plain import forward, hidden, stance, threads_for
 from netsplit.graph.checks.python_state.carried import (
     Carried,
     handed_between,
@@ -256,8 +256,7 @@ class _CaptureCheck:
             ) from error
         return [t.detach() for t in outputs]
 
-    @contextmanager
-    def _model_elsewhere(self) -> Iterator[None]:
+    def _model_elsewhere(self) -> AbstractContextManager[None]:
         """Code that stays whole must not find the model's own tensors: while it trains, they do not."""
         initializers = self.graph.initializers
         written = _written(self.graph)
@@ -266,15 +265,7 @@ class _CaptureCheck:
             for k, tensor in self.real.items()
             if (initializers[k].requires_grad or k in written) and k not in self.graph.constants
         ]
-        hidden = [t for t in moving if self.graph.calls and (t.is_floating_point() or t.is_complex())]
-        values = [tensor.detach().clone() for tensor in hidden]
-        for tensor in hidden:
-            tensor.data.fill_(torch.nan)
-        try:
-            yield
-        finally:
-            for tensor, value in zip(hidden, values, strict=True):
-                tensor.data.copy_(value)
+        return hidden(t for t in moving if self.graph.calls and (t.is_floating_point() or t.is_complex()))
 
     def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
         when = "at the first step" if call == 0 else "at a second step, of other values"

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import psutil
 import torch
@@ -26,6 +25,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import holding
+from netsplit.graph.checks.plain import hidden, stance
 from netsplit.graph.checks.python_state.mode_switch import ModeSwitch
 from netsplit.graph.checks.python_state.other_draws import no_other_draws
 from netsplit.graph.checks.python_state.state import StateSnapshot, changed_state, shown, state_of
@@ -37,7 +37,6 @@ from netsplit.graph.random_draws import DrawKey, node_draws, run_microbatch
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
-from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.storage import storage_of
 from netsplit.graph.words import line_of, where_of
 
@@ -221,7 +220,7 @@ class _EvaluationCheck:
         cast = autocast_of(self.graph, "cpu")
         drawing = draws(self.graph, iteration=call, phase="predict") if self.draws else nullcontext()
         try:
-            with torch.set_grad_enabled(self.grad), self._stance(), drawing, cast:
+            with torch.set_grad_enabled(self.grad), stance(self.graph), drawing, cast:
                 return [t.detach().clone() for t in step(*copies(tensors))]
         except NetSplitError as error:
             raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
@@ -233,10 +232,6 @@ class _EvaluationCheck:
                 f"{self.name} does not run on this batch in evaluation mode, in plain PyTorch"
                 f"{where_of(error)}: {line_of(error)}; check model and batch."
             ) from error
-
-    def _stance(self) -> AbstractContextManager[Any]:
-        native = any(isinstance(call, ModuleCall) for call in self.graph.calls.values())
-        return nullcontext() if native else torch.compiler.set_stance("force_eager")
 
     def _captured(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         key = DrawKey(iteration=call, phase="predict")
@@ -251,19 +246,10 @@ class _EvaluationCheck:
             ) from error
         return [found] if isinstance(found, Tensor) else list(found)
 
-    @contextmanager
-    def _model_elsewhere(self) -> Iterator[None]:
+    def _model_elsewhere(self) -> AbstractContextManager[None]:
         """Code that stays whole must not find the model's own tensors: those that train are elsewhere."""
         trained = {t._cdata: t for t in named_tensors(self.model).values() if t.requires_grad}
-        hidden = list(trained.values()) if self.graph.calls else []
-        values = [tensor.detach().clone() for tensor in hidden]
-        for tensor in hidden:
-            tensor.data.fill_(torch.nan)
-        try:
-            yield
-        finally:
-            for tensor, value in zip(hidden, values, strict=True):
-                tensor.data.copy_(value)
+        return hidden(trained.values() if self.graph.calls else ())
 
     def _changed_tensors(self) -> list[str]:
         """Parameters and buffers that are others after eval() and train(), but for what forwards wrote."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -19,7 +19,7 @@ from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 
-__all__ = ["forward", "has_values", "stance", "tensors_kept", "threads_for"]
+__all__ = ["forward", "has_values", "hidden", "stance", "tensors_kept", "threads_for"]
 
 _SMALL = 2**28  # bytes
 
@@ -46,6 +46,19 @@ def forward(step: TrainingStep, graph: Graph, tensors: tuple[Tensor, ...], itera
     cast = autocast_of(graph, "cpu")
     with torch.enable_grad(), stance(graph), draws(graph, iteration=iteration), cast:
         return list(step(*copies(tensors)))
+
+
+@contextmanager
+def hidden(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Code that finds these of the model's own tensors, though others train, computes with NaN meanwhile."""
+    held = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    for tensor, _ in held:
+        tensor.data.fill_(torch.nan)
+    try:
+        yield
+    finally:
+        for tensor, value in held:
+            tensor.data.copy_(value)
 
 
 def has_values(model: nn.Module, loss: Loss | None, batch: Batch) -> bool:
