@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Graph
-from netsplit.graph.module import rebuild
+from netsplit.graph.module import path_of_tensor, rebuild
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import NodeBench, random_like
 from netsplit.profile.measure.clock import Clock, Lap
@@ -61,7 +61,7 @@ class Window:
         if self.split is not None:
             with autocast_of(frontier.graph, self.clock.device):
                 results = functional_call(_Plain(self.split.module), tensors, _cloned(inputs))
-            names = {id(t): k.removeprefix("module.") for k, t in tensors.items()}
+            names = {id(t): k for k, t in zip(self.initializers, tensors.values(), strict=True)}
             self.split.run(self._ends(results), names)
             del results
         contexts = [bench.run_forward(frontier) for bench in self.benches]
@@ -72,7 +72,7 @@ class Window:
     def _copies(self, frontier: LiveValues) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """Copies of all that the window's nodes could write, so that the frontier is left as it was."""
         inputs = tuple(frontier.leaf(("var", k)) for k in self.inputs)
-        tensors = {f"module.{name}": frontier.leaf(("init", name)) for name in self.initializers}
+        tensors = {f"module.{path_of_tensor(k)}": frontier.leaf(("init", k)) for k in self.initializers}
         return inputs, {k: t if t.requires_grad else t.clone() for k, t in tensors.items()}
 
     def _run_together(
