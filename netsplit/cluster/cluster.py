@@ -44,6 +44,11 @@ class Device:
     host: str | None = None
     """The machine that it is part of: CPU devices of one share its memory. None: it shares nothing."""
 
+    @property
+    def memory_host(self) -> str | None:
+        """The host whose memory its computations use; None: the device has its own."""
+        return self.host if self.torch_device.startswith("cpu") else None
+
 
 @dataclass(frozen=True)
 class Cluster:

@@ -15,7 +15,7 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass
 
-from netsplit.cluster.cluster import Cluster, Device
+from netsplit.cluster.cluster import Cluster
 from netsplit.profile.costs import Costs
 from netsplit.program.instructions import Program
 from netsplit.simulate.run import DeviceClock, Run
@@ -29,17 +29,12 @@ _END, _COPY_END, _COPY, _BEGIN = range(4)  # of what happens at one moment, in t
 
 def contends(cluster: Cluster, costs: Costs) -> bool:
     """Whether anything in the costs slows a computation of one of these devices."""
-    members = Counter(_memory(device) for device in cluster.devices)
+    members = Counter(device.memory_host for device in cluster.devices)
     for device in cluster.devices:
-        host = _memory(device)
+        host = device.memory_host
         if host is not None and members[host] > 1 and costs.of(device.kind).contention != 1.0:
             return True
     return any(costs.of(device.kind).copy_s_per_byte > 0 for device in cluster.devices)
-
-
-def _memory(device: Device) -> str | None:
-    """The host whose memory its computations use; None: the device has its own."""
-    return device.host if device.torch_device.startswith("cpu") else None
 
 
 @dataclass(eq=False)
@@ -65,7 +60,7 @@ class Contended(Run):
         super().__init__(program, cluster, costs)
         self.paces = {
             device.name: _Pace(
-                (its := costs.of(device.kind)).contention, _memory(device), its.copy_s_per_byte
+                (its := costs.of(device.kind)).contention, device.memory_host, its.copy_s_per_byte
             )
             for device in cluster.devices
         }

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from netsplit.cluster.cluster import Link
 from netsplit.partition.base import Problem
 from netsplit.partition.common.atoms import atoms_of
+from netsplit.profile.costs import DeviceCosts
 from netsplit.profile.memory import node_weight_bytes, related_nodes
 
 __all__ = ["Csr", "CsrArrays", "Floats", "Instance", "Ints"]
@@ -72,6 +73,8 @@ class Instance:
     producer: Ints  # [m] node
     consumers: Csr  # [m] -> nodes, ascending
     reads: Csr  # [n] -> variables with a producer
+    gives: NDArray[np.bool_]  # [reads] a gradient comes back for what is read
+    final: NDArray[np.bool_]  # [n] a gradient comes back from an output of the graph that the node makes
     makes: Csr  # [n] -> variables with a reader
     nbytes: Ints  # [m]
     requires_backward: NDArray[np.bool_]  # [m] its gradient travels back
@@ -83,8 +86,8 @@ class Instance:
     held_bytes: Ints  # [h] copies * bytes of every variable, inputs of the graph included
     holders: Csr  # [h] -> nodes that touch it: R(j) of (5-18)
     capacity: Ints  # [D]
-    step_s: Floats  # [n, D] optimiser step of the node's parameters
-    instruction_s: Floats  # [D] overhead of every instruction
+    trainable_bytes: Ints  # [n] parameters that the optimiser changes, at the first node that uses each
+    on: tuple[DeviceCosts, ...]  # [D]
 
     @classmethod
     def of(cls, problem: Problem) -> Instance:
@@ -92,6 +95,7 @@ class Instance:
         index = graph.position
         names = tuple(graph.nodes)
         on = [costs.devices[device.kind] for device in cluster.devices]
+        outputs = frozenset(graph.output_variables)
         used = [k for k, v in graph.variables.items() if v.producer is not None and v.consumers]
         u_of = {k: u for u, k in enumerate(used)}
         requires_backward = graph.requires_backward
@@ -109,8 +113,8 @@ class Instance:
             for p in cluster.devices
         ]
         weights = node_weight_bytes(graph)
-        step = [each.step_s_per_byte for each in on]
         trainable = _trainable_bytes(problem)
+        back = _gradients_back(problem)
         return cls(
             problem=problem,
             names=names,
@@ -122,6 +126,10 @@ class Instance:
             producer=np.array([index[graph.variables[k].producer or ""] for k in used], np.int64),
             consumers=Csr.of([sorted(index[v] for v in graph.variables[k].consumers) for k in used]),
             reads=Csr.of([[u_of[k] for k in node.inputs if k in u_of] for node in graph]),
+            gives=np.array([k in back[node.name] for node in graph for k in node.inputs if k in u_of], bool),
+            final=np.array(
+                [any(k in requires_backward and k in outputs for k in node.outputs) for node in graph], bool
+            ),
             makes=Csr.of([[u_of[k] for k in node.outputs if k in u_of] for node in graph]),
             nbytes=np.array([graph.variables[k].nbytes for k in used], np.int64),
             requires_backward=np.array([k in requires_backward for k in used], bool),
@@ -133,8 +141,8 @@ class Instance:
             held_bytes=np.array([problem.copies * v.nbytes for v in held], np.int64),
             holders=Csr.of([sorted({index[name] for name in related_nodes(v)}) for v in held]),
             capacity=np.array([device.capacity_bytes for device in cluster.devices], np.int64),
-            step_s=np.outer([trainable[name] for name in names], step).reshape(len(names), len(on)),
-            instruction_s=np.array([each.instruction_s for each in on]),
+            trainable_bytes=np.array([trainable[name] for name in names], np.int64),
+            on=tuple(on),
         )
 
     @property
@@ -166,6 +174,20 @@ class Instance:
     def transfer_s(self) -> Floats:
         """[m, D, D] seconds to move variable u from p to q; zero on the same device."""
         return np.asarray(self.latency_s + self.nbytes[:, None, None] * self.seconds_per_byte)
+
+    @cached_property
+    def step_s(self) -> Floats:
+        """[n, D] seconds of the optimiser's step on the node's parameters."""
+        return np.outer(self.trainable_bytes, [each.step_s_per_byte for each in self.on])
+
+    @cached_property
+    def host_of(self) -> Ints:
+        """[D] host whose memory the device's computations use, by number; -1: the device has its own."""
+        hosts: dict[str, int] = {}
+        own = [device.memory_host for device in self.problem.cluster.devices]
+        return np.array(
+            [-1 if each is None else hosts.setdefault(each, len(hosts)) for each in own], np.int64
+        )
 
     @cached_property
     def successors(self) -> Csr:
@@ -243,6 +265,19 @@ def _trainable_bytes(problem: Problem) -> dict[str, int]:
         seen.update(own)
         found[node.name] = sum(graph.initializers[k].nbytes for k in own)
     return found
+
+
+def _gradients_back(problem: Problem) -> dict[str, frozenset[str]]:
+    """Node -> variables it reads whose gradients it computes; as `Graph.requires_backward`."""
+    graph, requires_backward = problem.graph, problem.graph.requires_backward
+    unit_of = {name: unit for unit in graph.units for name in unit}
+    back = {}
+    for node in graph:
+        unit = unit_of.get(node.name, (node.name,))
+        carries = any(k in requires_backward for name in unit for k in graph.nodes[name].outputs)
+        own = (k for k in node.inputs if k not in node.blocked and graph.variables[k].requires_grad)
+        back[node.name] = frozenset(own if carries else ())
+    return back
 
 
 def _units(problem: Problem) -> Ints:

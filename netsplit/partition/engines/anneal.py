@@ -149,7 +149,7 @@ def evaluate(where: Ints, order: Ints, w: Pieces, a: Arrays) -> float:
             order[j + 1] = order[j]
             j -= 1
         order[j + 1] = v
-    value = makespan(where, order, a, np.zeros((0, 2)), np.zeros((0, 2)))
+    value = makespan(where, order, a)
     if w.periods > 0.0:
         value += w.periods * max_load(where, w, a)
     return value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from numba import njit
@@ -27,9 +29,18 @@ def inlined(function: Callable[..., Any]) -> Any:
     return _kept(function, forceinline=True, **_NOT_FROM_PYTHON)
 
 
+@cache
+def _stamp() -> tuple[tuple[str, float, int], ...]:
+    """Of all files with compiled functions."""
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    own = (file for file in files if "engines.compiled import" in file.read_text(encoding="utf-8"))
+    return tuple((str(file), (stat := file.stat()).st_mtime, stat.st_size) for file in own)
+
+
 def _kept(function: Callable[..., Any], **options: Any) -> Any:
     dispatcher = njit(cache=True, nogil=True, **options)(function)
     file = dispatcher._cache._cache_file
+    file._source_stamp = _stamp()  # numba's own is of one file, and knows no change of what it calls
     load = file._load_index
 
     def load_index() -> Any:

@@ -1,58 +1,19 @@
 """Compiled inner loops: the single-batch step of a placement, and the list schedule that orders it.
 
-The step is the one the simulator has for a program
-under ``single_batch`` (segments cut at every transfer), node by node, so that a search may try
-thousands of placements a second on what it will be measured by.
+The step is the one that the simulator has for a program under ``single_batch``, with all that costs say
+of devices, so that a search may try thousands of placements a second on what it will be measured by.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import CsrArrays, Floats, Instance, Ints
-from netsplit.partition.engines.compiled import compiled, inlined, inner
+from netsplit.partition.engines.compiled import compiled, inner
+from netsplit.partition.engines.step_lists import Arrays, DeviceSeconds, lay_out
+from netsplit.partition.engines.step_run import seconds_of
 
-__all__ = ["NOTHING", "Arrays", "SingleBatchStep", "StepTimes", "list_schedule", "makespan", "upward_rank"]
-
-
-class Arrays(NamedTuple):
-    """An instance for compiled functions."""
-
-    forward_s: Floats  # [n, D]
-    backward_s: Floats  # [n, D]
-    trained: NDArray[np.bool_]  # [n]
-    producer: Ints  # [m]
-    requires_backward: NDArray[np.bool_]  # [m]
-    consumers: CsrArrays  # [m] -> nodes
-    reads: CsrArrays  # [n] -> variables
-    makes: CsrArrays  # [n] -> variables
-    transfer_s: Floats  # [m, D, D]
-    step_s: Floats  # [n, D]
-    overhead: Floats  # [D] of every instruction
-    block_of: Ints  # [n] nodes of a unit are one block
-    blocks: CsrArrays  # -> nodes
-
-
-class _Devices(NamedTuple):
-    """What the step's two passes hand on."""
-
-    clock: Floats  # [D] until when the device is busy
-    link: Floats  # [D, D] until when the link is busy
-    segment: Ints  # [n] of each node
-    closing: Ints  # [segments] the place of each segment in the order in which they were closed
-
-
-@dataclass(frozen=True, eq=False)
-class StepTimes:
-    """Seconds since the step began. A node without a backward has equal times in both columns."""
-
-    makespan_s: float
-    forward: Floats  # [n, 2] start and end
-    backward: Floats  # [n, 2]
+__all__ = ["Arrays", "SingleBatchStep", "list_schedule", "makespan", "upward_rank"]
 
 
 class SingleBatchStep:
@@ -62,19 +23,14 @@ class SingleBatchStep:
         self.instance = instance
         i = instance
         self.arrays = Arrays(
-            i.forward_s, i.backward_s, i.trained, i.producer, i.requires_backward,
-            i.consumers.arrays, i.reads.arrays, i.makes.arrays, i.transfer_s, i.step_s,
-            i.instruction_s, i.unit_of, _blocks(i),
+            i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
+            i.consumers.arrays, i.reads.arrays, i.gives, i.makes.arrays, i.nbytes, i.transfer_s,
+            i.trainable_bytes, _of_devices(i), i.unit_of, _blocks(i),
         )  # fmt: skip
 
     def makespan_s(self, where: Ints, order: Ints) -> float:
         """Seconds of the step: [n] device of each node, [n] nodes in the order they are taken."""
-        return float(makespan(where, order, self.arrays, NOTHING, NOTHING))
-
-    def times(self, where: Ints, order: Ints) -> StepTimes:
-        forward, backward = np.zeros((self.instance.n, 2)), np.zeros((self.instance.n, 2))
-        seconds = float(makespan(where, order, self.arrays, forward, backward))
-        return StepTimes(seconds, forward, backward)
+        return float(makespan(where, order, self.arrays))
 
     def rank(self, where: Ints) -> Floats:
         """[n] seconds from each node's start to the end of the forward pass and the way back to it.
@@ -95,7 +51,16 @@ class SingleBatchStep:
         return order[np.argsort(ends[order], kind="stable")]
 
 
-NOTHING = np.zeros((0, 2))
+def _of_devices(instance: Instance) -> DeviceSeconds:
+    on = instance.on
+    return DeviceSeconds(
+        np.array([each.instruction_s for each in on]),
+        np.array([each.message_overhead_s for each in on]),
+        np.array([each.contention for each in on]),
+        instance.host_of,
+        np.array([each.copy_s_per_byte for each in on]),
+        np.array([each.step_s_per_byte for each in on]),
+    )
 
 
 def _blocks(instance: Instance) -> CsrArrays:
@@ -107,182 +72,17 @@ def _blocks(instance: Instance) -> CsrArrays:
 
 
 @compiled
-def makespan(where: Ints, order: Ints, a: Arrays, f_times: Floats, b_times: Floats) -> float:
-    """Seconds of the step; `f_times`, `b_times` [n, 2] are filled with starts and ends unless empty.
+def makespan(where: Ints, order: Ints, a: Arrays) -> float:
+    """Seconds of the step: [n] device of each node, [n] nodes in the order they are taken.
 
         device p  [ n0 n1 ]send [ n4 ]                     [ n4 ] recv[ n1 n0 ] step
                             └──►                                     ▲
         device q           recv[ n2 n3 ]            [ n3 n2 ]send────┘          step
-                  ───── 1. forwards ─────  2. order  ─────── 3. backwards ───── 4. optimiser
 
-    1. Forwards node by node; a segment of a device ends where it sends or receives.
-    2. The segments in the order in which they were closed.
-    3. Backwards of whole segments, the one that was closed last first; gradients take the way back.
-    4. Each device's optimiser steps, when all its gradients are there.
+    1. The instructions of every device. 2. When the last of them ends.
     """
-    n, devices = len(order), a.forward_s.shape[1]
-    run = _Devices(
-        np.zeros(devices), np.zeros((devices, devices)), np.zeros(n, np.int64), np.zeros(n + 1, np.int64)
-    )
-    # 1. forwards
-    last = _forwards(where, order, a, run, f_times)
-    # 2. order
-    sizes = np.zeros(n + 1, np.int64)
-    for v in order:
-        sizes[run.closing[run.segment[v]] + 1] += 1
-    place = np.cumsum(sizes)
-    nodes = np.zeros(n, np.int64)
-    for v in order:
-        nodes[place[run.closing[run.segment[v]]]] = v
-        place[run.closing[run.segment[v]]] += 1
-    # 3. backwards
-    last = max(last, _backwards(where, nodes, a, run, f_times, b_times))
-    # 4. optimiser
-    steps, stepping = np.zeros(devices), np.zeros(devices, np.bool_)
-    for v in range(n):
-        steps[where[v]] += a.step_s[v, where[v]]
-        stepping[where[v]] |= a.trained[v]
-    for d in range(devices):
-        last = max(last, run.clock[d] + (steps[d] + a.overhead[d] if stepping[d] else 0.0))
-    return last
-
-
-@inlined
-def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats) -> float:
-    """When the last variable arrives; fills `run`.
-
-    Each node: 1. waits for what it reads; 2. opens a segment, where none is open or it has received;
-    3. runs; 4. sends what others read, and then its segment is closed. 5. At the end, all are closed.
-    """
-    clock, link = run.clock, run.link
-    segment, closing, overhead, producer = run.segment, run.closing, a.overhead, a.producer
-    reads, makes, consumers, forward_s, transfer_s = a.reads, a.makes, a.consumers, a.forward_s, a.transfer_s
-    devices = len(clock)
-    posted = np.zeros(devices)  # when the device came to its open segment: receives met since are posted
-    opened = np.zeros(devices, np.bool_)
-    current = np.zeros(devices, np.int64)  # the device's open segment
-    arrive = np.zeros((len(a.producer), devices))
-    dest = np.zeros(devices, np.bool_)
-    last, segments, closed = 0.0, 0, 0
-    for v in order:
-        d = where[v]
-        # 1. wait
-        begin = clock[d]
-        remote = False
-        for k in range(reads.starts[v], reads.starts[v + 1]):
-            u = reads.items[k]
-            if where[producer[u]] != d:
-                remote = True
-                begin = max(begin, arrive[u, d])
-        # 2. open
-        if remote or not opened[d]:
-            if opened[d]:
-                closing[current[d]] = closed
-                closed += 1
-            current[d] = segments
-            segments += 1
-            posted[d] = clock[d]
-            clock[d] += overhead[d]
-            begin = max(begin, clock[d])
-            opened[d] = True
-        segment[v] = current[d]
-        # 3. run
-        end = begin + forward_s[v, d]
-        clock[d] = end
-        if len(times) > 0:
-            times[v, 0] = begin
-            times[v, 1] = end
-        # 4. send
-        sends = False
-        for k in range(makes.starts[v], makes.starts[v + 1]):
-            u = makes.items[k]
-            dest[:] = False
-            for c in range(consumers.starts[u], consumers.starts[u + 1]):
-                dest[where[consumers.items[c]]] = True
-            for q in range(devices):
-                if dest[q] and q != d:
-                    sends = True
-                    clock[d] += overhead[d]
-                    ready = max(clock[d], posted[q] if opened[q] else clock[q])
-                    link[d, q] = max(ready, link[d, q]) + transfer_s[u, d, q]
-                    arrive[u, q] = link[d, q]
-                    last = max(last, link[d, q])
-        if sends:
-            opened[d] = False
-            closing[current[d]] = closed
-            closed += 1
-    # 5. close
-    left = np.where(opened)[0]
-    for d in left[np.argsort(current[left])]:
-        closing[current[d]] = closed
-        closed += 1
-    return last
-
-
-@inlined
-def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floats, b_times: Floats) -> float:
-    """When the last gradient arrives, of backwards in the reverse order of `nodes`.
-
-    1. How many nodes on each device give a gradient to each variable. Each node: 2. waits for the
-    gradients of what it makes; 3. runs; 4. sends the gradients that are complete.
-    """
-    clock, link = run.clock, run.link
-    segment, overhead, producer, trained, requires_backward = (
-        run.segment, a.overhead, a.producer, a.trained, a.requires_backward,
-    )  # fmt: skip
-    reads, makes, consumers, backward_s, transfer_s = (
-        a.reads,
-        a.makes,
-        a.consumers,
-        a.backward_s,
-        a.transfer_s,
-    )
-    devices, m = len(clock), len(a.producer)
-    # 1. count
-    waiting = np.zeros((m, devices), np.int64)
-    for u in range(m):
-        if requires_backward[u]:
-            for c in range(consumers.starts[u], consumers.starts[u + 1]):
-                w = consumers.items[c]
-                if trained[w]:
-                    waiting[u, where[w]] += 1
-    gradient = np.full((m, devices), -1.0)
-    last, previous = 0.0, -1
-    for i in range(len(nodes) - 1, -1, -1):
-        v = nodes[i]
-        d = where[v]
-        if len(f_times) > 0:
-            b_times[v] = f_times[v]
-        if not trained[v]:
-            continue
-        # 2. wait
-        if segment[v] != previous:
-            clock[d] += overhead[d]
-            previous = segment[v]
-        begin = clock[d]
-        for k in range(makes.starts[v], makes.starts[v + 1]):
-            u = makes.items[k]
-            for q in range(devices):
-                begin = max(begin, gradient[u, q])
-        # 3. run
-        end = begin + backward_s[v, d]
-        clock[d] = end
-        if len(f_times) > 0:
-            b_times[v, 0] = begin
-            b_times[v, 1] = end
-        # 4. send
-        for k in range(reads.starts[v], reads.starts[v + 1]):
-            u = reads.items[k]
-            p = where[producer[u]]
-            if requires_backward[u]:
-                waiting[u, d] -= 1
-                if p != d and waiting[u, d] == 0:
-                    clock[d] += overhead[d]
-                    start = max(clock[d], clock[p], link[d, p])
-                    link[d, p] = start + transfer_s[u, d, p]
-                    gradient[u, d] = link[d, p]
-                    last = max(last, link[d, p])
-    return last
+    lists = lay_out(where, order, a)
+    return seconds_of(lists, a)
 
 
 @compiled

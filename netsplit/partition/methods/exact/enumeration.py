@@ -96,7 +96,6 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
     sequence, following = np.zeros(blocks, np.int64), np.zeros(blocks + 1, np.int64)
     order, best = np.zeros(n, np.int64), np.zeros(n, np.int64)
     value, used, depth, found = below, 0, 0, False
-    nothing = np.zeros((0, 2))
     while depth >= 0:
         # 1. back
         b = following[depth]
@@ -123,7 +122,7 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
             for k in range(a.blocks.starts[x], a.blocks.starts[x + 1]):
                 order[at] = a.blocks.items[k]
                 at += 1
-        seconds = makespan(where, order, a, nothing, nothing)
+        seconds = makespan(where, order, a)
         if seconds < value:
             value, found = seconds, True
             best[:] = order

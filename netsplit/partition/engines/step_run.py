@@ -1,0 +1,351 @@
+"""The seconds of a step's computations and transfers: what `simulate` says of them, without names and events.
+
+`simulate.run` and `simulate.contention` say what is so and why; the result is the same to the last bit.
+Where no device slows another, one pass is enough: every link has its transfers in the order in which both of
+its devices come to them, which is the one order of all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.partition.common.instance import CsrArrays, Floats, Ints
+from netsplit.partition.engines.compiled import inlined, inner
+from netsplit.partition.engines.step_lists import (
+    BACKWARD,
+    FORWARD,
+    MESSAGE,
+    STEP,
+    Arrays,
+    DeviceSeconds,
+    Lists,
+)
+
+__all__ = ["seconds_of"]
+
+_COPY_END, _COPY = 1, 2  # of what happens at one moment: after ends of computations, before beginnings
+_STANDS = 1e-9  # a slower computation stands still until a transfer ends
+_LATER = 2**40  # more than there are notes
+
+
+_LEFT, _SINCE, _RATE, _COPYING, _BEGIN, _END = range(6)  # rows of `pace`: seconds, times, shares
+_BEGINS, _ENDS, _COMPUTES = range(3)  # rows of `number`: of the last note of each; 1 while it computes
+
+
+class _Heap(NamedTuple):
+    """The least time first, then the least key."""
+
+    size: Ints  # [1]
+    time: Floats
+    key: Ints
+    what: Ints
+
+
+class _Transfers(NamedTuple):
+    """All [tags]."""
+
+    came: Floats  # the first of its two ends
+    arrived: Floats
+    awaited: NDArray[np.bool_]
+
+
+@inner
+def seconds_of(lists: Lists, a: Arrays) -> float:
+    return _contended_s(lists, a) if _slowed(a.device) else _undisturbed_s(lists, a)
+
+
+@inner
+def _undisturbed_s(lists: Lists, a: Arrays) -> float:
+    source, target, variable, transfer_s = lists.source, lists.target, lists.variable, a.transfer_s
+    kinds, whats, home, instruction, message = (
+        lists.kind, lists.what, lists.home, a.device.instruction, a.device.message,
+    )  # fmt: skip
+    forward_s, backward_s = lists.forward_s, lists.backward_s
+    read_starts, read_items = lists.reads.starts, lists.reads.items
+    gradient_starts, gradient_items = lists.gradients.starts, lists.gradients.items
+    devices = len(instruction)
+    clock, link = np.zeros(devices), np.zeros((devices, devices))
+    arrived, last = np.zeros(len(source)), 0.0
+    for i in range(len(kinds)):
+        x = whats[i]
+        if kinds[i] == MESSAGE:
+            p, q = source[x], target[x]
+            clock[p] += message[p]
+            clock[q] += message[q]
+            arrived[x] = max(clock[p], clock[q], link[p, q]) + transfer_s[variable[x], p, q]
+            link[p, q] = arrived[x]
+            last = max(last, arrived[x])
+        elif kinds[i] == STEP:
+            clock[x] += instruction[x]
+            clock[x] += lists.step_s[x]
+        else:
+            d = home[x]
+            now = clock[d] + instruction[d]
+            if kinds[i] == FORWARD:
+                for k in range(read_starts[x], read_starts[x + 1]):
+                    now = max(now, arrived[read_items[k]])
+                clock[d] = now + forward_s[x]
+            else:
+                for k in range(gradient_starts[x], gradient_starts[x + 1]):
+                    now = max(now, arrived[gradient_items[k]])
+                clock[d] = now + backward_s[x]
+    return max(last, clock.max())
+
+
+@inner
+def _contended_s(lists: Lists, a: Arrays) -> float:
+    """Until nothing happens: 1. a device goes on, until it waits or computes; 2. the transfer that became
+    ready first has its link; 3. a computation begins or ends, or a transfer begins or ends to slow one.
+    """
+    devices, tags = len(lists.step_s), len(lists.source)
+    source, target, variable, transfer_s = lists.source, lists.target, lists.variable, a.transfer_s
+    device, nbytes = a.device, a.nbytes
+    turns = _by_device(lists, devices)
+    clock, at, missing = np.zeros(devices), turns.starts[:-1].copy(), np.zeros(devices, np.int64)
+    ready = _heap(tags)
+    moves = _Transfers(np.full(tags, -1.0), np.full(tags, -1.0), np.zeros(tags, np.bool_))
+    arrived, awaited = moves.arrived, moves.awaited
+    free = np.zeros((devices, devices))  # when each link is
+    pace, number, notes = np.zeros((6, devices)), np.zeros((3, devices), np.int64), np.zeros(1, np.int64)
+    pace[_BEGIN:] = np.inf
+    busy = np.zeros(devices, np.int64)  # devices of each host that compute
+    copies, shares, noted = _heap(4 * tags), np.zeros(2 * tags), 0
+    goes, starting = 0, True  # the device that may go on; at first one after another
+    while True:
+        # 1. device
+        if goes >= 0:
+            _advance(goes, lists, turns, clock, at, missing, ready, moves, pace, number, notes, device)
+            starting = starting and goes + 1 < devices
+            goes = goes + 1 if starting else -1
+            continue
+        happens, first = _next(pace, number, copies)
+        if ready.size[0] > 0 and ready.time[0] < happens:
+            # 2. link
+            when = ready.time[0]
+            tag = _pop(ready)
+            p, q, u = source[tag], target[tag], variable[tag]
+            start = max(when, free[p, q])
+            end = start + transfer_s[u, p, q]
+            free[p, q] = end
+            arrived[tag] = end
+            if end > start:
+                for d in (p, q):
+                    copying_s = device.copy_per_byte[d] * nbytes[u]
+                    if copying_s > 0:
+                        shares[noted] = min(copying_s / (end - start), 1.0)
+                        _push(copies, start, _COPY * _LATER + notes[0] + 1, noted * devices + d)
+                        _push(copies, end, _COPY_END * _LATER + notes[0] + 2, noted * devices + d)
+                        notes[0] += 2
+                        noted += 1
+            if awaited[tag]:
+                missing[q] -= 1
+                if missing[q] == 0:
+                    goes = q
+        elif first == -1:
+            break
+        # 3. agenda
+        elif first < devices:
+            pace[_END, first], number[_COMPUTES, first] = np.inf, 0
+            clock[first] = happens
+            _company(first, -1, happens, pace, number, notes, busy, device)
+            goes = first
+        elif first < 2 * devices:
+            d = first - devices
+            pace[_BEGIN, d], number[_COMPUTES, d], pace[_SINCE, d] = np.inf, 1, happens
+            pace[_RATE, d] = 0.0  # whatever it was, it is another now
+            _company(d, 1, happens, pace, number, notes, busy, device)
+        else:
+            stops = copies.key[0] < _COPY * _LATER
+            noting = _pop(copies)
+            d, share = noting % devices, shares[noting // devices]
+            pace[_COPYING, d] += -share if stops else share
+            _change(d, happens, pace, number, notes, busy, device)
+    for tag in range(tags):
+        clock[source[tag]] = max(clock[source[tag]], arrived[tag])
+    return clock.max()
+
+
+@inner
+def _by_device(lists: Lists, devices: int) -> CsrArrays:
+    """[D] -> places in the lists, a transfer's on both of its devices."""
+    starts = np.zeros(devices + 1, np.int64)
+    for i in range(len(lists.kind)):
+        p, q = _ends(i, lists)
+        starts[p + 1] += 1
+        starts[q + 1] += p != q
+    starts = np.cumsum(starts)
+    place, items = starts.copy(), np.zeros(starts[devices], np.int64)
+    for i in range(len(lists.kind)):
+        p, q = _ends(i, lists)
+        items[place[p]] = i
+        place[p] += 1
+        if p != q:
+            items[place[q]] = i
+            place[q] += 1
+    return CsrArrays(starts, items)
+
+
+@inlined
+def _ends(i: int, lists: Lists) -> tuple[int, int]:
+    """The devices of what stands at this place."""
+    x = lists.what[i]
+    if lists.kind[i] == MESSAGE:
+        return lists.source[x], lists.target[x]
+    d = x if lists.kind[i] == STEP else lists.home[x]
+    return d, d
+
+
+@inner
+def _slowed(device: DeviceSeconds) -> bool:
+    """As `simulate.contention.contends`."""
+    host = device.host
+    for d in range(len(host)):
+        if device.copy_per_byte[d] > 0:
+            return True
+        for e in range(len(host)):
+            if d != e and host[d] >= 0 and host[d] == host[e] and device.contention[d] != 1.0:
+                return True
+    return False
+
+
+@inlined
+def _advance(
+    d: int, lists: Lists, turns: CsrArrays, clocks: Floats, at: Ints, missing: Ints, ready: _Heap,
+    moves: _Transfers, pace: Floats, number: Ints, notes: Ints, device: DeviceSeconds,
+) -> None:  # fmt: skip
+    """1. Waits for transfers, if any is not there; else 2. meets the other end, or 3. computes."""
+    kinds, whats, came, arrived, awaited = lists.kind, lists.what, moves.came, moves.arrived, moves.awaited
+    clock, instruction_s, message_s = clocks[d], device.instruction[d], device.message[d]
+    i, stop = at[d], turns.starts[d + 1]
+    while i < stop:
+        kind, x = kinds[turns.items[i]], whats[turns.items[i]]
+        if kind == MESSAGE:
+            # 2. meet
+            clock += message_s
+            i += 1
+            if came[x] < 0:
+                came[x] = clock
+            else:
+                _push(ready, max(clock, came[x]), x, x)
+            continue
+        # 1. wait
+        if kind == STEP:
+            clock += instruction_s
+            seconds = lists.step_s[x]
+        else:
+            waits = lists.reads if kind == FORWARD else lists.gradients
+            items, first, last = waits.items, waits.starts[x], waits.starts[x + 1]
+            absent = 0
+            for k in range(first, last):
+                if arrived[items[k]] < 0:
+                    awaited[items[k]] = True
+                    absent += 1
+            if absent > 0:
+                missing[d] = absent
+                break
+            clock += instruction_s
+            for k in range(first, last):
+                clock = max(clock, arrived[items[k]])
+            seconds = lists.backward_s[x] if kind == BACKWARD else lists.forward_s[x]
+        i += 1
+        # 3. compute
+        notes[0] += 1
+        pace[_LEFT, d], pace[_BEGIN, d], number[_BEGINS, d] = seconds, clock, notes[0]
+        break
+    clocks[d], at[d] = clock, i
+
+
+@inner
+def _next(pace: Floats, number: Ints, copies: _Heap) -> tuple[float, int]:
+    """When what happens next: d an end, D + d a beginning, 2 D a change of copying; -1 nothing."""
+    devices = pace.shape[1]
+    time, first, key = np.inf, -1, 0
+    if copies.size[0] > 0:
+        time, first, key = copies.time[0], 2 * devices, copies.key[0]
+    for d in range(devices):
+        end, begin = pace[_END, d], pace[_BEGIN, d]
+        if end < time or (end == time and end < np.inf and number[_ENDS, d] < key):
+            time, first, key = end, d, number[_ENDS, d]
+        if begin < time or (
+            begin == time and begin < np.inf and number[_BEGINS, d] + (_COPY + 1) * _LATER < key
+        ):
+            time, first, key = begin, devices + d, number[_BEGINS, d] + (_COPY + 1) * _LATER
+    return time, first
+
+
+@inner
+def _company(
+    d: int, change: int, t: float, pace: Floats, number: Ints, notes: Ints, busy: Ints, device: DeviceSeconds
+) -> None:
+    """A device of a host begins or ends to compute; where it is the second, others have another pace."""
+    host = device.host
+    if host[d] >= 0:
+        busy[host[d]] += change
+    if change > 0:
+        _change(d, t, pace, number, notes, busy, device)
+    if host[d] >= 0 and busy[host[d]] == (2 if change > 0 else 1):
+        for other in range(len(host)):
+            if other != d and host[other] == host[d]:
+                _change(other, t, pace, number, notes, busy, device)
+
+
+@inlined
+def _change(
+    d: int, t: float, pace: Floats, number: Ints, notes: Ints, busy: Ints, device: DeviceSeconds
+) -> None:
+    """Count what was done at the old rate, and plan the end at the new one."""
+    if number[_COMPUTES, d] == 0:
+        return
+    rate = min(max(1.0 - pace[_COPYING, d], 0.0), 1.0)
+    host = device.host[d]
+    if host >= 0 and busy[host] > 1:
+        rate = rate / device.contention[d]
+    if rate != pace[_RATE, d]:
+        left = max(pace[_LEFT, d] - pace[_RATE, d] * (t - pace[_SINCE, d]), 0.0)
+        pace[_LEFT, d], pace[_SINCE, d], pace[_RATE, d] = left, t, rate
+        notes[0] += 1
+        number[_ENDS, d] = notes[0]
+        pace[_END, d] = np.inf if rate < _STANDS else t + (left if rate == 1.0 else left / rate)
+
+
+@inner
+def _heap(size: int) -> _Heap:
+    return _Heap(np.zeros(1, np.int64), np.zeros(size), np.zeros(size, np.int64), np.zeros(size, np.int64))
+
+
+@inner
+def _push(heap: _Heap, time: float, key: int, what: int) -> None:
+    i = heap.size[0]
+    heap.size[0] = i + 1
+    while i > 0:
+        up = (i - 1) // 2
+        if not (time < heap.time[up] or (time == heap.time[up] and key < heap.key[up])):
+            break
+        heap.time[i], heap.key[i], heap.what[i] = heap.time[up], heap.key[up], heap.what[up]
+        i = up
+    heap.time[i], heap.key[i], heap.what[i] = time, key, what
+
+
+@inner
+def _pop(heap: _Heap) -> int:
+    top, size = heap.what[0], heap.size[0] - 1
+    heap.size[0] = size
+    time, key, what = heap.time[size], heap.key[size], heap.what[size]
+    i = 0
+    while 2 * i + 1 < size:
+        low = 2 * i + 1
+        if low + 1 < size and (
+            heap.time[low + 1] < heap.time[low]
+            or (heap.time[low + 1] == heap.time[low] and heap.key[low + 1] < heap.key[low])
+        ):
+            low += 1
+        if time < heap.time[low] or (time == heap.time[low] and key < heap.key[low]):
+            break
+        heap.time[i], heap.key[i], heap.what[i] = heap.time[low], heap.key[low], heap.what[low]
+        i = low
+    if size > 0:
+        heap.time[i], heap.key[i], heap.what[i] = time, key, what
+    return top
