@@ -69,7 +69,7 @@ class Chain:
         counts = np.floor(steps.used).astype(np.int64) // bucket
         arrays = StepArrays(steps.source, steps.target, _pure(steps, need), counts, steps.seconds)
         rows = np.argsort(arrays.cost, kind="stable")
-        rows = rows[undominated(arrays, rows)]
+        rows = rows[undominated(arrays.take(rows))]
         ends = arrays.cost + self.ahead[k + 1][arrays.target]
         return arrays.take(rows[np.lexsort((ends[rows], arrays.source[rows]))])
 

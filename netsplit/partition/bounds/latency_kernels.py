@@ -169,22 +169,19 @@ def _dominated(slot: int, devices: int, table: _LabelTable) -> bool:
 
 
 @compiled
-def undominated(steps: StepArrays, rows: Ints) -> NDArray[np.bool_]:
+def undominated(steps: StepArrays) -> NDArray[np.bool_]:
     """[S] whether no other step between the same devices has as few buckets and seconds; pure ones stay.
 
-    Args:
-        rows: [S] the steps by ascending cost.
+    Steps ascend in cost.
     """
-    source, target, pure, counts = steps.source, steps.target, steps.pure, steps.counts
-    kept = np.ones(len(rows), np.bool_)
-    for x in range(len(rows)):
-        i = rows[x]
-        if pure[i] >= 0:
+    kept = np.ones(len(steps.cost), np.bool_)
+    for i in range(len(kept)):
+        if steps.pure[i] >= 0:
             continue
-        for y in range(x):
-            j = rows[y]
-            same = kept[y] and pure[j] < 0 and source[j] == source[i] and target[j] == target[i]
-            if same and (counts[j] <= counts[i]).all():
-                kept[x] = False
+        for j in range(i):
+            same = kept[j] and steps.pure[j] < 0
+            same = same and steps.source[j] == steps.source[i] and steps.target[j] == steps.target[i]
+            if same and (steps.counts[j] <= steps.counts[i]).all():
+                kept[i] = False
                 break
     return kept
