@@ -9,8 +9,10 @@ Step                   ─► step                        waits for the sums tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import NamedTuple, TypeAlias
 
 from netsplit.cluster.cluster import Cluster
@@ -188,10 +190,15 @@ def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> d
                         "profile this graph on a device of that kind first."
                     )
             backs = [measured[name] for name in segment.nodes if name in trained]
-            found[kind].forward[segment.index] = sum(measured[name].forward_s for name in segment.nodes)
-            found[kind].backward[segment.index] = sum(each.backward_s for each in backs)
-            found[kind].weight[segment.index] = sum(each.weight_s for each in backs)
+            found[kind].forward[segment.index] = _added(measured[name].forward_s for name in segment.nodes)
+            found[kind].backward[segment.index] = _added(each.backward_s for each in backs)
+            found[kind].weight[segment.index] = _added(each.weight_s for each in backs)
     return found
+
+
+def _added(seconds: Iterable[float]) -> float:
+    """One after another, as compiled loops add: `sum` compensates for rounding since Python 3.12."""
+    return reduce(operator.add, seconds, 0.0)
 
 
 def _trainable_bytes(program: Program, segment: Segment) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,13 @@ def interchangeable(own: Sequence[Hashable], tables: Sequence[NDArray[np.generic
 
 
 def interchangeable_devices(instance: Instance) -> list[list[int]]:
-    """The sets by seconds of every node, bytes and links."""
-    columns = np.concatenate((instance.forward_s, instance.backward_s, instance.step_s))
-    own = [(int(c), columns[:, p].tobytes()) for p, c in enumerate(instance.capacity)]
-    return interchangeable(own, (instance.latency_s, instance.seconds_per_byte))
+    """The sets by seconds of all they do, bytes, links and hosts."""
+    columns, host = np.concatenate((instance.forward_s, instance.backward_s)), instance.host_of
+    own = [
+        (int(c), columns[:, p].tobytes(), replace(instance.on[p], nodes={}))
+        for p, c in enumerate(instance.capacity)
+    ]
+    shared = (host[:, None] == host) & (host >= 0)
+    return interchangeable(
+        [repr(each) for each in own], (instance.latency_s, instance.seconds_per_byte, shared)
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsplit.partition.common.instance import CsrArrays, Floats, Instance, Ints
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inner
 from netsplit.partition.engines.step_lists import Arrays, DeviceSeconds, lay_out
 from netsplit.partition.engines.step_run import seconds_of
@@ -24,7 +24,7 @@ class SingleBatchStep:
         i = instance
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
-            i.consumers.arrays, i.reads.arrays, i.gives, i.makes.arrays, i.nbytes, i.transfer_s,
+            i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.transfer_s,
             i.trainable_bytes, _of_devices(i), i.unit_of, _blocks(i),
         )  # fmt: skip
 
@@ -63,12 +63,12 @@ def _of_devices(instance: Instance) -> DeviceSeconds:
     )
 
 
-def _blocks(instance: Instance) -> CsrArrays:
+def _blocks(instance: Instance) -> Packed:
     """The nodes of each block: units run in one piece."""
     unit = instance.unit_of
     members = np.argsort(unit, kind="stable").astype(np.int64)
     starts = np.searchsorted(unit[members], np.arange(int(unit.max(initial=-1)) + 2)).astype(np.int64)
-    return CsrArrays(starts, members)
+    return Csr(starts, members).packed
 
 
 @compiled
@@ -93,10 +93,10 @@ def upward_rank(where: Ints, a: Arrays) -> Floats:
     for v in range(n - 1, -1, -1):
         p = where[v]
         tail = 0.0
-        for k in range(makes.starts[v], makes.starts[v + 1]):
-            u = makes.items[k]
-            for c in range(consumers.starts[u], consumers.starts[u + 1]):
-                w = consumers.items[c]
+        for k in range(makes[v], makes[v + 1]):
+            u = makes[k]
+            for c in range(consumers[u], consumers[u + 1]):
+                w = consumers[c]
                 q = where[w]
                 way = transfer_s[u, p, q]
                 if requires_backward[u]:
@@ -134,27 +134,27 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
         # 2. take
         best, now, best_rank = -1, np.inf, -1.0
         for k in range(count):
-            v = blocks.items[blocks.starts[ready[k]]]
+            v = blocks[blocks[ready[k]]]
             start = max(clock[where[v]], ready_at[ready[k]])
             if start < now or (start == now and rank[v] > best_rank):
                 best, now, best_rank = k, start, rank[v]
         b = ready[best]
         count -= 1
         ready[best] = ready[count]
-        for j in range(blocks.starts[b], blocks.starts[b + 1]):
+        for j in range(blocks[b], blocks[b + 1]):
             # 3. run
-            v = blocks.items[j]
+            v = blocks[j]
             d = where[v]
             now += forward_s[v, d]
             ends[v] = now
             order[taken] = v
             taken += 1
             # 4. send
-            for k in range(makes.starts[v], makes.starts[v + 1]):
-                u = makes.items[k]
+            for k in range(makes[v], makes[v + 1]):
+                u = makes[k]
                 sent[:] = False
-                for c in range(consumers.starts[u], consumers.starts[u + 1]):
-                    w = consumers.items[c]
+                for c in range(consumers[u], consumers[u + 1]):
+                    w = consumers[c]
                     q = where[w]
                     if q != d and not sent[q]:
                         link[d, q] = max(link[d, q], now) + transfer_s[u, d, q]
@@ -169,16 +169,16 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
                         if missing[other] == 0:
                             ready[count] = other
                             count += 1
-        clock[where[blocks.items[blocks.starts[b]]]] = now
+        clock[where[blocks[blocks[b]]]] = now
     return ends
 
 
 @inner
 def _missing(a: Arrays) -> Ints:
     """[blocks] how many reads of each block's nodes are of variables that other blocks make."""
-    missing = np.zeros(len(a.blocks.starts) - 1, np.int64)
+    missing = np.zeros(a.blocks[0] - 1, np.int64)
     for v in range(len(a.block_of)):
-        for k in range(a.reads.starts[v], a.reads.starts[v + 1]):
-            if a.block_of[a.producer[a.reads.items[k]]] != a.block_of[v]:
+        for k in range(a.reads[v], a.reads[v + 1]):
+            if a.block_of[a.producer[a.reads[k]]] != a.block_of[v]:
                 missing[a.block_of[v]] += 1
     return missing

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import inner
+from netsplit.partition.common.instance import Floats, Ints, Packed
+from netsplit.partition.engines.compiled import inlined, inner
 
 __all__ = ["BACKWARD", "FORWARD", "MESSAGE", "STEP", "Arrays", "DeviceSeconds", "Lists", "lay_out"]
 
@@ -40,16 +40,16 @@ class Arrays(NamedTuple):
     final: NDArray[np.bool_]  # [n] makes an output of the graph that a gradient comes back from
     producer: Ints  # [m]
     requires_backward: NDArray[np.bool_]  # [m]
-    consumers: CsrArrays  # [m] -> nodes
-    reads: CsrArrays  # [n] -> variables
+    consumers: Packed  # [m] -> nodes
+    reads: Packed  # [n] -> variables
     gives: NDArray[np.bool_]  # [reads] a gradient comes back from this node
-    makes: CsrArrays  # [n] -> variables
+    makes: Packed  # [n] -> variables
     nbytes: Ints  # [m]
     transfer_s: Floats  # [m, D, D]
     trainable_bytes: Ints  # [n]
     device: DeviceSeconds
     block_of: Ints  # [n] nodes of a unit are one block
-    blocks: CsrArrays  # -> nodes
+    blocks: Packed  # -> nodes
 
 
 class Lists(NamedTuple):
@@ -60,8 +60,8 @@ class Lists(NamedTuple):
     home: Ints  # [segments]
     forward_s: Floats  # [segments]
     backward_s: Floats  # [segments]
-    reads: CsrArrays  # [segments] -> tags that its forward waits for
-    gradients: CsrArrays  # [segments] -> tags that its backward waits for
+    reads: Packed  # [segments] -> tags that its forward waits for
+    gradients: Packed  # [segments] -> tags that its backward waits for
     variable: Ints  # [tags]
     source: Ints  # [tags]
     target: Ints  # [tags]
@@ -96,14 +96,14 @@ def lay_out(where: Ints, order: Ints, a: Arrays) -> Lists:
     return _listed(where, cut, home, nodes, trained, held, forward_s, backward_s, a)
 
 
-@inner
+@inlined
 def _gives_back(v: int, cut: _Segments, a: Arrays) -> bool:
     """Whether a gradient comes back to the node from outside its segment."""
-    for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
-        u = a.makes.items[k]
+    for k in range(a.makes[v], a.makes[v + 1]):
+        u = a.makes[k]
         if a.requires_backward[u]:
-            for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
-                if cut.of[a.consumers.items[c]] != cut.of[v]:
+            for c in range(a.consumers[u], a.consumers[u + 1]):
+                if cut.of[a.consumers[c]] != cut.of[v]:
                     return True
     return False
 
@@ -116,12 +116,10 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
     receives; 3. closes it, where it sends. 4. At the end all are closed.
     """
     n, devices = len(order), a.forward_s.shape[1]
-    block_of, starts, items, producer = a.block_of, a.blocks.starts, a.blocks.items, a.producer
+    block_of, blocks, producer = a.block_of, a.blocks, a.producer
     reads, makes, consumers = a.reads, a.makes, a.consumers
-    read_starts, read_items, make_starts, make_items = reads.starts, reads.items, makes.starts, makes.items
-    consumer_starts, consumer_items = consumers.starts, consumers.items
     opening, of = np.zeros(n, np.int64), np.zeros(n, np.int64)  # a segment by when it was opened; closed
-    done, late = np.zeros(len(a.blocks.starts) - 1, np.bool_), np.zeros(n, np.int64)
+    done, late = np.zeros(blocks[0] - 1, np.bool_), np.zeros(n, np.int64)
     current, opened = np.zeros(devices, np.int64), np.zeros(devices, np.bool_)
     closing = np.zeros(n + 1, np.int64)
     seen = np.full(devices, -1)
@@ -141,7 +139,7 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
             at += 1
             if done[b]:
                 continue
-            if starts[b + 1] - starts[b] > 1 or waiting > 0:
+            if blocks[b + 1] - blocks[b] > 1 or waiting > 0:
                 listed = False
                 for i in range(waiting):
                     listed |= late[i] == b
@@ -153,12 +151,12 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
                     continue
         done[b] = True
         # 2. open
-        d = where[items[starts[b]]]
+        d = where[blocks[blocks[b]]]
         receives, sends = False, False
-        for j in range(starts[b], starts[b + 1]):
-            v = items[j]
-            for k in range(read_starts[v], read_starts[v + 1]):
-                receives |= where[producer[read_items[k]]] != d
+        for j in range(blocks[b], blocks[b + 1]):
+            v = blocks[j]
+            for k in range(reads[v], reads[v + 1]):
+                receives |= where[producer[reads[k]]] != d
         if receives or not opened[d]:
             if opened[d]:
                 closing[current[d]] = closed
@@ -166,13 +164,13 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
             current[d] = segments
             segments += 1
             opened[d] = True
-        for j in range(starts[b], starts[b + 1]):
-            v = items[j]
+        for j in range(blocks[b], blocks[b + 1]):
+            v = blocks[j]
             opening[v] = current[d]
-            for k in range(make_starts[v], make_starts[v + 1]):
-                u = make_items[k]
-                for c in range(consumer_starts[u], consumer_starts[u + 1]):
-                    q = where[consumer_items[c]]
+            for k in range(makes[v], makes[v + 1]):
+                u = makes[k]
+                for c in range(consumers[u], consumers[u + 1]):
+                    q = where[consumers[c]]
                     if q != d and seen[q] != u:
                         seen[q] = u
                         sends = True
@@ -193,145 +191,172 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
     return _Segments(segments, of, transfers)
 
 
-@inner
+@inlined
 def _ready(b: int, done: NDArray[np.bool_], a: Arrays) -> bool:
-    for j in range(a.blocks.starts[b], a.blocks.starts[b + 1]):
-        v = a.blocks.items[j]
-        for k in range(a.reads.starts[v], a.reads.starts[v + 1]):
-            other = a.block_of[a.producer[a.reads.items[k]]]
+    for j in range(a.blocks[b], a.blocks[b + 1]):
+        v = a.blocks[j]
+        for k in range(a.reads[v], a.reads[v + 1]):
+            other = a.block_of[a.producer[a.reads[k]]]
             if other != b and not done[other]:
                 return False
     return True
 
 
 @inner
-def _nodes_by_segment(where: Ints, cut: _Segments, home: Ints) -> CsrArrays:
+def _nodes_by_segment(where: Ints, cut: _Segments, home: Ints) -> Packed:
     """Ascending in each; fills the segments' devices."""
-    starts = np.zeros(cut.closed + 1, np.int64)
+    count = cut.closed
+    nodes = np.zeros(count + 1 + len(where), np.int64)
+    nodes[0] = count + 1
     for s in cut.of:
-        starts[s + 1] += 1
-    starts = np.cumsum(starts)
-    place, items = starts.copy(), np.zeros(len(where), np.int64)
+        nodes[s + 1] += 1
+    for s in range(count):
+        nodes[s + 1] += nodes[s]
+    place = nodes[:count].copy()
     for v in range(len(where)):
         s = cut.of[v]
         home[s] = where[v]
-        items[place[s]] = v
+        nodes[place[s]] = v
         place[s] += 1
-    return CsrArrays(starts, items)
+    return nodes
+
+
+class _Walk(NamedTuple):
+    """What the walk over all computations hands on; transfers of variables have the first tags."""
+
+    home: Ints  # [segments]
+    trained: NDArray[np.bool_]  # [segments] it has a backward
+    first: Ints  # [m] tag of each variable's first transfer; the others follow it
+    read_by: Ints  # [transfers] the last segment that reads what is sent
+    left: Ints  # [transfers] segments that read it whose backward is still to come
+    gives: NDArray[np.bool_]  # [transfers] a gradient comes back
+    back: Ints  # [transfers] its tag; -1: there is none
+    reached: NDArray[np.bool_]  # [D] a variable is read there
 
 
 @inner
 def _listed(
-    where: Ints, cut: _Segments, home: Ints, nodes: CsrArrays, trained: NDArray[np.bool_], held: Ints,
+    where: Ints, cut: _Segments, home: Ints, nodes: Packed, trained: NDArray[np.bool_], held: Ints,
     forward_s: Floats, backward_s: Floats, a: Arrays,
 ) -> Lists:  # fmt: skip
     """One walk over all computations, as `compile_program` does it: 1. forwards, with what they send;
     2. backwards, the last segment first, with the gradients that are complete; 3. steps.
     """
-    devices, m = a.forward_s.shape[1], len(a.producer)
-    producer, gives_back = a.producer, a.gives
-    read_starts, read_items, make_starts, make_items = (
-        a.reads.starts,
-        a.reads.items,
-        a.makes.starts,
-        a.makes.items,
-    )
-    consumer_starts, consumer_items = a.consumers.starts, a.consumers.items
-    node_starts, node_items = nodes.starts, nodes.items
-    tags = 2 * cut.transfers
-    variable, source, target = np.zeros(tags, np.int64), np.zeros(tags, np.int64), np.zeros(tags, np.int64)
-    kind, what = (
-        np.zeros(2 * cut.closed + tags + devices, np.int64),
-        np.zeros(2 * cut.closed + tags + devices, np.int64),
-    )
-    size, tag = 0, 0
-    first = np.zeros(m, np.int64)  # tag of each variable's first transfer; the others follow it
-    dest = np.zeros(devices, np.bool_)
-    tag_starts, tag_items = np.zeros(cut.closed + 1, np.int64), np.zeros(len(read_items), np.int64)
-    gives, left = np.zeros(cut.transfers, np.bool_), np.zeros(cut.transfers, np.int64)
-    stamp = np.full(cut.transfers, -1)
-    taken = 0
+    count, sent, devices = cut.closed, cut.transfers, len(held)
+    longest = 2 * count + 2 * sent + devices
+    reads, gradients = np.zeros(count + 1 + len(a.gives), np.int64), np.zeros(count + 1 + sent, np.int64)
+    kind, what = np.zeros(longest, np.int64), np.zeros(longest, np.int64)
+    variable, source = np.zeros(2 * sent, np.int64), np.zeros(2 * sent, np.int64)
+    target = np.zeros(2 * sent, np.int64)
+    lists = Lists(
+        kind, what, home, forward_s, backward_s, reads, gradients, variable, source, target,
+        held * a.device.step_per_byte,
+    )  # fmt: skip
+    walk = _Walk(
+        home, trained, np.zeros(len(a.producer), np.int64), np.full(sent, -1), np.zeros(sent, np.int64),
+        np.zeros(sent, np.bool_), np.full(sent, -1), np.zeros(devices, np.bool_),
+    )  # fmt: skip
     # 1. forwards
-    for s in range(cut.closed):
-        d = home[s]
-        kind[size], what[size] = FORWARD, s
-        size += 1
-        for j in range(node_starts[s], node_starts[s + 1]):
-            v = node_items[j]
-            for k in range(read_starts[v], read_starts[v + 1]):
-                u = read_items[k]
-                if where[producer[u]] != d:
-                    t = first[u]
-                    while target[t] != d:
-                        t += 1
-                    gives[t] |= gives_back[k]
-                    if stamp[t] != s:
-                        stamp[t] = s
-                        left[t] += trained[s]
-                        tag_items[taken] = t
-                        taken += 1
-        tag_starts[s + 1] = taken
-        for j in range(node_starts[s], node_starts[s + 1]):
-            v = node_items[j]
-            for k in range(make_starts[v], make_starts[v + 1]):
-                u = make_items[k]
-                first[u] = tag
-                dest[:] = False
-                for c in range(consumer_starts[u], consumer_starts[u + 1]):
-                    dest[where[consumer_items[c]]] = True
-                for q in range(devices):
-                    if dest[q] and q != d:
-                        variable[tag], source[tag], target[tag] = u, d, q
-                        kind[size], what[size] = MESSAGE, tag
-                        size += 1
-                        tag += 1
+    size = _forwards(where, nodes, walk, lists, a)
     # 2. backwards
-    back = np.full(cut.transfers, -1)  # tag of the gradient
-    stepping = np.zeros(devices, np.bool_)
-    for s in range(cut.closed - 1, -1, -1):
-        if not trained[s]:
-            continue
-        d = home[s]
-        stepping[d] = True
-        kind[size], what[size] = BACKWARD, s
-        size += 1
-        for j in range(tag_starts[s], tag_starts[s + 1]):
-            t = tag_items[j]
-            left[t] -= 1
-            if gives[t] and left[t] == 0:
-                back[t] = tag
-                variable[tag], source[tag], target[tag] = variable[t], d, source[t]
-                kind[size], what[size] = MESSAGE, tag
-                size += 1
-                tag += 1
+    size, tags = _backwards(size, sent, walk, lists)
+    _gradients(nodes, walk, lists, a)
     # 3. steps
+    stepping = np.zeros(devices, np.bool_)
+    for s in range(count):
+        stepping[home[s]] |= trained[s]
     for d in range(devices):
         if stepping[d]:
             kind[size], what[size] = STEP, d
             size += 1
-    gradients = _gradients(cut, nodes, first, back, variable, a)
     return Lists(
-        kind[:size], what[:size], home, forward_s, backward_s, CsrArrays(tag_starts, tag_items[:taken]),
-        gradients, variable[:tag], source[:tag], target[:tag], held * a.device.step_per_byte,
+        kind[:size], what[:size], home, forward_s, backward_s, reads, gradients,
+        variable[:tags], source[:tags], target[:tags], lists.step_s,
     )  # fmt: skip
 
 
-@inner
-def _gradients(
-    cut: _Segments, nodes: CsrArrays, first: Ints, back: Ints, variable: Ints, a: Arrays
-) -> CsrArrays:
+@inlined
+def _forwards(where: Ints, nodes: Packed, walk: _Walk, lists: Lists, a: Arrays) -> int:
+    """Each segment: 1. notes which transfers it reads; 2. sends what is read elsewhere."""
+    kind, what, home, target, packed = lists.kind, lists.what, walk.home, lists.target, lists.reads
+    reads, makes, consumers, producer = a.reads, a.makes, a.consumers, a.producer
+    count, size, tag = len(home), 0, 0
+    taken = count + 1
+    packed[0] = taken
+    for s in range(count):
+        d = home[s]
+        kind[size], what[size] = FORWARD, s
+        size += 1
+        # 1. read
+        for j in range(nodes[s], nodes[s + 1]):
+            v = nodes[j]
+            for k in range(reads[v], reads[v + 1]):
+                u = reads[k]
+                if where[producer[u]] != d:
+                    t = walk.first[u]
+                    while target[t] != d:
+                        t += 1
+                    walk.gives[t] |= a.gives[k - reads[0]]
+                    if walk.read_by[t] != s:
+                        walk.read_by[t] = s
+                        walk.left[t] += walk.trained[s]
+                        packed[taken] = t
+                        taken += 1
+        packed[s + 1] = taken
+        # 2. send
+        for j in range(nodes[s], nodes[s + 1]):
+            v = nodes[j]
+            for k in range(makes[v], makes[v + 1]):
+                u = makes[k]
+                walk.first[u] = tag
+                walk.reached[:] = False
+                for c in range(consumers[u], consumers[u + 1]):
+                    walk.reached[where[consumers[c]]] = True
+                for q in range(len(walk.reached)):
+                    if walk.reached[q] and q != d:
+                        lists.variable[tag], lists.source[tag], target[tag] = u, d, q
+                        kind[size], what[size] = MESSAGE, tag
+                        size += 1
+                        tag += 1
+    return size
+
+
+@inlined
+def _backwards(size: int, tag: int, walk: _Walk, lists: Lists) -> tuple[int, int]:
+    """Instructions and tags in all, with the backwards and the gradients that they complete."""
+    kind, what, source, target = lists.kind, lists.what, lists.source, lists.target
+    reads = lists.reads
+    for s in range(len(walk.home) - 1, -1, -1):
+        if not walk.trained[s]:
+            continue
+        kind[size], what[size] = BACKWARD, s
+        size += 1
+        for j in range(reads[s], reads[s + 1]):
+            t = reads[j]
+            walk.left[t] -= 1
+            if walk.gives[t] and walk.left[t] == 0:
+                walk.back[t] = tag
+                lists.variable[tag], source[tag], target[tag] = lists.variable[t], walk.home[s], source[t]
+                kind[size], what[size] = MESSAGE, tag
+                size += 1
+                tag += 1
+    return size, tag
+
+
+@inlined
+def _gradients(nodes: Packed, walk: _Walk, lists: Lists, a: Arrays) -> None:
     """Of each segment the tags of the gradients that come from elsewhere for what it makes."""
-    starts, items, size = np.zeros(cut.closed + 1, np.int64), np.zeros(cut.transfers, np.int64), 0
-    for s in range(cut.closed):
-        for j in range(nodes.starts[s], nodes.starts[s + 1]):
-            v = nodes.items[j]
-            for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
-                u = a.makes.items[k]
-                t = first[u]
-                while t < cut.transfers and variable[t] == u:
-                    if back[t] >= 0:
-                        items[size] = back[t]
+    packed, makes, sent = lists.gradients, a.makes, len(walk.back)
+    size = len(walk.home) + 1
+    packed[0] = size
+    for s in range(len(walk.home)):
+        for j in range(nodes[s], nodes[s + 1]):
+            v = nodes[j]
+            for k in range(makes[v], makes[v + 1]):
+                t = walk.first[makes[k]]
+                while t < sent and lists.variable[t] == makes[k]:
+                    if walk.back[t] >= 0:
+                        packed[size] = walk.back[t]
                         size += 1
                     t += 1
-        starts[s + 1] = size
-    return CsrArrays(starts, items[:size])
+        packed[s + 1] = size

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import CsrArrays, Floats, Ints
+from netsplit.partition.common.instance import Floats, Ints, Packed
 from netsplit.partition.engines.compiled import inlined, inner
 from netsplit.partition.engines.step_lists import (
     BACKWARD,
@@ -64,8 +64,7 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
         lists.kind, lists.what, lists.home, a.device.instruction, a.device.message,
     )  # fmt: skip
     forward_s, backward_s = lists.forward_s, lists.backward_s
-    read_starts, read_items = lists.reads.starts, lists.reads.items
-    gradient_starts, gradient_items = lists.gradients.starts, lists.gradients.items
+    reads, gradients = lists.reads, lists.gradients
     devices = len(instruction)
     clock, link = np.zeros(devices), np.zeros((devices, devices))
     arrived, last = np.zeros(len(source)), 0.0
@@ -85,12 +84,12 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
             d = home[x]
             now = clock[d] + instruction[d]
             if kinds[i] == FORWARD:
-                for k in range(read_starts[x], read_starts[x + 1]):
-                    now = max(now, arrived[read_items[k]])
+                for k in range(reads[x], reads[x + 1]):
+                    now = max(now, arrived[reads[k]])
                 clock[d] = now + forward_s[x]
             else:
-                for k in range(gradient_starts[x], gradient_starts[x + 1]):
-                    now = max(now, arrived[gradient_items[k]])
+                for k in range(gradients[x], gradients[x + 1]):
+                    now = max(now, arrived[gradients[k]])
                 clock[d] = now + backward_s[x]
     return max(last, clock.max())
 
@@ -104,7 +103,7 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
     source, target, variable, transfer_s = lists.source, lists.target, lists.variable, a.transfer_s
     device, nbytes = a.device, a.nbytes
     turns = _by_device(lists, devices)
-    clock, at, missing = np.zeros(devices), turns.starts[:-1].copy(), np.zeros(devices, np.int64)
+    clock, at, missing = np.zeros(devices), turns[:devices].copy(), np.zeros(devices, np.int64)
     ready = _heap(tags)
     moves = _Transfers(np.full(tags, -1.0), np.full(tags, -1.0), np.zeros(tags, np.bool_))
     arrived, awaited = moves.arrived, moves.awaited
@@ -169,23 +168,25 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
 
 
 @inner
-def _by_device(lists: Lists, devices: int) -> CsrArrays:
+def _by_device(lists: Lists, devices: int) -> Packed:
     """[D] -> places in the lists, a transfer's on both of its devices."""
-    starts = np.zeros(devices + 1, np.int64)
+    turns = np.zeros(devices + 1 + len(lists.kind) + len(lists.source), np.int64)
+    turns[0] = devices + 1
     for i in range(len(lists.kind)):
         p, q = _ends(i, lists)
-        starts[p + 1] += 1
-        starts[q + 1] += p != q
-    starts = np.cumsum(starts)
-    place, items = starts.copy(), np.zeros(starts[devices], np.int64)
+        turns[p + 1] += 1
+        turns[q + 1] += p != q
+    for d in range(devices):
+        turns[d + 1] += turns[d]
+    place = turns[:devices].copy()
     for i in range(len(lists.kind)):
         p, q = _ends(i, lists)
-        items[place[p]] = i
+        turns[place[p]] = i
         place[p] += 1
         if p != q:
-            items[place[q]] = i
+            turns[place[q]] = i
             place[q] += 1
-    return CsrArrays(starts, items)
+    return turns
 
 
 @inlined
@@ -213,15 +214,15 @@ def _slowed(device: DeviceSeconds) -> bool:
 
 @inlined
 def _advance(
-    d: int, lists: Lists, turns: CsrArrays, clocks: Floats, at: Ints, missing: Ints, ready: _Heap,
+    d: int, lists: Lists, turns: Packed, clocks: Floats, at: Ints, missing: Ints, ready: _Heap,
     moves: _Transfers, pace: Floats, number: Ints, notes: Ints, device: DeviceSeconds,
 ) -> None:  # fmt: skip
     """1. Waits for transfers, if any is not there; else 2. meets the other end, or 3. computes."""
     kinds, whats, came, arrived, awaited = lists.kind, lists.what, moves.came, moves.arrived, moves.awaited
     clock, instruction_s, message_s = clocks[d], device.instruction[d], device.message[d]
-    i, stop = at[d], turns.starts[d + 1]
+    i, stop = at[d], turns[d + 1]
     while i < stop:
-        kind, x = kinds[turns.items[i]], whats[turns.items[i]]
+        kind, x = kinds[turns[i]], whats[turns[i]]
         if kind == MESSAGE:
             # 2. meet
             clock += message_s
@@ -237,18 +238,18 @@ def _advance(
             seconds = lists.step_s[x]
         else:
             waits = lists.reads if kind == FORWARD else lists.gradients
-            items, first, last = waits.items, waits.starts[x], waits.starts[x + 1]
+            first, last = waits[x], waits[x + 1]
             absent = 0
             for k in range(first, last):
-                if arrived[items[k]] < 0:
-                    awaited[items[k]] = True
+                if arrived[waits[k]] < 0:
+                    awaited[waits[k]] = True
                     absent += 1
             if absent > 0:
                 missing[d] = absent
                 break
             clock += instruction_s
             for k in range(first, last):
-                clock = max(clock, arrived[items[k]])
+                clock = max(clock, arrived[waits[k]])
             seconds = lists.backward_s[x] if kind == BACKWARD else lists.forward_s[x]
         i += 1
         # 3. compute
@@ -258,7 +259,7 @@ def _advance(
     clocks[d], at[d] = clock, i
 
 
-@inner
+@inlined
 def _next(pace: Floats, number: Ints, copies: _Heap) -> tuple[float, int]:
     """When what happens next: d an end, D + d a beginning, 2 D a change of copying; -1 nothing."""
     devices = pace.shape[1]
@@ -276,7 +277,7 @@ def _next(pace: Floats, number: Ints, copies: _Heap) -> tuple[float, int]:
     return time, first
 
 
-@inner
+@inlined
 def _company(
     d: int, change: int, t: float, pace: Floats, number: Ints, notes: Ints, busy: Ints, device: DeviceSeconds
 ) -> None:
@@ -316,7 +317,7 @@ def _heap(size: int) -> _Heap:
     return _Heap(np.zeros(1, np.int64), np.zeros(size), np.zeros(size, np.int64), np.zeros(size, np.int64))
 
 
-@inner
+@inlined
 def _push(heap: _Heap, time: float, key: int, what: int) -> None:
     i = heap.size[0]
     heap.size[0] = i + 1
@@ -329,7 +330,7 @@ def _push(heap: _Heap, time: float, key: int, what: int) -> None:
     heap.time[i], heap.key[i], heap.what[i] = time, key, what
 
 
-@inner
+@inlined
 def _pop(heap: _Heap) -> int:
     top, size = heap.what[0], heap.size[0] - 1
     heap.size[0] = size
