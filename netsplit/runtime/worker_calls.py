@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.planner import SavePlan
-from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.graph.random_draws import DrawKey
 from netsplit.program.instructions import Program
@@ -20,6 +19,10 @@ from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import ProcessTransport
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.planner import SavePlan
+    from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
     "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "add", "load", "load_part", "plan_part",
