@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
@@ -229,5 +228,7 @@ def _root(function: Callable[[float], float], value: float, low: float, high: fl
         return low
     if function(high) <= value:
         return high
+    from scipy.optimize import brentq
+
     root: float = brentq(lambda x: function(x) - value, low, high, xtol=(high - low) / 2**15)
     return root

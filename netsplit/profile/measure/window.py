@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -189,6 +188,8 @@ def fitted(alone: Mapping[str, float], together: float) -> dict[str, float]:
     most = max(alone.values())
     if sum(less(most).values()) >= together:
         return less(most)
+    from scipy.optimize import brentq  # half a second to load, which only a measurement needs
+
     return less(brentq(lambda each_s: sum(less(each_s).values()) - together, 0.0, most, xtol=1e-15))
 
 
