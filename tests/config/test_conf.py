@@ -144,6 +144,12 @@ def test_every_file_says_what_it_is_in_its_first_words(path: Path) -> None:
     assert path.read_text().startswith("# ")
 
 
+def test_whether_a_command_is_a_multirun_is_left_to_the_command_line() -> None:
+    """`tests.commands` relies on it."""
+    for path in CONF.rglob("*.yaml"):
+        assert "mode" not in (OmegaConf.load(path).get("hydra") or {})
+
+
 @pytest.mark.parametrize("value", [2, 0, "maybe"])
 def test_a_switch_takes_true_and_false_only(value: object) -> None:
     config = OmegaConf.create({"epochs": 1, "batch_size": 1, "seed": 0, "drop_last": value})
