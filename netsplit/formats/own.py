@@ -135,7 +135,7 @@ def _check_graph(graph: Graph, places: JsonPlaces) -> None:
                 )
     order = topological(
         list(graph.nodes),
-        [(u, v) for v, found in graph.predecessors.items() for u in found],
+        [(u, v) for v, before in graph.predecessors.items() for u in before],
         {},
         places.where,
     )
@@ -164,12 +164,12 @@ def _check_bytes(tensor: Variable | Initializer, place: FilePlace) -> None:
 
 def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
     seconds: dict[str, dict[str, NodeSeconds]] = {}
-    for kind, found in item["seconds"].items():
-        missing = next((node for node in graph.nodes if node not in found), None)
+    for kind, measured in item["seconds"].items():
+        missing = next((node for node in graph.nodes if node not in measured), None)
         if missing is not None:
             raise NetSplitError(f"{where}: costs.seconds.{kind} has no seconds of node '{missing}'.")
         seconds[kind] = {}
-        for node, pair in found.items():
+        for node, pair in measured.items():
             place = f"{where}, costs.seconds.{kind}"
             if node not in graph.nodes:
                 raise NetSplitError(f"{place}: '{node}' is no node of the graph.")

@@ -85,9 +85,9 @@ def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     schema = resolve(op)._schema
     given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
     learns = any(given.get(flag) is True for flag in ("training", "train", "use_input_stats"))
-    found = []
+    targets = []
     for argument in schema.arguments:
         written = argument.alias_info is not None and argument.alias_info.is_write
         if written or (learns and argument.name in ("running_mean", "running_var")):
-            found += list(references(given.get(argument.name)))
-    return found
+            targets += list(references(given.get(argument.name)))
+    return targets

@@ -42,7 +42,7 @@ class Waiting:
 
 def device_shares(timeline: Timeline, devices: Iterable[str]) -> list[Shares]:
     """One for each of `devices`, in their order."""
-    found = []
+    shares = []
     for device in devices:
         own = [event for event in timeline.events if event.device == device]
         work = _union(event for event in own if event.kind in COMPUTING)
@@ -56,8 +56,8 @@ def device_shares(timeline: Timeline, devices: Iterable[str]) -> list[Shares]:
         busy_s, wait_s, transfer_s = map(_length, (work, waiting, moving))
         hidden_s = busy_s + transfer_s - _length(_merged(work + moving))
         idle_s = max(timeline.iteration_s - _length(_merged(work + waiting)), 0.0)
-        found.append(Shares(device, busy_s, wait_s, transfer_s, idle_s, max(hidden_s, 0.0)))
-    return found
+        shares.append(Shares(device, busy_s, wait_s, transfer_s, idle_s, max(hidden_s, 0.0)))
+    return shares
 
 
 def waits(timeline: Timeline) -> list[Waiting]:
@@ -90,13 +90,13 @@ def _union(events: Iterable[Event]) -> list[tuple[float, float]]:
 
 
 def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    found: list[tuple[float, float]] = []
+    disjoint: list[tuple[float, float]] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if disjoint and start <= disjoint[-1][1]:
+            disjoint[-1] = (disjoint[-1][0], max(disjoint[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            disjoint.append((start, end))
+    return disjoint
 
 
 def _length(spans: Iterable[tuple[float, float]]) -> float:

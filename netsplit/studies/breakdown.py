@@ -166,13 +166,15 @@ def _trained(
         log.info("%s: training %d batches", name, warmup + iterations)
         for _ in range(warmup):
             model.train_batch(*batch)
-        found = [model.measure_batch(*batch)[1] for _ in range(iterations)]
-    typical = median_low(timeline.iteration_s for timeline in found)
-    return next(each for each in found if each.iteration_s == typical), list(model.runtime.program.devices)
+        timelines = [model.measure_batch(*batch)[1] for _ in range(iterations)]
+    typical = median_low(timeline.iteration_s for timeline in timelines)
+    return next(each for each in timelines if each.iteration_s == typical), list(
+        model.runtime.program.devices
+    )
 
 
-def _mean(found: Iterable[dict[str, float]]) -> dict[str, float]:
-    all_ = list(found)
+def _mean(samples: Iterable[dict[str, float]]) -> dict[str, float]:
+    all_ = list(samples)
     return {part: mean(parts[part] for parts in all_) for part in PARTS}
 
 

@@ -33,7 +33,7 @@ def shares(timeline: Timeline, devices: Iterable[str]) -> dict[str, dict[str, fl
     A sum over devices begins when the last of them has come to it: before that, the others wait.
     """
     moving = _moving(timeline.events)
-    found = {}
+    parts_of = {}
     for device in devices:
         computing = [e for e in timeline.events if e.device == device and e.kind in COMPUTING]
         parts = dict.fromkeys(PARTS, 0.0)
@@ -43,19 +43,19 @@ def shares(timeline: Timeline, devices: Iterable[str]) -> dict[str, dict[str, fl
         either = _union([*busy, *_within(moving[device], timeline.iteration_s)])
         parts["communication"] = _length(either) - _length(busy)
         parts["waiting"] = timeline.iteration_s - sum(parts.values())
-        found[device] = parts
-    return found
+        parts_of[device] = parts
+    return parts_of
 
 
 def _moving(events: Iterable[Event]) -> defaultdict[str, list[Span]]:
     """Device -> when bytes to or from it are on their way."""
-    found: defaultdict[str, list[Span]] = defaultdict(list)
+    moving: defaultdict[str, list[Span]] = defaultdict(list)
     sums: defaultdict[str, defaultdict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
     waits = []
     for event in events:
         if event.kind == "send":
-            found[event.device].append((event.start_s, event.end_s))
-            found[event.peer].append((event.start_s, event.end_s))
+            moving[event.device].append((event.start_s, event.end_s))
+            moving[event.peer].append((event.start_s, event.end_s))
         elif event.kind == "reduce":
             sums[event.name][event.device].append(event)
         elif event.kind == "wait":
@@ -66,12 +66,12 @@ def _moving(events: Iterable[Event]) -> defaultdict[str, list[Span]]:
         begins[name] = [max(event.start_s for event in each) for each in rounds]
         for start, each in zip(begins[name], rounds, strict=True):
             for event in each:
-                found[event.device].append((start, max(event.end_s, start)))
+                moving[event.device].append((start, max(event.end_s, start)))
     for wait in waits:  # measured: a sum goes on while its devices wait for it
         begun = [start for start in begins.get(wait.name, ()) if start <= wait.end_s]
         if begun:
-            found[wait.device].append((max(wait.start_s, begun[-1]), wait.end_s))
-    return found
+            moving[wait.device].append((max(wait.start_s, begun[-1]), wait.end_s))
+    return moving
 
 
 def _within(spans: Iterable[Span], end_s: float) -> list[Span]:
@@ -80,13 +80,13 @@ def _within(spans: Iterable[Span], end_s: float) -> list[Span]:
 
 def _union(spans: Iterable[Span]) -> list[Span]:
     """The same moments as disjoint spans, by time."""
-    found: list[Span] = []
+    union: list[Span] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            union.append((start, end))
+    return union
 
 
 def _length(spans: Iterable[Span]) -> float:

@@ -211,8 +211,8 @@ class MlflowStore:
         try:
             with _writing("the end of abandoned runs"):
                 every = [each.experiment_id for each in self.client.search_experiments(max_results=_PAGE)]
-                found = self.client.search_runs(every, "attributes.status = 'RUNNING'", max_results=_PAGE)
-            for run in found:
+                runs = self.client.search_runs(every, "attributes.status = 'RUNNING'", max_results=_PAGE)
+            for run in runs:
                 if is_gone(run.data.tags.get(OWNER, "")):
                     self.log(run.info.run_id, tags={"error": "its process was killed"})
                     self.end_run(run.info.run_id, "FAILED")

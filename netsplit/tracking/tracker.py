@@ -94,9 +94,9 @@ class MethodRun:
         """
         if values:
             self._store.log_text(self.run_id, hidden(as_yaml(values)), file)
-        found = flatten(values) if columns is None and values else columns or {}
-        if found:
-            self._store.log(self.run_id, params={key: hidden(value) for key, value in found.items()})
+        logged = flatten(values) if columns is None and values else columns or {}
+        if logged:
+            self._store.log(self.run_id, params={key: hidden(value) for key, value in logged.items()})
 
     def datasets(self, records: Sequence[DatasetRecord]) -> None:
         """Show on the run's page what it was trained and tested on."""

@@ -61,8 +61,8 @@ class Reuse:
 def _written_inputs(graph: Graph) -> list[int]:
     """Positions of the batch's tensors that the graph's nodes write."""
     nodes = [node for node in graph if node.op != TRANSFER]
-    found = (reference for node in nodes for reference in written_references(graph, node))
-    written = {storage_of(graph, k) for tag, k in found if tag == "var"}
+    references = (reference for node in nodes for reference in written_references(graph, node))
+    written = {storage_of(graph, k) for tag, k in references if tag == "var"}
     return [j for j, k in enumerate(graph.input_variables) if storage_of(graph, k) in written]
 
 

@@ -241,8 +241,8 @@ class _CaptureCheck:
                 # Code that stays whole begins anew: what it carries over is state that no tensor holds.
                 graph = with_own_calls(self.graph)
                 module = rebuild(graph, self.ours)
-                found = run_microbatch(module, graph, copies(tensors), DrawKey(iteration=call))
-                outputs = [found] if isinstance(found, Tensor) else list(found)
+                result = run_microbatch(module, graph, copies(tensors), DrawKey(iteration=call))
+                outputs = [result] if isinstance(result, Tensor) else list(result)
                 outputs[0].backward()
         except Exception as error:
             if "modified by an inplace operation" in str(error):

@@ -43,8 +43,8 @@ class _Fed(nn.Module):
 
 def _total(outputs: Any) -> Tensor:
     """A scalar through which every output has a gradient of its own."""
-    found = [t.float() for t in flatten(outputs)[0] if t.is_floating_point() and t.requires_grad]
-    return torch.stack([(t * torch.linspace(0.5, 1.5, t.numel()).view(t.shape)).mean() for t in found]).sum()
+    terms = [t.float() for t in flatten(outputs)[0] if t.is_floating_point() and t.requires_grad]
+    return torch.stack([(t * torch.linspace(0.5, 1.5, t.numel()).view(t.shape)).mean() for t in terms]).sum()
 
 
 def check_parts(

@@ -238,13 +238,13 @@ class _EvaluationCheck:
         try:
             with torch.no_grad(), self._model_elsewhere():
                 graph = with_own_calls(self.graph)
-                found = run_microbatch(rebuild(graph, self.ours), graph, copies(tensors), key)
+                result = run_microbatch(rebuild(graph, self.ours), graph, copies(tensors), key)
         except Exception as error:
             raise CaptureError(
                 f"the captured graph of {self.name} does not run as the model does{where_of(error)}: "
                 f"{line_of(error)}; {self._cause(call)}; {_CURE}."
             ) from error
-        return [found] if isinstance(found, Tensor) else list(found)
+        return [result] if isinstance(result, Tensor) else list(result)
 
     def _model_elsewhere(self) -> AbstractContextManager[None]:
         """Code that stays whole must not find the model's own tensors: those that train are elsewhere."""

@@ -41,11 +41,11 @@ def _written(graph: Graph) -> dict[str, set[str]]:
 
 def _touching(graph: Graph, name: str) -> set[str]:
     """Nodes that read an initializer, or a view of it."""
-    found = {node.name for node in graph if name in node.initializers}
+    touching = {node.name for node in graph if name in node.initializers}
     for variable in graph.variables.values():
         if variable.alias_of == INITIALIZER + name:
-            found |= set(variable.consumers)
-    return found
+            touching |= set(variable.consumers)
+    return touching
 
 
 def check_order(
@@ -88,8 +88,8 @@ def _two_in_flight(
     try:
         with torch.enable_grad():
             for i, tensors in enumerate(batches):
-                found = run_microbatch(module, graph, copies(tensors), DrawKey(microbatch=i))
-                waiting.append(found if isinstance(found, Tensor) else found[0])
+                result = run_microbatch(module, graph, copies(tensors), DrawKey(microbatch=i))
+                waiting.append(result if isinstance(result, Tensor) else result[0])
                 if not together:
                     waiting.pop().backward()
             for loss in waiting:

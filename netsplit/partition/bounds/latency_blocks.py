@@ -289,13 +289,13 @@ class _BlockDiagram:
 def _to_target(folded: Folded, block: Block, beyond: float) -> Floats:
     """[N] least seconds of an iteration after a node of the block, there and back."""
     fastest = (folded.forward_s + folded.backward_s).min(axis=1)
-    found = np.full(folded.count, 0.0)
-    found[block.target] = beyond
+    seconds = np.full(folded.count, 0.0)
+    seconds[block.target] = beyond
     for v in reversed(block.nodes):
         for arc in folded.arcs[v]:
-            if v == block.target or found[v] > 0:
-                found[arc.source] = max(found[arc.source], found[v] + fastest[v])
-    return found
+            if v == block.target or seconds[v] > 0:
+                seconds[arc.source] = max(seconds[arc.source], seconds[v] + fastest[v])
+    return seconds
 
 
 def _window(folded: Folded, block: Block, v: int) -> tuple[bool, bool]:

@@ -108,18 +108,18 @@ def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float
         chain = chain_of(folded, target, width, deadline)
         if chain is None:
             break
-        found = float(chain.ahead[0][0])
+        bound_s = float(chain.ahead[0][0])
         for buckets in (16, 24, 40, 64, 100, 160, 256, 400, 640, 1000):
-            if found >= target:
+            if bound_s >= target:
                 break
             bound = chain.bound(buckets, LABELS, deadline)
             if bound is None:
                 break
-            if bound > found:
-                found, notes = bound, {"width": width, "buckets": buckets}
-        if found < target:  # nearly as good as it can be proven at this width
+            if bound > bound_s:
+                bound_s, notes = bound, {"width": width, "buckets": buckets}
+        if bound_s < target:  # nearly as good as it can be proven at this width
             width, step = 2 * width, 1 + max(0.004, (step - 1) / 2)
-        best_s = max(best_s, min(found, target))
+        best_s = max(best_s, min(bound_s, target))
     return best_s, notes
 
 
@@ -132,23 +132,23 @@ def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chai
         blocks = blocks_of(folded, deadline)
     except OutOfTime:
         return None
-    before, found = np.zeros(devices), []
+    before, layers = np.zeros(devices), []
     before[1:] = np.inf
     for block in blocks:
         beyond = 0.0 if block.target < 0 else float(folded.inside[block.target])
         steps = steps_of(folded, block, before, most_s, width, deadline, beyond)
         if steps is None:
             return None
-        found.append(steps)
+        layers.append(steps)
         after = np.full(devices, np.inf)
         np.minimum.at(after, steps.target, before[steps.source] + steps.seconds)
         before = after
     ahead: list[Floats] = [np.full(devices, np.inf) for _ in blocks] + [np.zeros(devices)]
     befores = [np.concatenate([[0.0], np.full(devices - 1, np.inf)])]
     for k in range(len(blocks) - 1, -1, -1):
-        np.minimum.at(ahead[k], found[k].source, found[k].seconds + ahead[k + 1][found[k].target])
+        np.minimum.at(ahead[k], layers[k].source, layers[k].seconds + ahead[k + 1][layers[k].target])
     kept = []
-    for k, steps in enumerate(found):
+    for k, steps in enumerate(layers):
         fine = befores[-1][steps.source] + steps.seconds + ahead[k + 1][steps.target] < most_s
         steps = steps.take(fine)
         kept.append(steps)

@@ -238,21 +238,21 @@ def _merge(layer: _Layer, capacity: Ints, width: int) -> _Layer:
     low, high = float(layer.least.min()), float(layer.least.max())
     share = layer.used / np.maximum(capacity, 1)
     times = (layer.least - low) / ((high - low) or 1.0)
-    cells, found = 4096.0, None
+    cells, cell = 4096.0, None
     while True:
         code = key.copy()
         for axis, scale in [*((share[:, d], cells) for d in range(share.shape[1])), (times, cells)]:
             code = code * (int(scale) + 2) + (axis * scale).astype(np.int64)
             _, code = np.unique(code, return_inverse=True)
             code = code.reshape(-1).astype(np.int64)
-        found = code
-        if int(found.max()) + 1 <= width or cells < 1:
+        cell = code
+        if int(cell.max()) + 1 <= width or cells < 1:
             break
         cells /= 1.5
-    if int(found.max()) + 1 == len(found):
+    if int(cell.max()) + 1 == len(cell):
         return layer
-    order = np.argsort(found, kind="stable")
-    starts = np.flatnonzero(np.diff(found[order], prepend=-1))
+    order = np.argsort(cell, kind="stable")
+    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
     merged = layer.take(order[starts])
     for name in ("ended", "rest", "used", "total", "least"):
         values = getattr(layer, name)[order]

@@ -157,11 +157,11 @@ class _Proof:
         for c, (pricer, floor) in enumerate(zip(self.pricers, floors, strict=True)):
             if over():
                 return -np.inf, 0.0, fresh
-            top, found = pricer.most(at, self.below, floor + slack, self.labels, deadline)
-            for groups in found:
+            top, blocks = pricer.most(at, self.below, floor + slack, self.labels, deadline)
+            for groups in blocks:
                 fresh = self.master.add(groups, c) or fresh
             margin -= self.sizes[c] * top
-            reached = max([floor + slack, *(float(at[groups].sum()) for groups in found[:1])])
+            reached = max([floor + slack, *(float(at[groups].sum()) for groups in blocks[:1])])
             doubt += self.sizes[c] * max(0.0, top - reached - 1e-12)
         return margin, doubt, fresh
 
@@ -204,23 +204,23 @@ class _BySolver:
     ) -> tuple[float, list[Ints]]:
         self._turn += 1
         within = limit * (1 - 1e-9)
-        found = [groups for s in self._segments for groups in s.best(prices, within, 6)]
-        for k, start in enumerate([np.zeros(0, np.int64), *self._last[:2], *found[:2]]):
+        blocks = [groups for s in self._segments for groups in s.best(prices, within, 6)]
+        for k, start in enumerate([np.zeros(0, np.int64), *self._last[:2], *blocks[:2]]):
             hot = 1.0 if k == 0 else (0.3, 0.05, 0.01)[self._turn % 3]
-            found.append(self._filler.run(prices, within, start, 30_000, 7 * self._turn + k, hot)[0])
-        found = self._better(found, prices, floor)
-        if found and self._turn % 8:
-            self._last = found
-            return float(np.maximum(prices, 0).sum()), found
+            blocks.append(self._filler.run(prices, within, start, 30_000, 7 * self._turn + k, hot)[0])
+        blocks = self._better(blocks, prices, floor)
+        if blocks and self._turn % 8:
+            self._last = blocks
+            return float(np.maximum(prices, 0).sum()), blocks
         self._block.limit(limit)
         top, chosen = self._block.most(prices, deadline - time.perf_counter(), 1e-4)
         if chosen is not None:
-            found = self._better([*found, chosen], prices, floor)
-        return max(top, floor), found
+            blocks = self._better([*blocks, chosen], prices, floor)
+        return max(top, floor), blocks
 
-    def _better(self, found: list[Ints], prices: Floats, floor: float) -> list[Ints]:
-        worth = [(float(prices[groups].sum()), k) for k, groups in enumerate(found)]
-        return [found[k] for price, k in sorted(worth, reverse=True) if price > floor + 1e-9]
+    def _better(self, blocks: list[Ints], prices: Floats, floor: float) -> list[Ints]:
+        worth = [(float(prices[groups].sum()), k) for k, groups in enumerate(blocks)]
+        return [blocks[k] for price, k in sorted(worth, reverse=True) if price > floor + 1e-9]
 
 
 def _pricer(model: Hypergraph, device: int, orders: list[Ints]) -> _Pricer:

@@ -197,10 +197,10 @@ def _pairs(pins: list[int]) -> list[tuple[int, int]]:
 
 
 def _closure(group: int, needs: dict[int, list[int]]) -> list[int]:
-    found, stack = {group}, [group]
+    closure, stack = {group}, [group]
     while stack:
         for b in needs.get(stack.pop(), ()):
-            if b not in found:
-                found.add(b)
+            if b not in closure:
+                closure.add(b)
                 stack.append(b)
-    return sorted(found)
+    return sorted(closure)

@@ -91,7 +91,7 @@ class Frontier:
             kept = [k for k, e in enumerate(grown) if last[e] > i]
             fresh = len(grown) - len(open_)
             larger: dict[tuple[int, ...], int] = {}
-            found: list[tuple[int, int, int, float]] = []
+            step_moves: list[tuple[int, int, int, float]] = []
             for state, index in layer.items():
                 for bit in (0, 1) if model.allowed[g, device] else (0,):
                     seconds = float(model.weight[g, device]) if bit else 0.0
@@ -101,10 +101,10 @@ class Frontier:
                             told[k] = _SOME
                             seconds += cost
                     key = tuple(told[k] for k in kept)
-                    found.append((index, larger.setdefault(key, len(larger)), bit, seconds))
+                    step_moves.append((index, larger.setdefault(key, len(larger)), bit, seconds))
             if len(larger) > states:
                 return None
-            moves += sorted(found, key=lambda move: move[1])
+            moves += sorted(step_moves, key=lambda move: move[1])
             open_, layer = [grown[k] for k in kept], larger
             first.append(first[-1] + len(layer))
             starts.append(len(moves))
@@ -137,14 +137,14 @@ class Frontier:
         ahead = np.array([_backward(moves, gain, m)[0] for m in multipliers])
         wanted = _Wanted(gain, limit * (1 + _ROUNDING), float(floor), multipliers, ahead)
         picked, top = _forward(moves, wanted, labels, many)
-        found = []
+        blocks = []
         for row in picked:
             bits = np.zeros(len(self.order), np.bool_)
             bits[self.order[row]] = True
             if self.seconds(row) <= limit * (1 + _ROUNDING):
-                found.append(np.flatnonzero(bits))
-        found = [groups for groups in found if prices[groups].sum() > floor]
-        return max(top, floor), sorted(found, key=lambda groups: -float(prices[groups].sum()))
+                blocks.append(np.flatnonzero(bits))
+        blocks = [groups for groups in blocks if prices[groups].sum() > floor]
+        return max(top, floor), sorted(blocks, key=lambda groups: -float(prices[groups].sum()))
 
     def seconds(self, chosen: NDArray[np.bool_]) -> float:
         """The load of a block, of [G] whether the group of each step is in it."""

@@ -118,9 +118,9 @@ def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: floa
         budget = max(1000, int((0.4 if turn >= 6 else 0.05) * rate * left))
         budget = min(budget, 40_000_000, 100_000 if turn < 3 else 1_000_000 if turn < 6 else budget)
         begun = time.perf_counter()
-        found, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot, halt=incumbent.halt)
+        improved, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot, halt=incumbent.halt)
         rate = 0.5 * rate + 0.5 * budget / max(time.perf_counter() - begun, 1e-6) if turn else rate
-        incumbent.offer(model.nodes(found))
+        incumbent.offer(model.nodes(improved))
         turn += 1
         incumbent.runs = turn
 
@@ -235,12 +235,12 @@ def _topological_ranks(instance: Instance, full: Hypergraph) -> list[Ints]:
     """[n] ranks of the nodes in a few topological orders of their groups."""
     model, order = Order.acyclic(instance, full)
     depth = order.depths()
-    found = []
+    ranks = []
     for key in (list(range(model.count)), depth, [-d for d in depth]):
         rank = np.zeros(model.count, np.int64)
         rank[order.linear(key)] = np.arange(model.count)
-        found.append(rank[model.group_of])
-    return found
+        ranks.append(rank[model.group_of])
+    return ranks
 
 
 def _packed(instance: Instance, deadline: float, seed: int) -> Ints:

@@ -132,10 +132,10 @@ class StepTasks:
 
     def feeders(self) -> list[list[tuple[int, int]]]:
         """[2n] -> (edge, feeding task)."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(2 * self.n)]
+        edges_into: list[list[tuple[int, int]]] = [[] for _ in range(2 * self.n)]
         for e, (u, t) in enumerate(zip(self.source.tolist(), self.target.tolist(), strict=True)):
-            found[t].append((e, u))
-        return found
+            edges_into[t].append((e, u))
+        return edges_into
 
 
 class Room:

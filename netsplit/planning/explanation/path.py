@@ -80,26 +80,26 @@ def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[st
 
 def merged(path: Iterable[PathSpan]) -> list[PathSpan]:
     """The same path with computations of one kind on one device, one after another, as one span."""
-    found: list[PathSpan] = []
+    joined: list[PathSpan] = []
     for span in path:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         same = last is not None and (last.what, last.where) == (span.what, span.where)
         if last is not None and same and span.what in _MERGING:
             i = last.microbatch if last.microbatch == span.microbatch else -1
             nodes = tuple(dict.fromkeys(last.nodes + span.nodes))
             name = last.name if last.name == span.name else f"{last.name} .. {span.name}"
-            found[-1] = replace(last, end_s=span.end_s, nodes=nodes, microbatch=i, name=name)
+            joined[-1] = replace(last, end_s=span.end_s, nodes=nodes, microbatch=i, name=name)
         else:
-            found.append(span)
-    return found
+            joined.append(span)
+    return joined
 
 
 def totals(path: Iterable[PathSpan]) -> dict[str, float]:
     """Device or link -> its seconds on the path, the most first."""
-    found: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
     for span in path:
-        found[span.where] += span.seconds  # type: ignore[assignment]
-    return {where: float(seconds) for where, seconds in found.most_common()}
+        sums[span.where] += span.seconds  # type: ignore[assignment]
+    return {where: float(seconds) for where, seconds in sums.most_common()}
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class _PathWalk:
         self.last: dict[str, float] = {p: max(e.end_s for e in lane) for p, lane in self.lanes.items()}
         if program is not None:
             self._replay(program, instruction_s, message_s)
-        self.found: list[PathSpan] = []
+        self.walked: list[PathSpan] = []
 
     def spans(self) -> tuple[PathSpan, ...]:
         if self.last and self.end_s > 0:
@@ -154,9 +154,9 @@ class _PathWalk:
             t = self.end_s
             while state is not None:
                 state, t = self._back(*state, t)
-        found = list(reversed(self.found))
+        spans = list(reversed(self.walked))
         return tuple(
-            replace(span, after=after) for span, after in zip(found, self._reasons(found), strict=True)
+            replace(span, after=after) for span, after in zip(spans, self._reasons(spans), strict=True)
         )
 
     def _back(self, device: str, at: int, t: float) -> tuple[tuple[str, int] | None, float]:
@@ -200,7 +200,7 @@ class _PathWalk:
             if before.kind == "reduce":
                 return self._sum(before.name, self.sums[before.name][link[0]].index(before), t)
         late = 0 if posts[0].clock >= posts[1].clock else 1
-        self.found[-1] = replace(self.found[-1], after=("sender", "receiver")[late])
+        self.walked[-1] = replace(self.walked[-1], after=("sender", "receiver")[late])
         return (link[late], posts[late].at), t
 
     def _number_of_sum(self, wait: EventLike) -> int | None:
@@ -242,12 +242,12 @@ class _PathWalk:
             nodes = tuple(self.program.segments[int(name.split()[1])].nodes)
             nodes = nodes[::-1] if what in ("backward", "weight") else nodes
         i = event.microbatch if event is not None else -1
-        self.found.append(PathSpan(what, where, min(start, end), end, name, nodes, i))
+        self.walked.append(PathSpan(what, where, min(start, end), end, name, nodes, i))
 
-    def _reasons(self, found: list[PathSpan]) -> list[str]:
+    def _reasons(self, spans: list[PathSpan]) -> list[str]:
         reasons = []
-        for i, span in enumerate(found):
-            before = found[i - 1] if i else None
+        for i, span in enumerate(spans):
+            before = spans[i - 1] if i else None
             if before is None:
                 reasons.append("start")
             elif span.what == "transfer":

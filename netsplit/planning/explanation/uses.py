@@ -93,7 +93,7 @@ class CutEdge:
 def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
     """Every cut edge, the costliest first."""
     periodic = not instance.problem.objective.simulated
-    found = []
+    edges = []
     for u, variable in enumerate(instance.variables):
         p = int(where[instance.producer[u]])
         readers: dict[int, list[str]] = {}
@@ -109,7 +109,7 @@ def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
             else:
                 value = float(instance.transfer_s[u, p, q])
                 gradient = float(instance.transfer_s[u, q, p]) * back
-            found.append(
+            edges.append(
                 CutEdge(
                     variable=variable,
                     producer=instance.names[instance.producer[u]],
@@ -121,7 +121,7 @@ def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
                     gradient_s=gradient,
                 )
             )
-    return tuple(sorted(found, key=lambda e: (-e.seconds, -e.nbytes, e.variable, e.target)))
+    return tuple(sorted(edges, key=lambda e: (-e.seconds, -e.nbytes, e.variable, e.target)))
 
 
 def load_parts(instance: Instance, where: Ints) -> dict[str, Floats]:
@@ -154,11 +154,11 @@ def device_uses(
     spent = _timeline_seconds(timeline) if timeline is not None else _load_seconds(instance, where)
     counts = Counter(placement.device_of.values())
     owners, variables, copies = _holdings(instance, placement)
-    found = []
+    uses = []
     for device in problem.cluster.devices:
         mine = spent.get(device.name, {})
         own, made, got = (kinds[device.name] for kinds in (owners, variables, copies))
-        found.append(
+        uses.append(
             DeviceUse(
                 device=device.name,
                 kind=device.kind,
@@ -178,7 +178,7 @@ def device_uses(
                 copies=_largest(got, top),
             )
         )
-    return tuple(found)
+    return tuple(uses)
 
 
 def with_replicas(uses: Sequence[DeviceUse], stages: Sequence[Stage]) -> tuple[DeviceUse, ...]:
@@ -204,15 +204,15 @@ def with_replicas(uses: Sequence[DeviceUse], stages: Sequence[Stage]) -> tuple[D
 
 
 def _timeline_seconds(timeline: TimelineLike) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    seconds: dict[str, dict[str, float]] = {}
     for event in timeline.events:
         if event.kind == "recv":
             continue
         ends = [(event.device, event.kind)] + ([(event.peer, "receive")] if event.kind == "send" else [])
         for device, kind in ends:
-            mine = found.setdefault(device, {})
+            mine = seconds.setdefault(device, {})
             mine[kind] = mine.get(kind, 0.0) + event.end_s - event.start_s
-    return found
+    return seconds
 
 
 def _load_seconds(instance: Instance, where: Ints) -> dict[str, dict[str, float]]:

@@ -92,22 +92,22 @@ class BaechiProblem:
     @cached_property
     def inward(self) -> tuple[tuple[Edge, ...], ...]:
         """[n] edges into a node, in the order of its inputs."""
-        found: list[tuple[Edge, ...]] = []
+        edges: list[tuple[Edge, ...]] = []
         for v in range(self.n):
             passing: dict[int, list[int]] = {}
             for u in dict.fromkeys(self.instance.reads[v].tolist()):
                 passing.setdefault(int(self.instance.producer[u]), []).append(u)
-            found.append(tuple((i, v, tuple(variables)) for i, variables in passing.items()))
-        return tuple(found)
+            edges.append(tuple((i, v, tuple(variables)) for i, variables in passing.items()))
+        return tuple(edges)
 
     @cached_property
     def outward(self) -> tuple[tuple[Edge, ...], ...]:
         """[n] edges out of a node, by the consumer's place in the graph."""
-        found: list[list[Edge]] = [[] for _ in range(self.n)]
+        edges_of: list[list[Edge]] = [[] for _ in range(self.n)]
         for edges in self.inward:
             for edge in edges:
-                found[edge[0]].append(edge)
-        return tuple(tuple(edges) for edges in found)
+                edges_of[edge[0]].append(edge)
+        return tuple(tuple(edges) for edges in edges_of)
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
