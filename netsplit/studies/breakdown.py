@@ -26,8 +26,8 @@ from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies.cases import WORKERS, ByName, ModelCase, check_references
+from netsplit.studies.iteration_parts import PARTS, iteration_parts
 from netsplit.studies.result import Picture, StudyResult
-from netsplit.studies.shares import PARTS, shares
 from netsplit.tables import Cell, Column
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def time_breakdown(
             timeline, devices = _planned(name, case, seed)
         else:
             timeline, devices = _trained(name, case, folder / name, iterations, warmup, seed)
-        parts = _mean(shares(timeline, devices).values())
+        parts = _mean(iteration_parts(timeline, devices).values())
         bars[label] = parts
         whole = timeline.iteration_s
         rows.append(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from netsplit.simulate.timeline import COMPUTING, Event, Timeline
+from netsplit.simulate.timeline import COMPUTING, Event, Span, Timeline, length, union
 
-__all__ = ["PARTS", "shares"]
+__all__ = ["PARTS", "iteration_parts"]
 
 PARTS = ("forward", "backward", "communication", "update", "waiting")
 
@@ -24,10 +24,8 @@ _PART_OF = {
     "step": "update",
 }
 
-Span = tuple[float, float]
 
-
-def shares(timeline: Timeline, devices: Iterable[str]) -> dict[str, dict[str, float]]:
+def iteration_parts(timeline: Timeline, devices: Iterable[str]) -> dict[str, dict[str, float]]:
     """Device -> part -> seconds; the parts of a device add up to the iteration.
 
     A sum over devices begins when the last of them has come to it: before that, the others wait.
@@ -39,9 +37,9 @@ def shares(timeline: Timeline, devices: Iterable[str]) -> dict[str, dict[str, fl
         parts = dict.fromkeys(PARTS, 0.0)
         for event in computing:
             parts[_PART_OF[event.kind]] += event.seconds
-        busy = _union((e.start_s, e.end_s) for e in computing)
-        either = _union([*busy, *_within(moving[device], timeline.iteration_s)])
-        parts["communication"] = _length(either) - _length(busy)
+        busy = union(e.span for e in computing)
+        either = union([*busy, *_within(moving[device], timeline.iteration_s)])
+        parts["communication"] = length(either) - length(busy)
         parts["waiting"] = timeline.iteration_s - sum(parts.values())
         parts_of[device] = parts
     return parts_of
@@ -54,8 +52,8 @@ def _moving(events: Iterable[Event]) -> defaultdict[str, list[Span]]:
     waits = []
     for event in events:
         if event.kind == "send":
-            moving[event.device].append((event.start_s, event.end_s))
-            moving[event.peer].append((event.start_s, event.end_s))
+            moving[event.device].append(event.span)
+            moving[event.peer].append(event.span)
         elif event.kind == "reduce":
             sums[event.name][event.device].append(event)
         elif event.kind == "wait":
@@ -76,18 +74,3 @@ def _moving(events: Iterable[Event]) -> defaultdict[str, list[Span]]:
 
 def _within(spans: Iterable[Span], end_s: float) -> list[Span]:
     return [(max(start, 0.0), min(end, end_s)) for start, end in spans if start < end_s]
-
-
-def _union(spans: Iterable[Span]) -> list[Span]:
-    """The same moments as disjoint spans, by time."""
-    union: list[Span] = []
-    for start, end in sorted(spans):
-        if union and start <= union[-1][1]:
-            union[-1] = (union[-1][0], max(union[-1][1], end))
-        else:
-            union.append((start, end))
-    return union
-
-
-def _length(spans: Iterable[Span]) -> float:
-    return sum(end - start for start, end in spans)
