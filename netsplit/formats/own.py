@@ -44,7 +44,13 @@ def dumps_workload(work: Workload) -> str:
     data = json.loads(files.dumps(work.graph))
     data["costs"] = _costs_out(work.costs)
     if work.cluster is not None:
-        data["cluster"] = _cluster_out(work.cluster)
+        cluster = work.cluster
+        data["cluster"] = {
+            "name": cluster.name,
+            "devices": [asdict(device) for device in cluster.devices],
+            "links": [{"source": p, "target": q, **asdict(link)} for (p, q), link in cluster.links.items()],
+            "levels": [list(level) for level in cluster.levels],
+        }
     data["workload"] = {
         "name": work.name,
         "unit": work.unit,
@@ -218,15 +224,6 @@ def _costs_out(costs: Costs) -> dict[str, Any]:
 
 def _seconds_out(each: NodeSeconds) -> list[float]:
     return [each.forward_s, each.backward_s, *([each.weight_s] if each.weight_s else [])]
-
-
-def _cluster_out(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "name": cluster.name,
-        "devices": [asdict(device) for device in cluster.devices],
-        "links": [{"source": p, "target": q, **asdict(link)} for (p, q), link in cluster.links.items()],
-        "levels": [list(level) for level in cluster.levels],
-    }
 
 
 def _host_by_name(name: str) -> str | None:

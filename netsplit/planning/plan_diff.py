@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
-from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, predicted
-from netsplit.planning.explanation.path import critical_path, overheads, totals
+from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, cut_edges, load_parts
 from netsplit.planning.explanation.words import (
     counted,
@@ -27,6 +26,10 @@ from netsplit.planning.explanation.words import (
     short,
     wrapped,
 )
+
+if TYPE_CHECKING:  # explaining a plan of a file loads neither room
+    from netsplit.program.instructions import Program
+    from netsplit.simulate.timeline import Timeline
 
 __all__ = ["DeviceChange", "MovedGroup", "Part", "PlanDiff", "plan_diff"]
 
@@ -112,10 +115,10 @@ def plan_diff(
     problem: Problem,
     before: Placement,
     after: Placement,
-    before_timeline: TimelineLike | None = None,
-    after_timeline: TimelineLike | None = None,
-    before_program: ProgramLike | None = None,
-    after_program: ProgramLike | None = None,
+    before_timeline: Timeline | None = None,
+    after_timeline: Timeline | None = None,
+    before_program: Program | None = None,
+    after_program: Program | None = None,
 ) -> PlanDiff:
     """Compare two placements of one problem.
 
@@ -274,8 +277,8 @@ def _load_parts(
 
 def _path_parts(
     problem: Problem,
-    timelines: Iterable[TimelineLike | None],
-    programs: Iterable[ProgramLike | None],
+    timelines: Iterable[Timeline | None],
+    programs: Iterable[Program | None],
     renamed: Mapping[str, str],
 ) -> tuple[tuple[float | None, float | None], list[Part]]:
     """The iterations, and what their critical paths are made of, by device and link of the first."""

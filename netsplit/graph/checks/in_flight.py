@@ -12,9 +12,8 @@ from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import rebuild
-from netsplit.graph.operators import written_references
+from netsplit.graph.operators import written_initializers
 from netsplit.graph.random_draws import DrawKey, run_microbatch
-from netsplit.graph.storage import storage_of
 from netsplit.graph.words import SWITCH, line_of, where_of
 
 __all__ = ["check_order", "order_may_matter"]
@@ -25,18 +24,8 @@ def order_may_matter(graph: Graph) -> bool:
 
     Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
     """
-    return bool(graph.calls) or any(_touching(graph, k) - writers for k, writers in _written(graph).items())
-
-
-def _written(graph: Graph) -> dict[str, set[str]]:
-    """Initializers that are written, and the nodes that do."""
-    writers: dict[str, set[str]] = {}
-    for node in graph:
-        for tag, k in written_references(graph, node):
-            place = INITIALIZER + k if tag == "init" else storage_of(graph, k)
-            if place.startswith(INITIALIZER):
-                writers.setdefault(place.removeprefix(INITIALIZER), set()).add(node.name)
-    return writers
+    written = written_initializers(graph)
+    return bool(graph.calls) or any(_touching(graph, k) - writers for k, writers in written.items())
 
 
 def _touching(graph: Graph, name: str) -> set[str]:
@@ -96,7 +85,7 @@ def _two_in_flight(
                 loss.backward()
     except Exception as error:
         text = str(error) if "modified by an inplace" in str(error) else ""
-        for k in _written(graph):
+        for k in written_initializers(graph):
             if str(list(graph.initializers[k].shape)) in text:
                 raise CaptureError(
                     f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "

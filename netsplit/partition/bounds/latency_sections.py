@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.bounds.latency_diagram import check_clock
+from netsplit.partition.bounds.latency_diagram import narrow_order
 from netsplit.partition.bounds.latency_fold import Folded
 from netsplit.partition.common.instance import Floats, Ints
 
@@ -47,56 +47,14 @@ class Steps:
         return Steps(self.source[rows], self.target[rows], self.used[rows], self.seconds[rows])
 
 
-def frontier_order(folded: Folded, deadline: float = math.inf) -> list[int]:
-    """A topological order with few producers open at once.
-
-    Raises:
-        OutOfTime: after the deadline.
-    """
-    sources = [{arc.source for arc in arcs} | {int(folded.producer[u]) for u in folded.reads[v]}
-               for v, arcs in enumerate(folded.arcs)]  # fmt: skip
-    left = np.zeros(folded.count, np.int64)
-    readers: list[list[int]] = [[] for _ in range(folded.count)]
-    for v, before in enumerate(sources):
-        for s in before:
-            left[s] += 1
-            readers[s].append(v)
-    waits = [len(before) for before in sources]
-    ready = [v for v in range(folded.count) if not waits[v]]
-    order: list[int] = []
-    made: dict[int, int] = {}
-    while ready:
-        check_clock(deadline)
-        v = max(
-            ready,
-            key=lambda v: (
-                sum(left[s] == 1 for s in sources[v]) - bool(readers[v]),
-                max([made[s] for s in sources[v]], default=-1),
-                -v,
-            ),
-        )
-        ready.remove(v)
-        made[v] = len(order)
-        order.append(v)
-        for s in sources[v]:
-            left[s] -= 1
-        for w in readers[v]:
-            waits[w] -= 1
-            if not waits[w]:
-                ready.append(w)
-    return order
-
-
 def sections_of(folded: Folded, deadline: float = math.inf) -> list[Section]:
-    order = frontier_order(folded, deadline)
-    left = np.zeros(folded.count, np.int64)
-    for v in range(folded.count):
-        for s in _before(folded, v):
-            left[s] += 1
+    before = [_before(folded, v) for v in range(folded.count)]
+    left = np.bincount([s for each in before for s in each], minlength=folded.count)
+    order = narrow_order(before, left.tolist(), (left > 0).tolist(), before, deadline)
     live: set[int] = set()
     sections, source, begin = [], -1, 0
     for k, v in enumerate(order):
-        for s in _before(folded, v):
+        for s in before[v]:
             left[s] -= 1
             if not left[s]:
                 live.discard(s)

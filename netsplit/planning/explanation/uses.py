@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from netsplit.partition.base import Placement, Stage
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.planning.explanation.inputs import TimelineLike
 from netsplit.planning.explanation.words import is_path
+
+if TYPE_CHECKING:  # explaining a plan of a file loads neither room
+    from netsplit.simulate.timeline import Timeline
 
 __all__ = ["CutEdge", "DeviceUse", "Holding", "cut_edges", "device_uses", "load_parts", "with_replicas"]
 
@@ -146,7 +149,7 @@ def load_parts(instance: Instance, where: Ints) -> dict[str, Floats]:
 
 
 def device_uses(
-    instance: Instance, placement: Placement, timeline: TimelineLike | None, top: int = 3
+    instance: Instance, placement: Placement, timeline: Timeline | None, top: int = 3
 ) -> tuple[DeviceUse, ...]:
     """What each device does and holds, in rank order; without a timeline its loads under `max_load`."""
     problem = instance.problem
@@ -203,7 +206,7 @@ def with_replicas(uses: Sequence[DeviceUse], stages: Sequence[Stage]) -> tuple[D
     return tuple(of[use.device] for use in uses)
 
 
-def _timeline_seconds(timeline: TimelineLike) -> dict[str, dict[str, float]]:
+def _timeline_seconds(timeline: Timeline) -> dict[str, dict[str, float]]:
     seconds: dict[str, dict[str, float]] = {}
     for event in timeline.events:
         if event.kind == "recv":

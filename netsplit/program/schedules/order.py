@@ -78,7 +78,8 @@ class _ListSchedule:
                 self._offer(task)
         while len(self.done) < total or self.running:
             if not self._begin_all() and not self.running:
-                self._begin(min(self._waiting(), key=lambda task: (task[2], task[1])))
+                waiting = (task for name in self.names for task in self.ready[name])
+                self._begin(min(waiting, key=lambda task: (task[2], task[1])))
             self.now = self.running[0][0]
             while self.running and self.running[0][0] == self.now:
                 self._end(heapq.heappop(self.running)[2])
@@ -93,9 +94,6 @@ class _ListSchedule:
                     self._begin(min(allowed, key=self.policy.urgency))
                     begun = True
         return begun
-
-    def _waiting(self) -> list[Compute]:
-        return [task for name in self.names for task in self.ready[name]]
 
     def _may_begin(self, task: Compute, name: str) -> bool:
         phase, s, i = task
