@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from netsplit.graph.order import longest_before
 from netsplit.partition.common.instance import Floats, Instance
 
 __all__ = ["Edge", "StepGraph"]
@@ -52,20 +53,12 @@ class StepGraph:
     @cached_property
     def head(self) -> Floats:
         """[2n] least seconds before the task starts."""
-        head_s = np.zeros(2 * self.n)
-        for t in self.order:
-            for s in self.before[t]:
-                head_s[t] = max(head_s[t], head_s[s] + self.fastest[s])
-        return head_s
+        return np.array(longest_before(self.before, self.order, self.fastest.tolist()), float)
 
     @cached_property
     def tail(self) -> Floats:
         """[2n] least seconds after the task has ended."""
-        tail_s = np.zeros(2 * self.n)
-        for s in reversed(self.order):
-            for t in self.after[s]:
-                tail_s[s] = max(tail_s[s], tail_s[t] + self.fastest[t])
-        return tail_s
+        return np.array(longest_before(self.after, reversed(self.order), self.fastest.tolist()), float)
 
     @cached_property
     def there_and_back(self) -> Floats:

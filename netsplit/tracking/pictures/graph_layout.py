@@ -18,6 +18,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from netsplit.graph.order import longest_before
+
 __all__ = ["Jump", "Layout", "lay_out"]
 
 _SWEEPS = 12
@@ -86,9 +88,7 @@ def _neighbours(count: int, edges: Iterable[tuple[int, int]]) -> tuple[list[list
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     before, after = _neighbours(count, edges)
-    layer = [0] * count
-    for box in range(count):
-        layer[box] = max((layer[a] + 1 for a in before[box]), default=0)
+    layer = longest_before(before, range(count), [1] * count)
     for box in reversed(range(count)):
         if after[box] and len(before[box]) < len(after[box]):
             layer[box] = min(layer[b] for b in after[box]) - 1

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from netsplit.graph.order import longest_before
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.methods.pesto.coarsen import Coarse
 
@@ -121,10 +122,8 @@ class CoarseTasks:
     @cached_property
     def tail_s(self) -> list[float]:
         """[T] every schedule goes on at least so long after the end of the task."""
-        tail_s = [0.0] * self.count
-        for t in reversed(range(self.count)):
-            tail_s[t] = max((self.least_s[w] + tail_s[w] for w in self.after[t]), default=0.0)
-        return tail_s
+        tail_s = longest_before(self.after, reversed(range(self.count)), self.least_s)
+        return [float(s) for s in tail_s]
 
     def nodes_at(self, where: Sequence[int]) -> Ints:
         """[n] device of every node, of the devices of classes."""
