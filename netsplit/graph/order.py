@@ -1,13 +1,13 @@
-"""The one topological order: of what could come next, what has the least key does."""
+"""The one topological order (of what could come next, what has the least key does), and longest paths."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-__all__ = ["topological_order"]
+__all__ = ["longest_before", "topological_order"]
 
 
 def topological_order(after: Sequence[Collection[int]], key: Callable[[int], Any] | None = None) -> list[int]:
@@ -42,3 +42,17 @@ def topological_order(after: Sequence[Collection[int]], key: Callable[[int], Any
             if not waits[v]:
                 heapq.heappush(ready, entry(v))
     return order
+
+
+def longest_before(
+    before: Mapping[int, Sequence[int]] | Sequence[Sequence[int]], order: Iterable[int], own: Sequence[Any]
+) -> list[Any]:
+    """The heaviest path before each vertex, of the weights `own`; 0 where none leads to it.
+
+    Args:
+        order: every vertex, after those in `before` it.
+    """
+    heaviest: list[Any] = [0] * len(own)
+    for v in order:
+        heaviest[v] = max((heaviest[u] + own[u] for u in before[v]), default=0)
+    return heaviest

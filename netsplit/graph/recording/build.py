@@ -71,15 +71,15 @@ def _used(
 
 
 def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
-    found = list(dict.fromkeys(references([*call.args, *call.kwargs.values()])))
-    inputs = tuple(name for tag, name in found if tag == "var")
+    read = list(dict.fromkeys(references([*call.args, *call.kwargs.values()])))
+    inputs = tuple(name for tag, name in read if tag == "var")
     saved, other = _saved(recorder, call, inputs, own)
     return Node(
         name=call.name,
         op=call.op,
         inputs=inputs,
         outputs=tuple(call.outputs),
-        initializers=tuple(name for tag, name in found if tag == "init"),
+        initializers=tuple(name for tag, name in read if tag == "init"),
         args=call.args,
         kwargs=call.kwargs,
         module=call.module,
@@ -100,14 +100,14 @@ def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
     for node in nodes.values():
         if node.checkpoint:
             groups.setdefault(node.checkpoint, []).append(node)
-    found = dict(nodes)
+    kept = dict(nodes)
     for group in groups.values():
         made = {k for node in group for k in node.outputs}
         for node in group:
-            found[node.name] = replace(
+            kept[node.name] = replace(
                 node, saved=tuple(k for k in node.inputs if k not in made), saved_bytes=0
             )
-    return found
+    return kept
 
 
 def _saved(
@@ -189,8 +189,8 @@ def _add_hooks(recorder: Recorder) -> None:
         own = tuple((tensor._backward_hooks or {}).values()) if tensor.is_leaf else ()
         if own and name in recorder.stand_ins.fake:
             hooks["init", name] = [*own, *hooks.get(("init", name), [])]
-    for reference, found in hooks.items():
-        _hook(recorder, reference, found)
+    for reference, own_hooks in hooks.items():
+        _hook(recorder, reference, own_hooks)
 
 
 def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> None:
@@ -221,8 +221,8 @@ def _renamed(call: RecordedCall, names: Mapping[tuple[str, str], tuple[str, str]
             return type(template)(walk(item) for item in template)
         if isinstance(template, dict) and len(template) == 1:
             ((tag, name),) = template.items()
-            found = names.get((tag, name)) if isinstance(name, str) else None
-            return {found[0]: found[1]} if found else template
+            renamed = names.get((tag, name)) if isinstance(name, str) else None
+            return {renamed[0]: renamed[1]} if renamed else template
         return template
 
     kwargs = {key: walk(value) for key, value in call.kwargs.items()}

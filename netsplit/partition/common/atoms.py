@@ -30,10 +30,10 @@ class DisjointSets:
 
     def sets(self) -> list[list[int]]:
         """The sets, ordered by their least element; elements ascending."""
-        found: dict[int, list[int]] = {}
+        members: dict[int, list[int]] = {}
         for i in range(len(self._parent)):
-            found.setdefault(self.find(i), []).append(i)
-        return list(found.values())
+            members.setdefault(self.find(i), []).append(i)
+        return list(members.values())
 
 
 def atoms_of(graph: Graph) -> tuple[tuple[str, ...], ...]:
@@ -44,4 +44,4 @@ def atoms_of(graph: Graph) -> tuple[tuple[str, ...], ...]:
         first, *others = (graph.position[name] for name in group)
         for other in others:
             sets.merge(first, other)
-    return tuple(tuple(names[i] for i in found) for found in sets.sets())
+    return tuple(tuple(names[i] for i in atom) for atom in sets.sets())

@@ -54,15 +54,15 @@ class Order:
         for a, b in arcs:
             if a != b:
                 before[b].add(a)
-        return model, cls(tuple(frozenset(found) for found in before))
+        return model, cls(tuple(frozenset(groups) for groups in before))
 
     @property
     def after(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in self.before]
+        after: list[list[int]] = [[] for _ in self.before]
         for b, feeders in enumerate(self.before):
             for a in sorted(feeders):
-                found[a].append(b)
-        return found
+                after[a].append(b)
+        return after
 
     def linear(self, key: Sequence[float]) -> list[int]:
         """The topological order that takes a ready group of least key first."""
@@ -98,7 +98,7 @@ class Ideals:
     def of(cls, order: Order, limit: int, deadline: float = float("inf")) -> Ideals | None:
         """All ideals; None where there are more than `limit`, or the clock passes `deadline`."""
         count = len(order.before)
-        need = [sum(1 << a for a in found) for found in order.before]
+        need = [sum(1 << a for a in groups) for groups in order.before]
         after = order.after
         layer: dict[int, tuple[int, tuple[int, ...]]] = {
             0: (0, tuple(g for g in range(count) if not order.before[g]))
@@ -132,7 +132,7 @@ def _components(count: int, arcs: set[tuple[int, int]]) -> Ints:
 
     a = np.array(sorted(arcs), np.int64).reshape(-1, 2)
     graph = coo_array((np.ones(len(a)), (a[:, 0], a[:, 1])), shape=(count, count)).tocsr()
-    found = connected_components(graph, directed=True, connection="strong")[1]
-    first = {int(c): i for i, c in reversed(list(enumerate(found)))}
+    labels = connected_components(graph, directed=True, connection="strong")[1]
+    first = {int(c): i for i, c in reversed(list(enumerate(labels)))}
     rank = {c: r for r, c in enumerate(sorted(first, key=first.__getitem__))}
-    return np.array([rank[int(c)] for c in found], np.int64)
+    return np.array([rank[int(c)] for c in labels], np.int64)

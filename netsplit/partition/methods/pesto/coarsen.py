@@ -68,7 +68,7 @@ def coarsen(instance: Instance, target: int, limit_bytes: int) -> Coarse:
             for each in sets:
                 each.merge(first.setdefault(number, v), v)
     memory = MemoryModel(instance.problem)
-    loads = {found[0]: memory.load([instance.names[v] for v in found]) for found in classes.sets()}
+    loads = {members[0]: memory.load([instance.names[v] for v in members]) for members in classes.sets()}
 
     def accepts(edge: Edge) -> bool:
         """Whether the classes of both ends fit together; if so they are joined."""
@@ -84,7 +84,7 @@ def coarsen(instance: Instance, target: int, limit_bytes: int) -> Coarse:
     stars = False
     while (excess := vertices.count - target) > 0:
         passing = _passing(instance, vertices)
-        nbytes = {edge: int(instance.nbytes[list(found)].sum()) for edge, found in passing.items()}
+        nbytes = {edge: int(instance.nbytes[list(members)].sum()) for edge, members in passing.items()}
         batch = mergeable_batch(nbytes, excess, accepts, stars)
         if not batch:
             break
@@ -148,14 +148,14 @@ def heights(edges: Mapping[Edge, object]) -> dict[int, int]:
 
 def _passing(instance: Instance, vertices: DisjointSets) -> dict[Edge, tuple[int, ...]]:
     """Edges between vertices (by representative) to the variables that pass along them, each once."""
-    found: dict[Edge, dict[int, None]] = {}
+    passing: dict[Edge, dict[int, None]] = {}
     for k, producer in enumerate(instance.producer.tolist()):
         u = vertices.find(producer)
         for consumer in instance.consumers[k].tolist():
             v = vertices.find(consumer)
             if u != v:
-                found.setdefault((u, v), {})[k] = None
-    return {edge: tuple(variables) for edge, variables in found.items()}
+                passing.setdefault((u, v), {})[k] = None
+    return {edge: tuple(variables) for edge, variables in passing.items()}
 
 
 def _finished(instance: Instance, vertices: DisjointSets, classes: DisjointSets) -> Coarse:
@@ -178,5 +178,5 @@ def _finished(instance: Instance, vertices: DisjointSets, classes: DisjointSets)
         vertices=tuple(members[u] for u in order),
         class_of=class_of,
         classes=tuple(map(tuple, nodes)),
-        variables={(number[u], number[v]): found for (u, v), found in passing.items()},
+        variables={(number[u], number[v]): variables for (u, v), variables in passing.items()},
     )
