@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netsplit.errors import ConfigError
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_engine, solve
 from netsplit.partition.methods.thesis.coplace import coplace
