@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from netsplit.graph.arguments import references
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.ir import CALL, Graph, Node
-from netsplit.graph.template import references
 
 __all__ = [
     "in_its_mode",

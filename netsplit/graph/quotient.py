@@ -96,7 +96,7 @@ def passing(edges: Iterable[tuple[int, int, T]]) -> dict[tuple[int, int], tuple[
 
 
 def strong_components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """[count] the strongly connected component of each vertex, numbered in the order of their least vertices."""
+    """[count] the strongly connected component of each vertex, numbered by their least vertices."""
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(count))
     graph.add_edges_from(edges)
