@@ -14,7 +14,7 @@ from netsplit.program.instructions import Backward, Forward, Program, Step
 from netsplit.simulate.storages import MemoryProfile
 from netsplit.simulate.timeline import COMPUTING, Event, Timeline
 
-__all__ = ["Shares", "Waiting", "device_shares", "peak_moment_s", "waits"]
+__all__ = ["Shares", "Waiting", "device_shares", "disjoint", "length", "peak_moment_s", "waits"]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def device_shares(timeline: Timeline, devices: Iterable[str]) -> list[Shares]:
             if (event.kind == "send" and device in (event.device, event.peer))
             or (event.kind == "reduce" and event.device == device)
         )
-        busy_s, wait_s, transfer_s = map(_length, (work, waiting, moving))
-        hidden_s = busy_s + transfer_s - _length(_merged(work + moving))
-        idle_s = max(timeline.iteration_s - _length(_merged(work + waiting)), 0.0)
+        busy_s, wait_s, transfer_s = map(length, (work, waiting, moving))
+        hidden_s = busy_s + transfer_s - length(disjoint(work + moving))
+        idle_s = max(timeline.iteration_s - length(disjoint(work + waiting)), 0.0)
         found.append(Shares(device, busy_s, wait_s, transfer_s, idle_s, max(hidden_s, 0.0)))
     return found
 
@@ -86,10 +86,11 @@ def peak_moment_s(program: Program, timeline: Timeline, profile: MemoryProfile) 
 
 
 def _union(events: Iterable[Event]) -> list[tuple[float, float]]:
-    return _merged([(event.start_s, event.end_s) for event in events])
+    return disjoint((event.start_s, event.end_s) for event in events)
 
 
-def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def disjoint(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same moments, each in one span, by time."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -99,5 +100,5 @@ def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def _length(spans: Iterable[tuple[float, float]]) -> float:
+def length(spans: Iterable[tuple[float, float]]) -> float:
     return sum(end - start for start, end in spans)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from netsplit.simulate.shares import disjoint, length
 from netsplit.simulate.timeline import COMPUTING, Event, Timeline
 
 __all__ = ["PARTS", "shares"]
@@ -39,9 +40,9 @@ def shares(timeline: Timeline, devices: Iterable[str]) -> dict[str, dict[str, fl
         parts = dict.fromkeys(PARTS, 0.0)
         for event in computing:
             parts[_PART_OF[event.kind]] += event.seconds
-        busy = _union((e.start_s, e.end_s) for e in computing)
-        either = _union([*busy, *_within(moving[device], timeline.iteration_s)])
-        parts["communication"] = _length(either) - _length(busy)
+        busy = disjoint((e.start_s, e.end_s) for e in computing)
+        either = disjoint([*busy, *_within(moving[device], timeline.iteration_s)])
+        parts["communication"] = length(either) - length(busy)
         parts["waiting"] = timeline.iteration_s - sum(parts.values())
         found[device] = parts
     return found
@@ -76,18 +77,3 @@ def _moving(events: Iterable[Event]) -> defaultdict[str, list[Span]]:
 
 def _within(spans: Iterable[Span], end_s: float) -> list[Span]:
     return [(max(start, 0.0), min(end, end_s)) for start, end in spans if start < end_s]
-
-
-def _union(spans: Iterable[Span]) -> list[Span]:
-    """The same moments as disjoint spans, by time."""
-    found: list[Span] = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found
-
-
-def _length(spans: Iterable[Span]) -> float:
-    return sum(end - start for start, end in spans)
