@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.graph.order import chosen_order
 from netsplit.partition.bounds.latency_diagram import check_clock
 from netsplit.partition.bounds.latency_fold import Folded
 from netsplit.partition.common.instance import Floats, Ints
@@ -61,30 +62,21 @@ def frontier_order(folded: Folded, deadline: float = math.inf) -> list[int]:
         for s in before:
             left[s] += 1
             readers[s].append(v)
-    waits = [len(before) for before in sources]
-    ready = [v for v in range(folded.count) if not waits[v]]
-    order: list[int] = []
     made: dict[int, int] = {}
-    while ready:
+
+    def gain(v: int) -> tuple[int, int, int]:
+        closes = sum(left[s] == 1 for s in sources[v])
+        return closes - bool(readers[v]), max([made[s] for s in sources[v]], default=-1), -v
+
+    def closing_most(ready: list[int]) -> int:
         check_clock(deadline)
-        v = max(
-            ready,
-            key=lambda v: (
-                sum(left[s] == 1 for s in sources[v]) - bool(readers[v]),
-                max([made[s] for s in sources[v]], default=-1),
-                -v,
-            ),
-        )
-        ready.remove(v)
-        made[v] = len(order)
-        order.append(v)
+        v = max(ready, key=gain)
+        made[v] = len(made)
         for s in sources[v]:
             left[s] -= 1
-        for w in readers[v]:
-            waits[w] -= 1
-            if not waits[w]:
-                ready.append(w)
-    return order
+        return v
+
+    return chosen_order(readers, closing_most)
 
 
 def blocks_of(folded: Folded, deadline: float = math.inf) -> list[Block]:

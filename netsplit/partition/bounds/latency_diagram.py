@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.graph.order import chosen_order
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.step_graph import StepGraph
 
@@ -89,30 +90,23 @@ def topological_frontier_order(graph: StepGraph, deadline: float = math.inf) -> 
         OutOfTime: after the deadline.
     """
     instance = graph.instance
-    waits = [len(instance.predecessors[v]) for v in range(graph.n)]
     left = np.diff(instance.consumers.starts).tolist()
-    ready = [v for v in range(graph.n) if not waits[v]]
-    order: list[int] = []
     made: dict[int, int] = {}
-    while ready:
+
+    def gain(v: int) -> tuple[int, int, int]:
+        closes = sum(left[u] == 1 for u in instance.reads[v])
+        latest = max([made[int(p)] for p in instance.predecessors[v]], default=-1)
+        return closes - len(instance.makes[v]), latest, -v
+
+    def closing_most(ready: list[int]) -> int:
         check_clock(deadline)
-
-        def gain(v: int) -> tuple[int, int, int]:
-            closes = sum(left[u] == 1 for u in instance.reads[v])
-            latest = max([made.get(int(p), -1) for p in instance.predecessors[v]], default=-1)
-            return closes - len(instance.makes[v]), latest, -v
-
         v = max(ready, key=gain)
-        ready.remove(v)
-        made[v] = len(order)
-        order.append(v)
+        made[v] = len(made)
         for u in instance.reads[v]:
             left[u] -= 1
-        for w in instance.successors[v].tolist():
-            waits[w] -= 1
-            if not waits[w]:
-                ready.append(w)
-    return order
+        return v
+
+    return chosen_order([instance.successors[v].tolist() for v in range(graph.n)], closing_most)
 
 
 def diagram_bound(graph: StepGraph, most_s: float, width: int, deadline: float) -> float | None:
