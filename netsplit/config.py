@@ -103,7 +103,7 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
         ConfigError: an unknown or missing key, a wrong type, a target that cannot be imported, or
             values that the target itself refuses with a ValueError.
     """
-    config = _as_config(node)
+    config = node if isinstance(node, DictConfig) else OmegaConf.create(dict(node))
     target, arguments = _checked(config, extra)
     for name in _nested(config):
         arguments[name] = build(config[name])
@@ -264,10 +264,6 @@ def _nested(config: DictConfig) -> list[str]:
     """Names of the parameters that are themselves to be built."""
     children = ((str(key), _child(config, key)) for key in config)
     return [key for key, child in children if isinstance(child, DictConfig) and child and TARGET in child]
-
-
-def _as_config(node: Mapping[str, Any] | DictConfig) -> DictConfig:
-    return node if isinstance(node, DictConfig) else OmegaConf.create(dict(node))
 
 
 def _full_key(config: DictConfig) -> str:

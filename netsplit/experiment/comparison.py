@@ -134,8 +134,8 @@ def compare(
             link_figure(session.link_samples, study.cluster.links, folder / "links.png")
             parent.artifact(folder / "links.png")
 
-        def row(partitioner: Partitioner, run: MethodRun, found: Comparison) -> ComparisonRow:
-            return _method(experiment, session, study, partitioner, run, found, progress)
+        def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
+            return _method(experiment, session, study, partitioner, run, comparison, progress)
 
         return each_method(experiment, study, parent, folder, row)
 
@@ -160,22 +160,22 @@ def each_method(
 ) -> Comparison:
     """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
     record_study(parent, study, folder)
-    found = Comparison(folder)
+    comparison = Comparison(folder)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
             with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
-                done = row(partitioner, run, found)
+                done = row(partitioner, run, comparison)
                 run.summary(overflow_summary(done.predicted_peak, done.capacity))
                 run.summary({"over_capacity": ", ".join(done.overfull) or None})
-            found.rows.append(done)
+            comparison.rows.append(done)
         except (NetSplitError, OSError) as error:
             reason = " ".join(str(error).split())
             log.error("%s failed: %s", name, reason)
             failed = ComparisonRow(name, "failed", capacity=capacities(study.cluster), error=reason)
-            found.rows.append(failed)
-    record_comparison(parent, found)
-    return found
+            comparison.rows.append(failed)
+    record_comparison(parent, comparison)
+    return comparison
 
 
 def _study(experiment: Experiment, session: Session) -> Study:
@@ -202,12 +202,12 @@ def _method(
     study: Study,
     partitioner: Partitioner,
     run: MethodRun,
-    found: Comparison,
+    comparison: Comparison,
     progress: Progress,
 ) -> ComparisonRow:
     settings = experiment.settings
     plan = study.plan(partitioner, settings.seed)
-    folder = found.folder / run.name
+    folder = comparison.folder / run.name
     log.info("%s: drawing the plan, placing the parameters", run.name)
     record_plan(run, plan, folder)
 
@@ -217,7 +217,7 @@ def _method(
     model = session.deploy(study, plan, seed=settings.seed)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = _ProgressRecorder(run, progress, settings.batch_size)
-    with _checkpoints(experiment, found.folder, run.name) as checkpoints:
+    with _checkpoints(experiment, comparison.folder, run.name) as checkpoints:
         history = fit(
             model,
             experiment.data,
@@ -229,7 +229,7 @@ def _method(
             checkpoints=checkpoints,
             restart=restart if settings.resume == "auto" else None,
         )
-    found.histories[run.name] = history
+    comparison.histories[run.name] = history
     model.save(folder / "checkpoint.pt")
     if settings.ema_decay is not None:
         save_state(model.ema_state_dict(), folder / "averages.pt")
@@ -269,13 +269,13 @@ def _checkpoints(
 
 
 def _origin(folder: str) -> Path:
-    found = newest(folder)
-    if found is None:
+    checkpoint = newest(folder)
+    if checkpoint is None:
         raise ConfigError(
             f"resume is '{folder}', where there is no whole checkpoint: give never, auto, a checkpoint or a "
             "folder of checkpoints."
         )
-    return found
+    return checkpoint
 
 
 class _ProgressRecorder:
@@ -315,11 +315,11 @@ class _ProgressRecorder:
 
 def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:
     """What MLflow shows a comparison and its methods by."""
-    found = {
+    tags = {
         "model": type(experiment.model).__name__,
         "dataset": experiment.data.name,
         "cluster": cluster,
         "schedule": experiment.schedule.name,
         "methods": ", ".join(experiment.partitioners),
     }
-    return found | dict(experiment.labels)
+    return tags | dict(experiment.labels)

@@ -47,7 +47,7 @@ def forecast(
     unknown = unknown_in_words(study.graph)
     planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
 
-    def row(partitioner: Partitioner, run: MethodRun, found: Comparison) -> ComparisonRow:
+    def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
         run.tags(planned)
         plan = study.plan(partitioner, experiment.settings.seed)
         record_plan(run, plan, folder / run.name)

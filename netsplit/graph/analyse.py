@@ -32,12 +32,12 @@ class Facts:
     @cached_property
     def written(self) -> dict[int, list[str]]:
         """Storage -> nodes that write it in place."""
-        found: dict[int, list[str]] = {}
+        writers: dict[int, list[str]] = {}
         for name, references in self.writes.items():
             for tag, k in references:
                 tensor = self.tensors[k] if tag == "var" else self.initializers[k]
-                found.setdefault(storage_id(tensor), []).append(name)
-        return found
+                writers.setdefault(storage_id(tensor), []).append(name)
+        return writers
 
 
 def analyse(graph: Graph, facts: Facts) -> Graph:
@@ -84,13 +84,13 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 def _touching(graph: Graph, facts: Facts) -> dict[int, list[str]]:
     """Storage -> the nodes that make or read a variable or initializer in it, in order."""
-    found: dict[int, dict[str, None]] = {}
+    nodes_of: dict[int, dict[str, None]] = {}
     for node in graph:
         names = (*node.inputs, *(k for k in node.outputs if k))
         tensors = [facts.tensors[k] for k in names] + [facts.initializers[k] for k in node.initializers]
         for tensor in tensors:
-            found.setdefault(storage_id(tensor), {})[node.name] = None
-    return {key: list(nodes) for key, nodes in found.items()}
+            nodes_of.setdefault(storage_id(tensor), {})[node.name] = None
+    return {key: list(nodes) for key, nodes in nodes_of.items()}
 
 
 def _in_place_units(graph: Graph, facts: Facts) -> Sets:

@@ -52,8 +52,8 @@ def renamed(call: Templates, names: Mapping[Reference, Reference]) -> dict[str, 
             return type(template)(other(item) for item in template)
         if isinstance(template, dict) and len(template) == 1:
             ((tag, name),) = template.items()
-            found = names.get((tag, name)) if isinstance(name, str) else None
-            return {found[0]: found[1]} if found else template
+            new = names.get((tag, name)) if isinstance(name, str) else None
+            return {new[0]: new[1]} if new else template
         return template
 
     return {"args": other(call.args), "kwargs": {key: other(value) for key, value in call.kwargs.items()}}

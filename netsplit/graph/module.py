@@ -34,11 +34,11 @@ def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str
     Raises:
         NetSplitError: the graph has an initializer that the model has not.
     """
-    found = named_tensors(model, loss) | dict(graph.constants)
-    missing = [name for name in graph.initializers if name not in found]
+    values = named_tensors(model, loss) | dict(graph.constants)
+    missing = [name for name in graph.initializers if name not in values]
     if missing:
         raise NetSplitError(f"the graph needs '{missing[0]}', which {type(model).__name__} does not have.")
-    return {name: found[name] for name in graph.initializers}
+    return {name: values[name] for name in graph.initializers}
 
 
 def rebuild(
@@ -99,7 +99,7 @@ def _safe(part: str) -> str:
     """A name that neither a module's own attributes nor the generated code can trip over."""
     if keyword.iskeyword(part) or hasattr(_Root, part) or part in _OF_GRAPH_MODULES:
         part = f"{part} (of the model)"
-    return re.sub(r'["\\\n]', lambda found: f"%{ord(found[0]):02x}", part)
+    return re.sub(r'["\\\n]', lambda char: f"%{ord(char[0]):02x}", part)
 
 
 _OF_GRAPH_MODULES = frozenset(vars(fx.GraphModule)) | {"training"}
@@ -231,8 +231,8 @@ def _emit(
     """Append a node's call; one that can leave the gradient of argument `weight` to a queue, if not None."""
 
     def tensor(tag: str, name: str) -> fx.Node:
-        found = known[tag, name]
-        return known.get(("lowered", name), found) if tag == "init" and weight is not None else found
+        plain = known[tag, name]
+        return known.get(("lowered", name), plain) if tag == "init" and weight is not None else plain
 
     args, kwargs = decoded(node, tensor, device)
     target: Callable[..., Any] = operator_of(graph, node)

@@ -42,10 +42,10 @@ class DisjointSets:
 
     def sets(self) -> list[list[int]]:
         """The sets, ordered by their least element; elements ascending."""
-        found: dict[int, list[int]] = {}
+        members: dict[int, list[int]] = {}
         for i in range(len(self._parent)):
-            found.setdefault(self.find(i), []).append(i)
-        return list(found.values())
+            members.setdefault(self.find(i), []).append(i)
+        return list(members.values())
 
 
 def atoms_of(graph: Graph) -> Sets:
@@ -66,7 +66,7 @@ def joined(graph: Graph, groups: Iterable[Sequence[str]]) -> Sets:
         places = [graph.position[name] for name in group]
         for place in places[1:]:
             sets.merge(places[0], place)
-    return tuple(tuple(names[i] for i in found) for found in sets.sets())
+    return tuple(tuple(names[i] for i in together) for together in sets.sets())
 
 
 def units_in_order(graph: Graph, key: Callable[[tuple[str, ...]], Any]) -> list[tuple[str, ...]]:
@@ -83,16 +83,16 @@ def successors(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
     for a, b in edges:
         if a != b:
             after[a].add(b)
-    return [sorted(found) for found in after]
+    return [sorted(each) for each in after]
 
 
 def passing(edges: Iterable[tuple[int, int, T]]) -> dict[tuple[int, int], tuple[T, ...]]:
     """Edges between different sets, to what passes along them, each once."""
-    found: dict[tuple[int, int], dict[T, None]] = {}
+    along: dict[tuple[int, int], dict[T, None]] = {}
     for a, b, what in edges:
         if a != b:
-            found.setdefault((a, b), {})[what] = None
-    return {edge: tuple(each) for edge, each in found.items()}
+            along.setdefault((a, b), {})[what] = None
+    return {edge: tuple(each) for edge, each in along.items()}
 
 
 def strong_components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
@@ -100,7 +100,7 @@ def strong_components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(count))
     graph.add_edges_from(edges)
-    found = enumerate(networkx.strongly_connected_components(graph))
-    component = {v: i for i, together in found for v in together}
+    components = enumerate(networkx.strongly_connected_components(graph))
+    component = {v: i for i, together in components for v in together}
     number: dict[int, int] = {}
     return [number.setdefault(component[v], len(number)) for v in range(count)]

@@ -31,9 +31,9 @@ def encode(value: Any, reference: Callable[[Any], dict[str, str] | None]) -> Any
     Raises:
         TypeError: the value has no JSON form (a symbolic size, a script object).
     """
-    found = reference(value)
-    if found is not None:
-        return found
+    tagged = reference(value)
+    if tagged is not None:
+        return tagged
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

@@ -251,8 +251,8 @@ class Executor:
 
     def _propagate(self, context: Context, ins: Backward) -> None:
         s, i = ins.segment, ins.microbatch
-        found = {k: self._seed(k, i, output) for k, output in context.outputs.items()}
-        seeds = {k: seed for k, seed in found.items() if seed is not None}
+        given = {k: self._seed(k, i, output) for k, output in context.outputs.items()}
+        seeds = {k: seed for k, seed in given.items() if seed is not None}
         outputs = [context.outputs[k] for k in seeds]
         deferred = WeightGradients() if ins.part == "input" else None
         with self._span("backward", ins), deferred.collect() if deferred is not None else nullcontext():

@@ -81,9 +81,9 @@ class LocalRuntime:
         key = self.draws.training()
         losses = self.run(program, executors, inputs, targets, loss_shares(program, share), step, key)
         self.draws.batches += 1
-        found = {key: float(tensor) for key, tensor in losses.items()}
-        self.metrics = mean_metrics(program, found)
-        return mean_loss(program, found)
+        outputs = {key: float(tensor) for key, tensor in losses.items()}
+        self.metrics = mean_metrics(program, outputs)
+        return mean_loss(program, outputs)
 
     def run(
         self,
@@ -123,9 +123,9 @@ class LocalRuntime:
 
     def predict(self, program: Program, inputs: Any) -> dict[tuple[str, int], Tensor]:
         """Run an inference program on the trained tensors."""
-        found = self.run(program, self._executors(program), inputs, key=self.draws.predicting())
+        outputs = self.run(program, self._executors(program), inputs, key=self.draws.predicting())
         self.draws.predictions += 1
-        return found
+        return outputs
 
     def state(self) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU; of replicas, the first one's."""

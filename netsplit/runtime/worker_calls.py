@@ -112,9 +112,9 @@ def train(
         outputs = executor.run(feeds, shares, step, key)
     worker.heartbeat_file.at(-1)
     recorder = executor.recorder
-    found = {key: float(tensor) for key, tensor in outputs.items()}
+    values = {key: float(tensor) for key, tensor in outputs.items()}
     events = recorder.events if mode == "events" else []
-    return DeviceIteration(worker.device.name, found, recorder.began_s, events, peak, rates)
+    return DeviceIteration(worker.device.name, values, recorder.began_s, events, peak, rates)
 
 
 def predict(
@@ -144,10 +144,10 @@ def load_part(worker: Worker, rules: CheckpointRules, folder: Path) -> list[str]
 def state(worker: Worker, averaged: bool) -> tuple[bool, dict[str, Tensor]]:
     """Whether this is a first replica, and its tensors."""
     share: Share = worker.memory["share"]
-    found = share.tensors
+    tensors = share.tensors
     if averaged and share.averages is not None:
-        found = found | share.averages.values
-    return share.leading, {k: tensor.detach().cpu() for k, tensor in found.items()}
+        tensors = tensors | share.averages.values
+    return share.leading, {k: tensor.detach().cpu() for k, tensor in tensors.items()}
 
 
 def put(worker: Worker, values: dict[str, Tensor]) -> None:

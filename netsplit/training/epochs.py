@@ -211,8 +211,8 @@ class _Training:
             samples = min(self.model.batch_size, left)
             share = samples / total
             left -= samples
-            found, metered = self._batch(inputs, targets, samples, share, last=left == 0)
-            loss += share * found
+            part_loss, metered = self._batch(inputs, targets, samples, share, last=left == 0)
+            loss += share * part_loss
             timed = timed and not metered
         return loss, timed
 

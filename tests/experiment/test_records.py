@@ -21,7 +21,7 @@ from netsplit.partition import Ddp, MTopo, Single
 from netsplit.program import GPipe
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.metrics import overflow_summary
-from netsplit.tracking.store import NullStore
+from netsplit.tracking.store import Store
 from netsplit.training.history import Epoch, History, Iteration
 
 
@@ -104,7 +104,7 @@ class _Silent:
 
 
 def recording() -> _ProgressRecorder:
-    return _ProgressRecorder(MethodRun(NullStore(), "m", ""), _Silent(), 8)
+    return _ProgressRecorder(MethodRun(Store(), "m", ""), _Silent(), 8)
 
 
 def test_a_training_that_goes_on_is_measured_by_its_own_iterations() -> None:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.checks.python_state.state import Held, equal, same_values, shown, state_of
-from netsplit.graph.checks.screen import Screen, version_of
+from netsplit.graph.checks.python_state.state import equal, same_values, shown, state_of
+from netsplit.graph.checks.screen import Screen
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.reach import is_own_module, names_in, within
 
@@ -50,18 +50,20 @@ class Notice:
     def __init__(self, model: nn.Module, loss: Any, optimizers: Iterable[Optimizer] = ()) -> None:
         self.model, self.loss = model, loss
         self._settings = [(optimizer, _settings(optimizer)) for optimizer in optimizers]
-        self.accept()
+        self._stand(None)
 
     def accept(self) -> None:
         """From now on this is how they stand: what the program itself did to them is no change."""
+        self._stand(self._screen)
+
+    def _stand(self, before: Screen | None) -> None:
         reached = self._reached()
         self._tensors = named_tensors(self.model, self.loss)
-        self._versions = {name: version_of(tensor) for name, tensor in self._tensors.items()}
         self._trained = {name: tensor.requires_grad for name, tensor in self._tensors.items()}
         self._modules = {name: (type(each), each.training) for name, each in _modules(reached)}
         self._code = _code(reached)
         self._state = state_of(self.model, self.loss, moving=False)
-        self._screen = Screen([value for _, value in reached], self._tensors.values())
+        self._screen = Screen([value for _, value in reached], self._tensors.values(), before)
 
     def look(self, trained: Trained = _nothing) -> None:
         """Called before every batch.
@@ -106,7 +108,7 @@ class Notice:
         written = [
             name
             for name, tensor in self._tensors.items()
-            if now.get(name) is not tensor or version_of(tensor) != self._versions[name]
+            if now.get(name) is not tensor or self._screen.written.has(tensor)
         ]
         if written and not any(all(_is_as_in(state, name, now) for name in written) for state in trained()):
             raise NetSplitError(
@@ -135,7 +137,7 @@ class Notice:
         for name in (
             *_differing(self._code, _code(reached), _is_same_code),
             *_differing(self._state.values, now.values, equal),
-            *_differing(self._state.tensors, now.tensors, _is_same_held),
+            *_differing(self._state.tensors, now.tensors, lambda a, b: a.content == b.content),
         ):
             owned = _ATTRIBUTE.match(name)
             if owned is None or owned[1] in reads | _OF_TORCH or reads & _INDIRECT:
@@ -168,10 +170,6 @@ def _differing(
     """Names of what is another, has come or has gone."""
     names = dict.fromkeys((*before, *now))
     return [name for name in names if not (name in before and name in now and same(before[name], now[name]))]
-
-
-def _is_same_held(a: Held, b: Held) -> bool:
-    return a.content == b.content
 
 
 def _is_same_code(a: Any, b: Any) -> bool:

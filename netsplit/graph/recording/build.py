@@ -67,15 +67,15 @@ def _used(
 
 
 def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
-    found = list(dict.fromkeys(read_by(call)))
-    inputs = tuple(name for tag, name in found if tag == "var")
+    read = list(dict.fromkeys(read_by(call)))
+    inputs = tuple(name for tag, name in read if tag == "var")
     saved, other = _saved(recorder, call, inputs, own)
     return Node(
         name=call.name,
         op=call.op,
         inputs=inputs,
         outputs=tuple(call.outputs),
-        initializers=tuple(name for tag, name in found if tag == "init"),
+        initializers=tuple(name for tag, name in read if tag == "init"),
         args=call.args,
         kwargs=call.kwargs,
         module=call.module,
@@ -96,14 +96,14 @@ def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
     for node in nodes.values():
         if node.checkpoint:
             groups.setdefault(node.checkpoint, []).append(node)
-    found = dict(nodes)
+    kept = dict(nodes)
     for group in groups.values():
         made = {k for node in group for k in node.outputs}
         for node in group:
-            found[node.name] = replace(
+            kept[node.name] = replace(
                 node, saved=tuple(k for k in node.inputs if k not in made), saved_bytes=0
             )
-    return found
+    return kept
 
 
 def _saved(
@@ -185,8 +185,8 @@ def _add_hooks(recorder: Recorder) -> None:
         own = tuple((tensor._backward_hooks or {}).values()) if tensor.is_leaf else ()
         if own and name in recorder.stand_ins.fake:
             hooks["init", name] = [*own, *hooks.get(("init", name), [])]
-    for reference, found in hooks.items():
-        _hook(recorder, reference, found)
+    for reference, own_hooks in hooks.items():
+        _hook(recorder, reference, own_hooks)
 
 
 def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> None:

@@ -222,9 +222,9 @@ class Instance:
 
     def _present(self, rows: Csr, where: Ints) -> NDArray[np.bool_]:
         """[rows, D] whether any node of the row is on the device."""
-        found = np.zeros((len(rows), len(self.devices)), bool)
-        found[np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]] = True
-        return found
+        present = np.zeros((len(rows), len(self.devices)), bool)
+        present[np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]] = True
+        return present
 
     def fits(self, where: Ints) -> bool:
         return bool((self.used_bytes(where) <= self.capacity).all())
@@ -234,12 +234,12 @@ def _trainable_bytes(problem: Problem) -> dict[str, int]:
     """Bytes of the parameters that the optimiser changes, at the first node that uses each."""
     graph = problem.graph
     seen: set[str] = set()
-    found: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
     for node in graph:
         own = [k for k in node.initializers if k not in seen and graph.initializers[k].requires_grad]
         seen.update(own)
-        found[node.name] = sum(graph.initializers[k].nbytes for k in own)
-    return found
+        nbytes[node.name] = sum(graph.initializers[k].nbytes for k in own)
+    return nbytes
 
 
 def _numbers(names: Sequence[str], sets: Sets) -> Ints:

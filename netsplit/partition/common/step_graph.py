@@ -52,29 +52,29 @@ class StepGraph:
     @cached_property
     def head(self) -> Floats:
         """[2n] least seconds before the task starts."""
-        found = np.zeros(2 * self.n)
+        head_s = np.zeros(2 * self.n)
         for t in self.order:
             for s in self.before[t]:
-                found[t] = max(found[t], found[s] + self.fastest[s])
-        return found
+                head_s[t] = max(head_s[t], head_s[s] + self.fastest[s])
+        return head_s
 
     @cached_property
     def tail(self) -> Floats:
         """[2n] least seconds after the task has ended."""
-        found = np.zeros(2 * self.n)
+        tail_s = np.zeros(2 * self.n)
         for s in reversed(self.order):
             for t in self.after[s]:
-                found[s] = max(found[s], found[t] + self.fastest[t])
-        return found
+                tail_s[s] = max(tail_s[s], tail_s[t] + self.fastest[t])
+        return tail_s
 
     @cached_property
     def there_and_back(self) -> Floats:
         """[n] least seconds from the start of a node's forward to the end of its backward; trained nodes."""
-        n, found = self.n, np.zeros(self.n)
+        n, seconds = self.n, np.zeros(self.n)
         for v in reversed(range(n)):
-            inner = [found[t - n] for t in self.before[n + v] if t >= n]
-            found[v] = self.fastest[v] + self.fastest[n + v] + max(inner, default=0.0)
-        return found
+            inner = [seconds[t - n] for t in self.before[n + v] if t >= n]
+            seconds[v] = self.fastest[v] + self.fastest[n + v] + max(inner, default=0.0)
+        return seconds
 
     def transfer_s(self, edge: Edge, backward: bool = False) -> Floats:
         """[D, D] seconds of the edge's transfer where its source is on p and its target on q."""

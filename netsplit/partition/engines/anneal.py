@@ -123,9 +123,9 @@ def clusters_of(instance: Instance) -> Csr:
 
 
 def _by_atom(instance: Instance, values: Floats | Ints) -> Any:
-    found = np.zeros(len(instance.atoms), values.dtype)
-    np.add.at(found, instance.atom_of, values)
-    return found
+    sums = np.zeros(len(instance.atoms), values.dtype)
+    np.add.at(sums, instance.atom_of, values)
+    return sums
 
 
 def _held_by_atom(instance: Instance) -> Csr:

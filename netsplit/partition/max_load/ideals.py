@@ -55,7 +55,9 @@ class Order:
 
     @property
     def after(self) -> list[list[int]]:
-        return successors(len(self.before), ((a, b) for b, found in enumerate(self.before) for a in found))
+        return successors(
+            len(self.before), ((a, b) for b, feeders in enumerate(self.before) for a in feeders)
+        )
 
     def linear(self, key: Sequence[float]) -> list[int]:
         """The topological order that takes a ready group of least key first."""
@@ -91,7 +93,7 @@ class Ideals:
     def of(cls, order: Order, limit: int, deadline: float = float("inf")) -> Ideals | None:
         """All ideals; None where there are more than `limit`, or the clock passes `deadline`."""
         count = len(order.before)
-        need = [sum(1 << a for a in found) for found in order.before]
+        need = [sum(1 << a for a in groups) for groups in order.before]
         after = order.after
         layer: dict[int, tuple[int, tuple[int, ...]]] = {
             0: (0, tuple(g for g in range(count) if not order.before[g]))

@@ -85,8 +85,8 @@ class NodeBench:
         seeds = [gradients.pop(k) if k in gradients else random_like(t) for k, t in context.outputs.items()]
         parts = [gradients.get(name) if tag == "var" else None for tag, name in context.leaves]
         start = self.clock.now()
-        found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
-        sums = [g if p is None else p if g is None else p + g for g, p in zip(found, parts, strict=True)]
+        grads = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
+        sums = [g if p is None else p if g is None else p + g for g, p in zip(grads, parts, strict=True)]
         end = self.clock.now()
         self.backward.append((start, end))
         for (tag, name), gradient in zip(context.leaves, sums, strict=True):

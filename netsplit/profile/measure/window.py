@@ -79,16 +79,16 @@ class Window:
         self, graph: Graph, inputs: tuple[Tensor, ...], tensors: dict[str, Tensor]
     ) -> list[Tensor]:
         """Outputs of the last of the micro-batches, detached."""
-        found: list[list[Tensor]] = []
+        outputs: list[list[Tensor]] = []
         last: list[Tensor] = []
         with torch.enable_grad():
             for _ in range(self.in_flight):
                 with autocast_of(graph, self.clock.device):
                     results = functional_call(self.segment, tensors, _cloned(inputs))
                 last = [t.detach() for t in results]
-                found.append(self._ends(results))
+                outputs.append(self._ends(results))
                 del results
-        for ends in found:
+        for ends in outputs:
             if ends:
                 seeds = [random_like(t) for t in ends]
                 start = self.clock.now()

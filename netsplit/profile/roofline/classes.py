@@ -99,12 +99,12 @@ def operator_class(graph: Graph, node: Node) -> str:
 
 def unknown_operators(graph: Graph) -> dict[str, int]:
     """Operators that are in no class -> how many nodes: each counts as one elementwise pass."""
-    found = Counter(
+    counts = Counter(
         node.op
         for node in graph
         if plain_kind(node) not in _CLASS_OF and operator_class(graph, node) == "elementwise"
     )
-    return dict(sorted(found.items()))
+    return dict(sorted(counts.items()))
 
 
 def plain_kind(node: Node) -> str:

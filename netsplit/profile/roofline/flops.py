@@ -121,13 +121,13 @@ class _Call:
 
     def shape(self, i: int) -> tuple[int, ...]:
         """Of a positional tensor; () where the argument is none."""
-        found = self.tensor(i)
-        return () if found is None else found.shape
+        tensor = self.tensor(i)
+        return () if tensor is None else tensor.shape
 
     def size(self, i: int) -> int:
         """Bytes of a positional tensor; 0 where the argument is none."""
-        found = self.tensor(i)
-        return 0 if found is None else found.nbytes
+        tensor = self.tensor(i)
+        return 0 if tensor is None else tensor.nbytes
 
     def traffic(self, i: int) -> Pass:
         """Reading or writing a positional tensor once."""
@@ -136,16 +136,16 @@ class _Call:
 
     def cast(self, i: int) -> Pass:
         """What autocast adds to reading a positional tensor: writing and reading it in half the bytes."""
-        found = self.tensor(i)
-        lowered = self.graph.autocast is not None and found is not None and found.dtype == "float32"
+        tensor = self.tensor(i)
+        lowered = self.graph.autocast is not None and tensor is not None and tensor.dtype == "float32"
         return self.traffic(i) if lowered and self.out_dtype == self.graph.autocast else Pass()
 
     def wanted(self, i: int) -> bool:
         """Whether a gradient of a positional tensor is computed."""
-        found = self.tensor(i)
-        if isinstance(found, Variable):
-            return found.name in self.graph.requires_backward
-        return found is not None and found.requires_grad
+        tensor = self.tensor(i)
+        if isinstance(tensor, Variable):
+            return tensor.name in self.graph.requires_backward
+        return tensor is not None and tensor.requires_grad
 
     @property
     def has_backward(self) -> bool:

@@ -38,11 +38,11 @@ class Pipeline:
 
     def readers(self) -> list[list[int]]:
         """Of every segment: the segments that read from it."""
-        found: list[list[int]] = [[] for _ in self.feeders]
+        readers: list[list[int]] = [[] for _ in self.feeders]
         for s, feeds in enumerate(self.feeders):
             for u in feeds:
-                found[u].append(s)
-        return found
+                readers[u].append(s)
+        return readers
 
     def depths(self) -> list[int]:
         """Segments on the longest path before each."""
@@ -114,20 +114,20 @@ class Schedule(ABC):
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:
     """The same order with every backward in two parts, one right after the other."""
-    found: list[Compute] = []
+    tasks: list[Compute] = []
     for phase, s, i in order:
         if phase == "backward":
-            found += [("input", s, i), ("weight", s, i)]
+            tasks += [("input", s, i), ("weight", s, i)]
         else:
-            found.append((phase, s, i))
-    return found
+            tasks.append((phase, s, i))
+    return tasks
 
 
 def longest(
     before: Mapping[int, Sequence[int]] | Sequence[Sequence[int]], order: Iterable[int], own: Sequence[int]
 ) -> list[int]:
     """Heaviest path before each segment; `order` has every segment after those in `before` it."""
-    found = [0] * len(own)
+    heaviest = [0] * len(own)
     for s in order:
-        found[s] = max((found[u] + own[u] for u in before[s]), default=0)
-    return found
+        heaviest[s] = max((heaviest[u] + own[u] for u in before[s]), default=0)
+    return heaviest

@@ -172,12 +172,12 @@ def read_extra(folder: Path) -> dict[str, Any]:
     if not is_complete(folder):
         raise ConfigError(f"there is no whole checkpoint at '{folder}': give the folder of one.")
     try:
-        found = json.loads((folder / EXTRA).read_text(encoding="utf-8"))
+        extra = json.loads((folder / EXTRA).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NetSplitError(f"checkpoint '{folder}' cannot be read: {reason_of(error)}.") from error
-    if found.pop("format", None) != _FORMAT:
+    if extra.pop("format", None) != _FORMAT:
         raise ConfigError(f"checkpoint '{folder}' was written by another version of netsplit.")
-    return dict(found)
+    return dict(extra)
 
 
 def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
@@ -192,11 +192,11 @@ def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
     start = f"checkpoint '{folder}' is of another model"
     saved = Saved(folder)
     for name, (dtype, shape) in needed.items():
-        found = saved.kind(f"model.{name}")
-        if found is None:
+        kind = saved.kind(f"model.{name}")
+        if kind is None:
             raise ConfigError(f"{start}: it has no '{name}'.")
-        if found != (dtype, shape):
-            raise ConfigError(f"{start}: '{name}' is {found[0]} {found[1]} there and {dtype} {shape} here.")
+        if kind != (dtype, shape):
+            raise ConfigError(f"{start}: '{name}' is {kind[0]} {kind[1]} there and {dtype} {shape} here.")
     left = [name for name in saved.names if name not in needed]
     if left:
         raise ConfigError(f"{start}: its '{left[0]}' is not in this one.")

@@ -124,12 +124,12 @@ class _Merger:
 
     def merge_modules(self, depth: int) -> None:
         """Merge connected groups that share a device and the first `depth` parts of their module path."""
-        found: dict[tuple[str, str], list[int]] = {}
+        members: dict[tuple[str, str], list[int]] = {}
         for group in self.members:
             parts = self.module(group).split(".")
             if len(parts) >= depth:
-                found.setdefault((".".join(parts[:depth]), self.device(group)), []).append(group)
-        for together in found.values():
+                members.setdefault((".".join(parts[:depth]), self.device(group)), []).append(group)
+        for together in members.values():
             for connected in self._components(together):
                 if len(connected) > 1 and self._convex(connected):
                     first, *rest = sorted(connected)
@@ -164,7 +164,7 @@ class _Merger:
 
     def _components(self, groups: Iterable[int]) -> list[set[int]]:
         left = set(groups)
-        found = []
+        components = []
         while left:
             start = left.pop()
             component, stack = {start}, [start]
@@ -174,8 +174,8 @@ class _Merger:
                 left -= near
                 component |= near
                 stack += near
-            found.append(component)
-        return found
+            components.append(component)
+        return components
 
     def _convex(self, groups: set[int]) -> bool:
         outside = {g for group in groups for g in self.after[group]} - groups

@@ -97,16 +97,16 @@ class _AutoSolvers:
         search = Search(self.problem, self.starts, self.deadline, methods, Auto.name, simulated)
         search.compile()
         prover = None if search.simulated else Prover(search)
-        found = search.run(prover)
-        if found is None:
+        answer = search.run(prover)
+        if answer is None:
             raise infeasible(self.problem, Auto.name)
         names = search.instance.names
         choice = Choice(
-            search.instance.decode(found.where),
-            {names[int(v)]: float(i) for i, v in enumerate(found.order)},
+            search.instance.decode(answer.where),
+            {names[int(v)]: float(i) for i, v in enumerate(answer.order)},
             status="feasible",
-            objective_s=found.value_s,
-            notes={"found_by": found.source, **search.notes},
+            objective_s=answer.value_s,
+            notes={"found_by": answer.source, **search.notes},
         )
         if prover is None:
             return choice

@@ -68,7 +68,7 @@ def coarsen(instance: Instance, target: int, limit_bytes: int) -> Coarse:
             for each in sets:
                 each.merge(first.setdefault(number, v), v)
     memory = MemoryModel(instance.problem)
-    loads = {found[0]: memory.load([instance.names[v] for v in found]) for found in classes.sets()}
+    loads = {members[0]: memory.load([instance.names[v] for v in members]) for members in classes.sets()}
 
     def accepts(edge: Edge) -> bool:
         """Whether the classes of both ends fit together; if so they are joined."""
@@ -84,7 +84,7 @@ def coarsen(instance: Instance, target: int, limit_bytes: int) -> Coarse:
     stars = False
     while (excess := vertices.count - target) > 0:
         variables = _passing(instance, vertices)
-        nbytes = {edge: int(instance.nbytes[list(found)].sum()) for edge, found in variables.items()}
+        nbytes = {edge: int(instance.nbytes[list(each)].sum()) for edge, each in variables.items()}
         batch = mergeable_batch(nbytes, excess, accepts, stars)
         if not batch:
             break
@@ -173,5 +173,5 @@ def _finished(instance: Instance, vertices: DisjointSets, classes: DisjointSets)
         vertices=tuple(members[u] for u in order),
         class_of=class_of,
         classes=tuple(map(tuple, nodes)),
-        variables={(number[u], number[v]): found for (u, v), found in variables.items()},
+        variables={(number[u], number[v]): each for (u, v), each in variables.items()},
     )

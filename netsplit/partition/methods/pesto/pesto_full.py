@@ -67,14 +67,14 @@ class PestoFull(Partitioner):
         deadline = time.perf_counter() + limit_s
         instance = Instance.of(problem)
         tasks, known = self._start(instance, deadline)
-        outcome, found = self._improve(tasks, known, deadline)
+        outcome, schedule = self._improve(tasks, known, deadline)
         notes = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan, **outcome.notes}
         return Choice(
-            instance.decode(tasks.nodes_at(found.where)),
-            _node_keys(tasks, found),
+            instance.decode(tasks.nodes_at(schedule.where)),
+            _node_keys(tasks, schedule),
             status=outcome.status,
             engine=outcome.engine,
-            objective_s=found.makespan,
+            objective_s=schedule.makespan,
             bound_s=max(_least_makespan(tasks), outcome.bound or 0.0),
             notes=notes,
         )
@@ -124,11 +124,11 @@ class PestoFull(Partitioner):
             if over.max() <= 0:
                 break
             margin = {k: margin.get(k, 0) + max(0, int(nbytes)) for k, nbytes in enumerate(over)}
-        found = tasks.schedule(where, rows.order(raw.values))
-        better = found.makespan < known.makespan * (1 - 1e-9)
+        schedule = tasks.schedule(where, rows.order(raw.values))
+        better = schedule.makespan < known.makespan * (1 - 1e-9)
         if raw.status == "optimal" or better:
             outcome = replace(outcome, status="optimal" if raw.status == "optimal" else "feasible")
-        return outcome, found if better else known
+        return outcome, schedule if better else known
 
 
 def _least_makespan(tasks: CoarseTasks) -> float:
@@ -137,11 +137,11 @@ def _least_makespan(tasks: CoarseTasks) -> float:
     return max(path, sum(tasks.least_s) / len(tasks.instance.devices))
 
 
-def _node_keys(tasks: CoarseTasks, found: CoarseSchedule) -> dict[str, float]:
+def _node_keys(tasks: CoarseTasks, schedule: CoarseSchedule) -> dict[str, float]:
     """When each node's forward starts: in its vertex, one node runs after another."""
     instance, keys = tasks.instance, {}
     for vertex, nodes in enumerate(tasks.coarse.vertices):
-        k, at = found.where[tasks.coarse.class_of[vertex]], found.start[vertex]
+        k, at = schedule.where[tasks.coarse.class_of[vertex]], schedule.start[vertex]
         for v in nodes:
             keys[instance.names[v]] = at
             at += float(instance.forward_s[v, k])
@@ -156,7 +156,7 @@ def _contiguous(tasks: CoarseTasks) -> Iterator[tuple[int, ...]]:
     """
     instance, coarse = tasks.instance, tasks.coarse
     memory = MemoryModel(instance.problem)
-    loads = [memory.load([instance.names[v] for v in found]) for found in coarse.classes]
+    loads = [memory.load([instance.names[v] for v in members]) for members in coarse.classes]
     seconds = np.zeros((len(coarse.classes), len(instance.devices)))
     np.add.at(seconds, list(tasks.class_of), tasks.seconds)
     seen: set[tuple[int, ...]] = set()
@@ -189,7 +189,7 @@ def _equal_split(seconds: np.ndarray[Any, Any], order: Sequence[int]) -> tuple[i
 
 def _descend(tasks: CoarseTasks, placements: list[tuple[int, ...]], deadline: float) -> CoarseSchedule:
     """The best of the placements, then of those with one class moved, until none is better."""
-    best = min((tasks.schedule(where) for where in placements), key=lambda found: found.makespan)
+    best = min((tasks.schedule(where) for where in placements), key=lambda schedule: schedule.makespan)
     trials, improved = 0, True
     while improved:
         improved = False

@@ -168,16 +168,16 @@ def antichain_states(layers: Layers, limit: int) -> States:
     mergers = (("none", None), ("branches", _branch_chains), ("regions", _parallel_regions))
     for reduction, merger in mergers:
         group_of = list(range(count)) if merger is None else merger(layers)
-        found = _walk(layers, group_of, limit, first=_deepest_source(layers))
-        if found is not None:
-            return _states_of(layers, found, reduction)
+        masks = _walk(layers, group_of, limit, first=_deepest_source(layers))
+        if masks is not None:
+            return _states_of(layers, masks, reduction)
     return prefix_states(layers, range(count), limit)
 
 
 def downset_states(layers: Layers, limit: int) -> States | None:
     """Every downset of blocks, the whole space of contiguous stages; None if more than `limit`."""
-    found = _walk(layers, list(range(layers.blocks)), limit, first=None)
-    return None if found is None else _states_of(layers, found, "none")
+    masks = _walk(layers, list(range(layers.blocks)), limit, first=None)
+    return None if masks is None else _states_of(layers, masks, "none")
 
 
 def prefix_states(layers: Layers, order: Iterable[int], limit: int) -> States:
@@ -234,22 +234,22 @@ def _walk(layers: Layers, group_of: Sequence[int], limit: int, first: int | None
             fed[a] |= 1 << g
     everything = (1 << count) - 1
     start = 0 if first is None else closure[group_of[first]]
-    found, queue = {start}, [(start, _union(fed[a] for a in _bits(start)))]
+    reached, queue = {start}, [(start, _union(fed[a] for a in _bits(start)))]
     while queue:
         done, readers = queue.pop()  # readers of what is done, which may be done themselves
         open_steps = (everything if first is None else readers) & ~done
         for g in _bits(open_steps):
             grown = done | closure[g]
-            if grown in found or (first is None and feeders[g] & ~done):
+            if grown in reached or (first is None and feeders[g] & ~done):
                 continue
-            found.add(grown)
+            reached.add(grown)
             queue.append((grown, readers | _union(fed[a] for a in _bits(grown & ~done))))
-        if len(found) > limit:
+        if len(reached) > limit:
             return None
-    found.discard(0)
-    if everything not in found:  # parts that no path of reads joins to the first
-        found.add(everything)
-    return [_union(own[g] for g in _bits(mask)) for mask in found]
+    reached.discard(0)
+    if everything not in reached:  # parts that no path of reads joins to the first
+        reached.add(everything)
+    return [_union(own[g] for g in _bits(mask)) for mask in reached]
 
 
 def _bits(mask: int) -> Iterable[int]:
@@ -327,8 +327,8 @@ def _is_input(problem: Problem, node: Node, seconds: dict[str, float], weights: 
 
 
 def _readers(problem: Problem, node: Node) -> list[str]:
-    found = {w for k in node.outputs if k for w in problem.graph.variables[k].consumers}
-    return sorted(found - problem.backward_nodes)
+    readers = {w for k in node.outputs if k for w in problem.graph.variables[k].consumers}
+    return sorted(readers - problem.backward_nodes)
 
 
 def _output_bytes(problem: Problem, node: Node) -> int:
@@ -356,14 +356,14 @@ def _hosts(problem: Problem, index: dict[str, int]) -> dict[str, int]:
             continue
         made = [graph.variables[k].producer or "" for k in node.inputs]
         near = [index.get(v, host.get(v)) for v in made]
-        found = [v for v in near if v is not None]
-        if found:
-            host[node.name] = max(found)
+        options = [v for v in near if v is not None]
+        if options:
+            host[node.name] = max(options)
     for name in reversed(list(graph.nodes)):  # backward nodes that begin: with what reads them
         if name in problem.backward_nodes and name not in host:
-            found = [host[w] for w in readers[name] if w in host]
-            if found:
-                host[name] = max(found)
+            options = [host[w] for w in readers[name] if w in host]
+            if options:
+                host[name] = max(options)
     for atom in atoms_of(graph):
         hosts = [host[name] for name in atom if name in host]
         others = set(atom) - set(index) - set(host) - problem.backward_nodes

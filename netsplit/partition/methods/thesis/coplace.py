@@ -47,5 +47,5 @@ def coplace(problem: Problem, least_groups: int) -> tuple[tuple[str, ...], ...]:
             loads[sets.merge(a, b)] = loads[a] + loads[b]
     in_order = graph.position.__getitem__
     return tuple(
-        tuple(sorted((name for i in found for name in atoms[i]), key=in_order)) for found in sets.sets()
+        tuple(sorted((name for i in members for name in atoms[i]), key=in_order)) for members in sets.sets()
     )
