@@ -91,14 +91,4 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
     cluster = description.cluster(workload.base_kind, need_bytes)
     rule = UpdateRule(settings.clip_norm, loss_scaling=settings.autocast == "float16")
-    return Study(
-        model,
-        graph,
-        {},
-        costs,
-        cluster,
-        experiment.schedule,
-        optimizer,
-        experiment.loss,
-        rule,
-    )
+    return Study(model, graph, {}, costs, cluster, experiment.schedule, optimizer, experiment.loss, rule)

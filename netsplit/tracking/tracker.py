@@ -257,11 +257,7 @@ class Tracker:
             self.uri = uri if self._path is None else f"sqlite:///{self._path}"
 
     def open(self, experiment: str | None = None) -> Store:
-        """Connect now, rather than at the first comparison.
-
-        Args:
-            experiment: name of the MLflow experiment where the tracker was given none.
-        """
+        """Connect now, rather than at the first comparison; to `experiment`, where the tracker names none."""
         self.experiment = self.experiment or experiment
         if self._store is None:
             client = open_client(self.uri)
