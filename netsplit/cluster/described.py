@@ -153,12 +153,7 @@ def uniform_cluster(
             )
     rates = [_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
     waits = [_number(value, "cluster.latency") for value in _spread(given["latency"], len(counts))]
-    sizes = list(accumulate(counts, mul))
     names = [f"d{i}" for i in range(total)]
-    links = {}
-    for i, j in permutations(range(total), 2):
-        level = next(k for k, size in enumerate(sizes) if i // size == j // size)
-        links[names[i], names[j]] = Link(waits[level], 1.0 / rates[level])
     if model is None and capacity is None:
         raise ConfigError(
             "cluster.capacity is null, and so is cluster.model, whose memory it would be: give "
@@ -170,11 +165,24 @@ def uniform_cluster(
         name=name,
         speeds=dict.fromkeys(names, _speed(speed, "cluster.speed")),
         capacities=dict.fromkeys(names, _device_capacity(each, "cluster")),
-        links=links,
+        links=_links_of_levels(names, counts, [Link(w, 1.0 / r) for w, r in zip(waits, rates, strict=True)]),
         levels=tuple(zip(counts, rates, strict=True)),
         accelerators={} if known is None else dict.fromkeys(names, known),
         overlap=overlap,
     )
+
+
+def _links_of_levels(
+    names: Sequence[str], counts: Sequence[int], links: Sequence[Link]
+) -> dict[tuple[str, str], Link]:
+    """Every pair's link: of the innermost level whose unit holds both."""
+    sizes = list(accumulate(counts, mul))
+    return {
+        (names[i], names[j]): next(
+            link for link, size in zip(links, sizes, strict=True) if i // size == j // size
+        )
+        for i, j in permutations(range(len(names)), 2)
+    }
 
 
 def described_cluster(

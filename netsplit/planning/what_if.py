@@ -107,19 +107,8 @@ def what_if(
     for i, change in enumerate(changes):
         if progress is not None:
             progress(i, len(changes), change.label)
-        left = deadline - monotonic()
-        decided, note = None, "not decided anew: the time was up"
-        if left > 0:
-            limit = left / (len(changes) - i)
-            if problem.time_limit_s is not None:
-                limit = min(limit, problem.time_limit_s)
-            try:
-                changed = replace(scorer.problems[i], time_limit_s=limit)
-                decided, note = decide(changed, partitioner, room=False).placement, ""
-            except InfeasibleError:  # of a method that gives up: more of a resource does not take any away
-                note = "the method finds no placement under the change"
-            except NetSplitError:  # of a method that does not heed contiguity
-                note = "the method's answer under the change is no plan"
+        limit = (deadline - monotonic()) / (len(changes) - i)
+        decided, note = _decided(scorer.problems[i], partitioner, limit)
         resolved.append(decided)
         notes.append(note)
         if decided is not None and not any(_same(decided, other) for other in known):
@@ -143,6 +132,19 @@ def what_if(
         value = min(base, value)
         results.append(WhatIf(change, given, base, value, mine is not None, kept, notes[i], known[j]))
     return sorted(results, key=lambda result: -result.gain_s)
+
+
+def _decided(problem: Problem, partitioner: Partitioner, left_s: float) -> tuple[Placement | None, str]:
+    """The placement under a change; or None, and why there is none."""
+    if left_s <= 0:
+        return None, "not decided anew: the time was up"
+    limit = left_s if problem.time_limit_s is None else min(left_s, problem.time_limit_s)
+    try:
+        return decide(replace(problem, time_limit_s=limit), partitioner, room=False).placement, ""
+    except InfeasibleError:  # of a method that gives up: more of a resource does not take any away
+        return None, "the method finds no placement under the change"
+    except NetSplitError:  # of a method that does not heed contiguity
+        return None, "the method's answer under the change is no plan"
 
 
 def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:

@@ -39,7 +39,7 @@ from netsplit.partition.methods.pipedream.stage_plans import (
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.partitioner import Choice
 
-__all__ = ["StageTime", "best_stages", "stage_time_lower_bound_s", "stage_time_s"]
+__all__ = ["StageTime", "best_stages", "lower_bound_s", "stage_time_s"]
 
 _STATES = {False: 3000, True: 700}  # by whether there are several levels: seconds of the programme
 _WALK_S = 1.2e-3  # a block, to list the downsets of a chain or to find them too many
@@ -135,12 +135,8 @@ def _bandwidth(formula: Formula, p: int, q: int) -> float:
     return formula.levels[-1][1]
 
 
-def stage_time_lower_bound_s(problem: Problem, cost: Cost = "released") -> float:
+def lower_bound_s(layers: Layers, formula: Formula) -> float:
     """No contiguous stages are faster: all work shared evenly, and the best replication of each block."""
-    return _lower_bound(Layers.of(problem), Formula(levels_of(problem), cost))
-
-
-def _lower_bound(layers: Layers, formula: Formula) -> float:
     if not layers.n:
         return 0.0
     seconds: Floats = np.asarray(np.bincount(layers.block_of, weights=layers.seconds), float)
@@ -184,7 +180,7 @@ def best_stages(
     The planner's own answer is a candidate, so none is worse. Where all downsets of the graph are few
     enough, the programme over them is exact: no contiguous stages are faster, and the status is optimal.
     Else the states of the planner are joined with the prefixes of topological orders, of several kinds
-    and drawn, for as long as the time lasts; the bound is then `stage_time_lower_bound_s`. Where the time
+    and drawn, for as long as the time lasts; the bound is then `lower_bound_s`. Where the time
     is too short for the planner's own states, or no plan of them fits, a few prefixes are tried.
 
     Raises:
@@ -196,7 +192,7 @@ def best_stages(
     several = len(formula.levels) > 1
     limit = _STATES[several]
     best: tuple[float, tuple[Stage, ...]] = (math.inf, ())
-    bound = _lower_bound(layers, formula)
+    bound = lower_bound_s(layers, formula)
 
     def try_states(states: States, fewer: bool = True, by: Formula = timed) -> float | None:
         """Seconds of the best plan; None: the time is over."""
@@ -234,14 +230,17 @@ def best_stages(
             count = max(count, len(joined))
             took = time.perf_counter() - begun
             try_states(joined)
-    value, stages = best
-    if not stages:
+    if not best[1]:
         raise InfeasibleError("best_stages finds no contiguous stages whose replicas all fit.")
+    return _choice(problem, *best, bound, count)
+
+
+def _choice(problem: Problem, value: float, stages: tuple[Stage, ...], bound: float, states: int) -> Choice:
     status: Status = "optimal" if value <= bound * (1 + 1e-9) else "feasible"
     notes = {
         "replication": [len(stage.devices) for stage in stages],
         "warm_up": [stage.warm_up for stage in stages],
-        "states": count,
+        "states": states,
     }
     return Choice(
         *staged(problem, stages), status=status, objective_s=value, bound_s=bound, notes=notes, stages=stages
