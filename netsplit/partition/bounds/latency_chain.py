@@ -68,10 +68,10 @@ class Chain:
         steps = self.steps[k]
         counts = np.floor(steps.used).astype(np.int64) // bucket
         arrays = StepArrays(steps.source, steps.target, _pure(steps, need), counts, steps.seconds)
-        arrays = arrays.take(np.argsort(arrays.cost, kind="stable"))
-        arrays = arrays.take(undominated(arrays))
-        arrays = arrays.take(np.argsort(arrays.cost + self.ahead[k + 1][arrays.target], kind="stable"))
-        return arrays.take(np.argsort(arrays.source, kind="stable"))
+        rows = np.argsort(arrays.cost, kind="stable")
+        rows = rows[undominated(arrays.take(rows))]
+        ends = arrays.cost + self.ahead[k + 1][arrays.target]
+        return arrays.take(rows[np.lexsort((ends[rows], arrays.source[rows]))])
 
 
 def start_key(devices: int) -> int:

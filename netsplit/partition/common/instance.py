@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,13 @@ from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.partition.base import Problem
 from netsplit.profile.memory import node_weight_bytes, related_nodes
 
-__all__ = ["Csr", "CsrArrays", "Floats", "Instance", "Ints"]
+__all__ = ["Csr", "Floats", "Instance", "Ints", "Packed"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Packed: TypeAlias = Ints
+"""`Csr` in one array, for compiled functions: row i is ``p[p[i] : p[i + 1]]``; there are ``p[0] - 1``."""
 _MOST_PLACEMENTS = 100_000
-
-
-class CsrArrays(NamedTuple):
-    """`Csr` for compiled functions, which take a tuple of arrays as one argument."""
-
-    starts: Ints
-    items: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +49,8 @@ class Csr:
         return len(self.starts) - 1
 
     @property
-    def arrays(self) -> CsrArrays:
-        return CsrArrays(self.starts, self.items)
+    def packed(self) -> Packed:
+        return np.concatenate([self.starts + len(self.starts), self.items])
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined, inner
+from netsplit.partition.common.instance import Floats, Ints, Packed
+from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.annealing import ClusterArrays, LoadAnnealer
 from netsplit.partition.max_load.model import Hypergraph
 
@@ -21,7 +21,7 @@ class _DeviceArrays(NamedTuple):
 
     weight: Floats  # [G]
     allowed: NDArray[np.bool_]  # [G]
-    nets: CsrArrays  # [G] -> nets with the group as a pin
+    nets: Packed  # [G] -> nets with the group as a pin
     size: Ints  # [E] how many pins
     hop: Floats  # [E]
 
@@ -30,7 +30,7 @@ class _DeviceArrays(NamedTuple):
         return cls(
             model.weight[:, device] / unit_s,
             np.ascontiguousarray(model.allowed[:, device]),
-            model.nets_of.arrays,
+            model.nets_of.packed,
             np.diff(model.pins.starts),
             model.hop[:, device] / unit_s,
         )
@@ -105,8 +105,8 @@ def _flip(g: int, inside: _Inside, m: _DeviceArrays) -> float:
     """Take a group into the column, or out of it; by how much the load grows."""
     change = 0.0
     step = 1 if inside.groups[g] == 0 else -1
-    for i in range(m.nets.starts[g], m.nets.starts[g + 1]):
-        e = m.nets.items[i]
+    for i in range(m.nets[g], m.nets[g + 1]):
+        e = m.nets[i]
         if 0 < inside.pins[e] < m.size[e]:
             change -= m.hop[e]
         inside.pins[e] += step
@@ -116,7 +116,7 @@ def _flip(g: int, inside: _Inside, m: _DeviceArrays) -> float:
     return change + step * m.weight[g]
 
 
-@inner
+@inlined
 def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArrays) -> int:
     """Fill which groups change sides, and answer how many; 0: what was drawn is no move.
 
@@ -130,8 +130,8 @@ def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArray
     if kind < 0.4 and levels > 0:
         n = 0
         c = clusters.level_of[np.random.randint(levels), g]
-        for i in range(clusters.members.starts[c], clusters.members.starts[c + 1]):
-            v = clusters.members.items[i]
+        for i in range(clusters.members[c], clusters.members[c + 1]):
+            v = clusters.members[i]
             if inside.groups[v] == inside.groups[g]:
                 if inside.groups[g] == 0 and not m.allowed[v]:
                     return 0
@@ -141,10 +141,10 @@ def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArray
     # 2. one group, or two
     if inside.groups[g] == 0 and not m.allowed[g]:
         return 0
-    if kind < 0.8 and m.nets.starts[g + 1] > m.nets.starts[g]:
+    if kind < 0.8 and m.nets[g + 1] > m.nets[g]:
         touching = False
-        for i in range(m.nets.starts[g], m.nets.starts[g + 1]):
-            e = m.nets.items[i]
+        for i in range(m.nets[g], m.nets[g + 1]):
+            e = m.nets[i]
             touching = touching or 0 < inside.pins[e] < m.size[e]
         if not touching:
             return 0

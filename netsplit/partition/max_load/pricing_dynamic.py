@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inner
+from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["DynamicPricing", "narrowest"]
@@ -134,7 +134,7 @@ class DynamicPricing:
         moves = self.moves
         gain = np.where(moves.inside == 1, prices[np.repeat(self.order, np.diff(moves.starts))], 0.0)
         multipliers = _multiplier(moves, gain, limit) * np.array(_FACTORS)
-        ahead = np.array([_backward(moves, gain, m)[0] for m in multipliers])
+        ahead = _ahead(moves, gain, multipliers)
         wanted = _Wanted(gain, limit * (1 + _ROUNDING), float(floor), multipliers, ahead)
         picked, top = _forward(moves, wanted, labels, many)
         columns = []
@@ -181,6 +181,15 @@ def _replayed(moves: Moves, chosen: NDArray[np.bool_]) -> float:
 
 
 @compiled
+def _ahead(moves: Moves, gain: Floats, multipliers: Floats) -> Floats:
+    """[k, states] Lagrange's bound on the price that is to come."""
+    ahead = np.empty((len(multipliers), moves.first[-1]))
+    for k in range(len(multipliers)):
+        ahead[k] = _backward(moves, gain, multipliers[k])[0]
+    return ahead
+
+
+@inner
 def _backward(moves: Moves, gain: Floats, multiplier: float) -> tuple[Floats, Floats]:
     """[states] the most of price minus multiplier times load that is to come, and [states] its load."""
     value = np.full(moves.first[-1], -np.inf)
@@ -312,7 +321,7 @@ def _after(
     return _PartsByState(begin, end), used
 
 
-@inner
+@inlined
 def _thin(parts: _Parts, start: int, stop: int, labels: int) -> int:
     """Of parts within one slice of the load, one with the least load and the most price of them."""
     low = parts.seconds[start]

@@ -68,10 +68,10 @@ def least_s(where: Ints, a: Arrays) -> float:
     for v in range(n - 1, -1, -1):
         p = where[v]
         inside = 0.0
-        for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
-            u = a.makes.items[k]
-            for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
-                w = a.consumers.items[c]
+        for k in range(a.makes[v], a.makes[v + 1]):
+            u = a.makes[k]
+            for c in range(a.consumers[u], a.consumers[u + 1]):
+                w = a.consumers[c]
                 q = where[w]
                 ahead[v] = max(ahead[v], a.transfer_s[u, p, q] + ahead[w])
                 if a.requires_backward[u] and a.trained[w]:
@@ -120,8 +120,8 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
         # 4. measured
         at = 0
         for x in sequence:
-            for k in range(a.blocks.starts[x], a.blocks.starts[x + 1]):
-                order[at] = a.blocks.items[k]
+            for k in range(a.blocks[x], a.blocks[x + 1]):
+                order[at] = a.blocks[k]
                 at += 1
         seconds = makespan(where, order, a, nothing, nothing)
         if seconds < value:
