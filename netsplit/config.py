@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -48,6 +49,17 @@ class CheckpointSettings:
     @property
     def never(self) -> bool:
         return self.every_epochs is None and self.every_iterations is None
+
+    def make_folder(self) -> None:
+        """Before hours of work, rather than at the first checkpoint."""
+        try:
+            if self.folder is not None:
+                Path(self.folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"checkpoint.folder is '{self.folder}', which cannot be made: {error.strerror}; "
+                "choose another."
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from netsplit.graph.ir import CALL, TRANSFER, Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of, resolve
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
-from netsplit.graph.template import decode
+from netsplit.graph.template import decoded
 
 __all__ = ["initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]
 
@@ -234,8 +234,7 @@ def _emit(
         plain = known[tag, name]
         return known.get(("lowered", name), plain) if tag == "init" and weight is not None else plain
 
-    args = tuple(decode(template, tensor, device) for template in node.args)
-    kwargs = {key: decode(template, tensor, device) for key, template in node.kwargs.items()}
+    args, kwargs = decoded(node, tensor, device)
     target: Callable[..., Any] = operator_of(graph, node)
     if weight is not None:
         target = CALLS[node.kind]
@@ -243,7 +242,7 @@ def _emit(
     target = in_its_mode(node, target, device or "cpu")
     if node_draws(node):
         target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
-    call = fx_graph.call_function(target, args, kwargs)
+    call = fx_graph.call_function(target, tuple(args), kwargs)
     if _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
         return

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from netsplit.graph.arguments import references
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node
 from netsplit.graph.storage import storage_of
-from netsplit.graph.template import references
 
 __all__ = [
     "in_its_mode",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Placement, Problem
-from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
 from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from netsplit.cluster.cluster import Cluster
@@ -130,32 +130,25 @@ def _without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instru
     return tuple(reversed(kept))
 
 
+@dataclass(eq=False)
 class _Compiler:
     """Gives every device its list; knows what is still to come before a gradient or a step is complete."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        device_of: Mapping[str, str],
-        segments: tuple[Segment, ...],
-        names: tuple[str, ...],
-        schedule: Schedule,
-        replicas: Mapping[str, tuple[str, ...]],
-        training: bool,
-        shared_norm: bool,
-    ) -> None:
-        self.graph = graph
-        self.device_of = device_of
-        self.segments = segments
-        self.names = names
-        self.schedule = schedule
-        self.replicas = replicas
-        self.shared_norm = shared_norm
-        self.lists: dict[str, list[Instruction]] = {name: [] for name in names}
+    graph: Graph
+    device_of: Mapping[str, str]
+    segments: tuple[Segment, ...]
+    names: tuple[str, ...]
+    schedule: Schedule
+    replicas: Mapping[str, tuple[str, ...]]
+    training: bool
+    shared_norm: bool
+
+    def __post_init__(self) -> None:
+        self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
         self.order: list[str] = []
         self.tag = 0
-        self.maker = {k: s.index for s in segments for k in s.outputs}
-        self.trained = self._trained() if training else frozenset()
+        self.maker = {k: s.index for s in self.segments for k in s.outputs}
+        self.trained = self._trained() if self.training else frozenset()
         self.pipeline = self._pipeline()
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
         self.waiting = self._waiting()

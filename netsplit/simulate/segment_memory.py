@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from netsplit.graph.arguments import argument
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.storage import storage_of
@@ -331,9 +332,7 @@ class _BackwardWalk:
 
 def _operand(graph: Graph, node: Node, nodes: Collection[str]) -> Any:
     i = weight_operand(graph, node, nodes)
-    if i is None:
-        return None
-    return node.args[i] if len(node.args) > i else node.kwargs.get("weight")
+    return None if i is None else argument(node, i, "weight")
 
 
 def _put_off(graph: Graph, node: Node, nodes: Collection[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import torch
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
+from netsplit.config import Settings
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
@@ -144,9 +145,7 @@ def _planned(name: str, case: RunCase, seed: int) -> tuple[Timeline, list[str]]:
         partitioners={},
         schedule=case.schedule,
         optimizer=case.optimizer,
-        epochs=1,
-        batch_size=case.batch_size,
-        seed=seed,
+        settings=Settings(epochs=1, batch_size=case.batch_size, seed=seed),
     )
     plan = study_of(experiment, case.cluster).plan(case.partitioner, seed)
     program, predicted = plan.simulated

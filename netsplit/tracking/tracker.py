@@ -256,8 +256,9 @@ class Tracker:
             self._path = sqlite_path(uri)
             self.uri = uri if self._path is None else f"sqlite:///{self._path}"
 
-    def open(self) -> Store:
-        """Connect now, rather than at the first comparison."""
+    def open(self, experiment: str | None = None) -> Store:
+        """Connect now, rather than at the first comparison; to `experiment`, where the tracker names none."""
+        self.experiment = self.experiment or experiment
         if self._store is None:
             client = open_client(self.uri)
             place = artifact_root(self.uri, self.artifacts)

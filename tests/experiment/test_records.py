@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
+from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.experiment.comparison import Experiment, _ProgressRecorder
 from netsplit.experiment.forecast import forecast, study_of
@@ -40,8 +41,7 @@ def experiment() -> Experiment:
         partitioners={"single": Single()},
         schedule=GPipe(2),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        epochs=1,
-        batch_size=8,
+        settings=Settings(epochs=1, batch_size=8, seed=0),
     )
 
 

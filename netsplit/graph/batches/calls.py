@@ -1,4 +1,4 @@
-"""How a model and its loss are called with a batch, and what is made of what they return.
+"""How a model and its loss are called with a batch, and whether what they return is a loss to train by.
 
 model(inputs) ──► outputs ──loss(outputs, targets)──► loss, metrics          docs/batches.md has the rules
 """

@@ -12,10 +12,10 @@ import numpy as np
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically, write_text
+from netsplit.graph.arguments import read_by, references
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.onnx.files import METADATA, require_onnx
 from netsplit.graph.onnx.read import PREFIX
-from netsplit.graph.template import references
 
 __all__ = ["NodeNotes", "write_node_data", "write_onnx"]
 
@@ -155,7 +155,7 @@ def _node(onnx: Any, graph: Graph, node: Node, notes: NodeNotes, weights: Mappin
 def _tensors(node: Node, gaps: bool) -> list[tuple[str, str]]:
     """The tensors of a call in order; of ONNX's own operators also the inputs that are left out."""
     if not gaps:
-        return list(references([*node.args, *node.kwargs.values()]))
+        return read_by(node)
     return [("var", "") if each is None else next(references(each)) for each in node.args]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import Facts, analyse, storage_id
+from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.record import Recorder
 from netsplit.graph.recording.stand_ins import refuse_sharing
 from netsplit.graph.recording.whole import GradientHook
-from netsplit.graph.template import references
 
 __all__ = ["built"]
 
@@ -24,7 +24,7 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
     _refuse_writes(recorder)
     _add_hooks(recorder)
     calls = list(_used(recorder, recorder.calls, outputs))
-    read = {reference for call in calls for reference in _read(call)}
+    read = {reference for call in calls for reference in read_by(call)}
     initializers = {
         name: init for name, init in recorder.stand_ins.initializers.items() if ("init", name) in read
     }
@@ -49,10 +49,6 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
     return analyse(graph, facts)
 
 
-def _read(call: RecordedCall) -> set[tuple[str, str]]:
-    return set(references([*call.args, *call.kwargs.values()]))
-
-
 def _used(
     recorder: Recorder, calls: Sequence[RecordedCall], outputs: Sequence[str]
 ) -> Iterator[RecordedCall]:
@@ -66,12 +62,12 @@ def _used(
     for call in reversed(calls):
         if call.random or call.writes or any(("var", k) in wanted for k in call.outputs):
             keep.add(call.name)
-            wanted |= _read(call)
+            wanted.update(read_by(call))
     return (call for call in calls if call.name in keep)
 
 
 def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
-    read = list(dict.fromkeys(references([*call.args, *call.kwargs.values()])))
+    read = list(dict.fromkeys(read_by(call)))
     inputs = tuple(name for tag, name in read if tag == "var")
     saved, other = _saved(recorder, call, inputs, own)
     return Node(
@@ -211,20 +207,10 @@ def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> N
     recorder.call(GradientHook(hooks), [tensor], [made], [])
     (hook,) = recorder.calls
     hook = replace(hook, no_grad=False, autocast=None)
-    renamed = {reference: ("var", hook.outputs[0])}
-    recorder.calls = [*before[:start], hook, *(_renamed(call, renamed) for call in before[start:])]
+    names = {reference: ("var", hook.outputs[0])}
+    recorder.calls = [*before[:start], hook, *(_renamed(call, names) for call in before[start:])]
 
 
-def _renamed(call: RecordedCall, names: Mapping[tuple[str, str], tuple[str, str]]) -> RecordedCall:
-    def walk(template: Any) -> Any:
-        if isinstance(template, list | tuple):
-            return type(template)(walk(item) for item in template)
-        if isinstance(template, dict) and len(template) == 1:
-            ((tag, name),) = template.items()
-            renamed = names.get((tag, name)) if isinstance(name, str) else None
-            return {renamed[0]: renamed[1]} if renamed else template
-        return template
-
-    kwargs = {key: walk(value) for key, value in call.kwargs.items()}
+def _renamed(call: RecordedCall, names: Mapping[Reference, Reference]) -> RecordedCall:
     blocked = tuple(names.get(("var", k), ("var", k))[1] for k in call.blocked)
-    return replace(call, args=walk(call.args), kwargs=kwargs, blocked=blocked)
+    return replace(call, **renamed(call, names), blocked=blocked)

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.bounds.latency_chain import chain_bound
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock, diagram_bound
 from netsplit.partition.bounds.latency_relaxed import Relaxed, RelaxedModel
-from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.step_graph import Edge, StepGraph
 

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.graph.order import chosen_order
+from netsplit.graph.quotient import successors
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.step_graph import StepGraph
 
@@ -101,30 +103,22 @@ def narrow_order(
     Raises:
         OutOfTime: after the deadline.
     """
-    after: list[list[int]] = [[] for _ in before]
-    for v, feeders in enumerate(before):
-        for u in feeders:
-            after[u].append(v)
-    waits = [len(feeders) for feeders in before]
-    ready = [v for v, count in enumerate(waits) if not count]
+    after = successors(len(before), ((u, v) for v, feeders in enumerate(before) for u in feeders))
     made: dict[int, int] = {}
 
     def gain(v: int) -> tuple[int, int, int]:
         latest = max([made[u] for u in before[v]], default=-1)
         return sum(left[k] == 1 for k in reads[v]) - makes[v], latest, -v
 
-    while ready:
+    def narrowest(ready: list[int]) -> int:
         check_clock(deadline)
         v = max(ready, key=gain)
-        ready.remove(v)
         made[v] = len(made)
         for k in reads[v]:
             left[k] -= 1
-        for w in after[v]:
-            waits[w] -= 1
-            if not waits[w]:
-                ready.append(w)
-    return list(made)
+        return v
+
+    return chosen_order(after, narrowest)
 
 
 def node_order(graph: StepGraph, deadline: float = math.inf) -> list[int]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from netsplit.errors import InfeasibleError
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.profile.memory import memory_of, node_weight_bytes, related_nodes, static_bytes
 
 __all__ = ["Load", "MemoryModel", "check_capacity", "fill_in_order", "infeasible", "read_bytes"]

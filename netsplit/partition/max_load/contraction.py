@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.common.atoms import DisjointSets
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.bounds import ColumnModel
 from netsplit.partition.max_load.model import Hypergraph

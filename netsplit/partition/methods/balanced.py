@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.common.capacity import MemoryModel, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.partitioner import Choice, Partitioner

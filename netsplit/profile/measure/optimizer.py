@@ -1,4 +1,4 @@
-"""What an optimiser costs: bytes of training state, and seconds of a step, per byte of parameter."""
+"""What an optimiser costs per byte of parameter: bytes of training state (alpha), and seconds of a step."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+from netsplit.graph.arguments import argument
 from netsplit.graph.ir import Graph, Node
 
 __all__ = [
@@ -132,7 +133,7 @@ def is_transposed(node: Node) -> bool:
 def _groups(node: Node) -> int:
     """Of a convolution; `aten.convolution` has two more arguments before it."""
     place = 8 if node.kind == "convolution" else 6
-    return int(node.args[place]) if len(node.args) > place else int(node.kwargs.get("groups", 1))
+    return int(argument(node, place, "groups") or 1)
 
 
 def _weight_shape(graph: Graph, node: Node) -> tuple[int, ...]:

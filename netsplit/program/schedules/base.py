@@ -1,4 +1,4 @@
-"""What a schedule is given and what it answers: an order of computation of segments and micro-batches."""
+"""What a schedule decides: how a batch is cut into micro-batches, and in which order they are computed."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from math import log
 
 from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import passing
 
 __all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
 
@@ -142,12 +143,8 @@ class _Merger:
         order = self._topological()
         index = {group: i for i, group in enumerate(order)}
         owner = {name: index[group] for group in order for name in self.members[group]}
-        variables: dict[tuple[int, int], list[str]] = {}
-        for u, v, variable in self.graph.edges:
-            if owner[u] != owner[v]:
-                variables.setdefault((owner[u], owner[v]), []).append(variable)
-        once = {edge: tuple(dict.fromkeys(names)) for edge, names in variables.items()}
-        return GroupGraph(tuple(self._group(group) for group in order), tuple(once), once)
+        variables = passing((owner[u], owner[v], variable) for u, v, variable in self.graph.edges)
+        return GroupGraph(tuple(self._group(group) for group in order), tuple(variables), variables)
 
     def _group(self, group: int) -> NodeGroup:
         names = sorted(self.members[group], key=self.graph.position.__getitem__)

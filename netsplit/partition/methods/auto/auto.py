@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from netsplit.errors import ConfigError
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
@@ -64,10 +63,8 @@ class Auto(Partitioner):
     optimises = "the objective asked for"
 
     def __post_init__(self) -> None:
-        if not self.time_limit_s > 0:
-            raise ConfigError(f"auto.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
-        if self.starts < 1:
-            raise ConfigError(f"auto.starts is {self.starts}: give 1 or more.")
+        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require("starts", self.starts >= 1, "1 or more")
 
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (1 - RESERVE) * (problem.time_limit_s or self.time_limit_s)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Csr, Ints
@@ -260,14 +260,10 @@ class MEtf(Partitioner):
     optimises = "start of each operator, one by one"
 
     def __post_init__(self) -> None:
-        for key, value, allowed in (
-            ("times", self.times, get_args(Times)),
-            ("memory", self.memory, get_args(MemoryRule)),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{self.name}.{key} is '{value}': give one of {', '.join(allowed)}.")
-        if not 0 < self.tick_s < float("inf"):
-            raise ConfigError(f"{self.name}.tick_s is {self.tick_s}: give seconds above 0, as 1e-6.")
+        self.require("times", self.times in get_args(Times), f"one of {', '.join(get_args(Times))}")
+        rules = get_args(MemoryRule)
+        self.require("memory", self.memory in rules, f"one of {', '.join(rules)}")
+        self.require("tick_s", 0 < self.tick_s < float("inf"), "seconds above 0, as 1e-6")
         object.__setattr__(self, "respects_capacity", self.memory == "static")
 
     def check(self, problem: Problem) -> None:

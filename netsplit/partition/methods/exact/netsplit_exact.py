@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from netsplit.errors import ConfigError
 from netsplit.partition.base import Latency, Placement, Problem, Status
 from netsplit.partition.bounds.latency_bounds import relaxation
 from netsplit.partition.common.capacity import fill_in_order, infeasible
@@ -77,12 +76,8 @@ class NetSplitExact(Partitioner):
     optimises = "latency or max_load, exactly"
 
     def __post_init__(self) -> None:
-        if not self.time_limit_s > 0:
-            raise ConfigError(
-                f"netsplit_exact.time_limit_s is {self.time_limit_s}: give more than 0 seconds."
-            )
-        if self.workers < 1:
-            raise ConfigError(f"netsplit_exact.workers is {self.workers}: give 1 or more.")
+        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require("workers", self.workers >= 1, "1 or more")
 
     def choose(self, problem: Problem) -> Choice:
         return problem.objective.solved_by(_ExactSolvers(self, problem, time.perf_counter()))

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from netsplit.errors import ConfigError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import MemoryModel, infeasible
 from netsplit.partition.common.instance import Instance
@@ -58,14 +57,10 @@ class PestoFull(Partitioner):
     optimises = "makespan of one training step on the coarsened graph, exclusive devices and links"
 
     def __post_init__(self) -> None:
-        if self.target < 1:
-            raise ConfigError(f"pesto_full.target is {self.target}: give 1 vertex or more.")
-        if not self.time_limit_s > 0:
-            raise ConfigError(f"pesto_full.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
-        if not 0 <= self.gap < 1:
-            raise ConfigError(f"pesto_full.gap is {self.gap}: give a fraction from 0 to below 1, as 0.001.")
-        if self.most_pairs < 0:
-            raise ConfigError(f"pesto_full.most_pairs is {self.most_pairs}: give 0 (no engine) or more.")
+        self.require("target", self.target >= 1, "1 vertex or more")
+        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.001")
+        self.require("most_pairs", self.most_pairs >= 0, "0 (no engine) or more")
 
     def choose(self, problem: Problem) -> Choice:
         limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.graph.ir import Node
+from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import atoms_of, strong_components, successors
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.profile.memory import node_weight_bytes
 
@@ -379,22 +380,13 @@ def _blocks(
 ) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
     """Colocated sets and all that lies between their nodes, in one; other nodes alone."""
     n = len(index)
-    block = list(range(n))
+    arcs = [(v, w) for v in range(n) for w in consumers[v]]
     tied = [sorted({index.get(v, host.get(v, -1)) for v in atom} - {-1}) for atom in atoms_of(problem.graph)]
-    if any(len(own) > 1 for own in tied):
-        import networkx as nx
-
-        links = nx.DiGraph()
-        links.add_nodes_from(range(n))
-        links.add_edges_from((v, w) for v in range(n) for w in consumers[v])
-        links.add_edges_from(pair for own in tied for v in own[1:] for pair in ((own[0], v), (v, own[0])))
-        whole = nx.condensation(links)
-        first = {b: min(whole.nodes[b]["members"]) for b in whole}
-        rank = {b: i for i, b in enumerate(nx.lexicographical_topological_sort(whole, key=first.__getitem__))}
-        block = [rank[whole.graph["mapping"][v]] for v in range(n)]
-    feeders: list[set[int]] = [set() for _ in range(max(block, default=-1) + 1)]
-    for v in range(n):
-        for w in consumers[v]:
-            if block[v] != block[w]:
-                feeders[block[w]].add(block[v])
-    return np.array(block, np.int64), tuple(tuple(sorted(own)) for own in feeders)
+    both_ways = [pair for own in tied for v in own[1:] for pair in ((own[0], v), (v, own[0]))]
+    label = strong_components(n, [*arcs, *both_ways])
+    count = max(label, default=-1) + 1
+    order = topological_order(successors(count, ((label[v], label[w]) for v, w in arcs)), int)
+    rank = {b: i for i, b in enumerate(order)}
+    block = [rank[b] for b in label]
+    feeders = successors(count, ((block[w], block[v]) for v, w in arcs))
+    return np.array(block, np.int64), tuple(map(tuple, feeders))

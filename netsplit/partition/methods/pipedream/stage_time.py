@@ -5,6 +5,7 @@ The formula is `stage_plans.Formula`'s; what crosses a cut is counted as the pla
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsplit.errors import InfeasibleError
+from netsplit.graph.order import chosen_order
+from netsplit.graph.quotient import successors
 from netsplit.partition.base import Answer, Placement, Problem, Solvers, Stage, Status
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock
 from netsplit.partition.common.instance import Floats, Instance
@@ -246,16 +249,12 @@ def _choice(problem: Problem, value: float, stages: tuple[Stage, ...], bound: fl
 
 def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:
     """A topological order of the blocks: of those that could be next, by a key with some noise."""
-    waits = [len(feeders) for feeders in layers.block_feeders]
-    fed: list[list[int]] = [[] for _ in waits]
-    for b, feeders in enumerate(layers.block_feeders):
-        for a in feeders:
-            fed[a].append(b)
+    count = len(layers.block_feeders)
+    fed = successors(count, ((a, b) for b, feeders in enumerate(layers.block_feeders) for a in feeders))
     made = np.bincount(layers.block_of, weights=layers.output_bytes, minlength=layers.blocks)
     unread = [len(own) for own in fed]
-    ready = [b for b, left in enumerate(waits) if not left]
-    since = dict.fromkeys(ready, 0)
-    order: list[int] = []
+    since: dict[int, int] = {}  # how many came before each when it could first come
+    places = itertools.count()
     noise = 0.3
 
     def key(b: int) -> float:
@@ -266,15 +265,13 @@ def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:
             return float(made[b] - freed) * (1 + noise * draw.random())
         return (since[b] if kind == "breadth" else -since[b]) + noise * draw.random()
 
-    while ready:
+    def least(ready: list[int]) -> int:
+        place = next(places)
+        for b in ready:
+            since.setdefault(b, place)
         b = min(ready, key=key)
-        ready.remove(b)
-        order.append(b)
         for a in layers.block_feeders[b]:
             unread[a] -= 1
-        for c in fed[b]:
-            waits[c] -= 1
-            if not waits[c]:
-                since[c] = len(order)
-                ready.append(c)
-    return order
+        return b
+
+    return chosen_order(fed, least)

@@ -5,8 +5,8 @@ Source: NetSplit thesis, section 5.2.3, Algorithm 3.
 
 from __future__ import annotations
 
+from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import DisjointSets, atoms_of
 from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.methods.thesis.thesis_times import edge_bytes
 
