@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.atoms import DisjointSets
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.common.instance import Instance
 
 __all__ = ["interchangeable", "interchangeable_devices"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netsplit.partition.common.atoms import DisjointSets
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.engines.kernels import Arrays, SingleBatchStep, list_schedule, makespan, upward_rank
@@ -123,9 +123,9 @@ def clusters_of(instance: Instance) -> Csr:
 
 
 def _by_atom(instance: Instance, values: Floats | Ints) -> Any:
-    found = np.zeros(len(instance.atoms), values.dtype)
-    np.add.at(found, instance.atom_of, values)
-    return found
+    sums = np.zeros(len(instance.atoms), values.dtype)
+    np.add.at(sums, instance.atom_of, values)
+    return sums
 
 
 def _held_by_atom(instance: Instance) -> Csr:

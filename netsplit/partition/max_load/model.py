@@ -171,9 +171,9 @@ class Hypergraph:
 
     def counts(self, where: Ints, rows: Csr) -> Ints:
         """[rows, D] how many groups of the row are on each device."""
-        found = np.zeros((len(rows), self.devices), np.int64)
-        np.add.at(found, (np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]), 1)
-        return found
+        counts = np.zeros((len(rows), self.devices), np.int64)
+        np.add.at(counts, (np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]), 1)
+        return counts
 
     def loads(self, where: Ints) -> Floats:
         """[D] seconds, of [G] device of each group."""
@@ -207,9 +207,9 @@ class Hypergraph:
 
     def groups(self, where: Ints) -> Ints:
         """[G] device of each group, of [n] device of each node (any node of a group speaks for it)."""
-        found = np.zeros(self.count, np.int64)
-        found[self.group_of] = where
-        return found
+        device_of = np.zeros(self.count, np.int64)
+        device_of[self.group_of] = where
+        return device_of
 
 
 def _memory(instance: Instance) -> tuple[Ints, Iterable[list[int]], Ints]:

@@ -124,12 +124,12 @@ def _decode(
 
 
 def _members(ideals: Ideals, ideal: int) -> set[int]:
-    found = set()
+    members = set()
     while ideal:
         k = ideals.smaller.starts[ideal]
-        found.add(int(ideals.removed[k]))
+        members.add(int(ideals.removed[k]))
         ideal = int(ideals.smaller.items[k])
-    return found
+    return members
 
 
 @compiled

@@ -41,20 +41,20 @@ def enumerated(
         tried = np.array(choice, np.int64)[instance.atom_of]
         if not instance.fits(tried) or least_s(tried, step.arrays) >= best[2] * (1 - _SLIGHT):
             continue
-        value, found = best_order(tried, feeders, step.arrays, best[2] * (1 - _SLIGHT))
+        value, tried_order = best_order(tried, feeders, step.arrays, best[2] * (1 - _SLIGHT))
         if value < best[2]:
-            best = (tried, found, float(value))
+            best = (tried, tried_order, float(value))
     return (*best, True)
 
 
 def _feeders(instance: Instance) -> Ints:
     """[blocks] bits of the blocks that must come before."""
-    found = np.zeros(int(instance.unit_of.max(initial=-1)) + 1, np.int64)
+    feeders = np.zeros(int(instance.unit_of.max(initial=-1)) + 1, np.int64)
     for v in range(instance.n):
         for u in instance.predecessors[v].tolist():
             if instance.unit_of[u] != instance.unit_of[v]:
-                found[instance.unit_of[v]] |= 1 << int(instance.unit_of[u])
-    return found
+                feeders[instance.unit_of[v]] |= 1 << int(instance.unit_of[u])
+    return feeders
 
 
 @compiled
@@ -95,7 +95,7 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
     blocks, n = len(feeders), len(where)
     sequence, following = np.zeros(blocks, np.int64), np.zeros(blocks + 1, np.int64)
     order, best = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    value, used, depth, found = below, 0, 0, False
+    value, used, depth, improved = below, 0, 0, False
     while depth >= 0:
         # 1. back
         b = following[depth]
@@ -124,7 +124,7 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
                 at += 1
         seconds = makespan(where, order, a)
         if seconds < value:
-            value, found = seconds, True
+            value, improved = seconds, True
             best[:] = order
         following[depth] += 1
-    return value if found else np.inf, best
+    return value if improved else np.inf, best

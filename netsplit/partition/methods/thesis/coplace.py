@@ -5,8 +5,8 @@ Source: NetSplit thesis, section 5.2.3, Algorithm 3.
 
 from __future__ import annotations
 
+from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import DisjointSets, atoms_of
 from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.methods.thesis.thesis_times import edge_bytes
 
@@ -47,5 +47,5 @@ def coplace(problem: Problem, least_groups: int) -> tuple[tuple[str, ...], ...]:
             loads[sets.merge(a, b)] = loads[a] + loads[b]
     in_order = graph.position.__getitem__
     return tuple(
-        tuple(sorted((name for i in found for name in atoms[i]), key=in_order)) for found in sets.sets()
+        tuple(sorted((name for i in members for name in atoms[i]), key=in_order)) for members in sets.sets()
     )

@@ -1,4 +1,4 @@
-"""Blocks of one device within a load limit, found fast: columns for `bounds.excluded`."""
+"""Pricing by annealing, and by pieces of orders: columns of one device within a load limit, found fast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.annealing import ClusterArrays, LoadAnnealer
 from netsplit.partition.max_load.model import Hypergraph
 
-__all__ = ["BlockAnnealer", "Segments"]
+__all__ = ["ColumnAnnealer", "OrderPieces"]
 
 
 class _DeviceArrays(NamedTuple):
@@ -37,15 +37,15 @@ class _DeviceArrays(NamedTuple):
 
 
 class _Inside(NamedTuple):
-    """A block under change."""
+    """A column under change."""
 
-    groups: Ints  # [G] 1: in the block
-    pins: Ints  # [E] how many are in the block
+    groups: Ints  # [G] 1: in the column
+    pins: Ints  # [E] how many are in the column
 
 
 @dataclass(frozen=True)
-class BlockAnnealer:
-    """Annealing of one device's block alone: the most price within a load limit."""
+class ColumnAnnealer:
+    """Annealing of one device's column alone: the most price within a load limit."""
 
     annealer: LoadAnnealer
     device: int
@@ -53,7 +53,7 @@ class BlockAnnealer:
     def run(
         self, prices: Floats, limit: float, inside: Ints, steps: int, seed: int, hot: float = 1.0
     ) -> tuple[Ints, float]:
-        """The groups of the best block found with a load of at most `limit`, and their price [G]."""
+        """The groups of the best column found with a load of at most `limit`, and their price [G]."""
         model = self.annealer.model
         chosen = np.zeros(model.count, np.int64)
         chosen[inside] = 1
@@ -63,14 +63,14 @@ class BlockAnnealer:
 
 
 @dataclass(frozen=True)
-class Segments:
-    """The blocks that are pieces of one linear order of the groups, with their loads on one device."""
+class OrderPieces:
+    """The columns that are pieces of one linear order of the groups, with their loads on one device."""
 
     order: Ints  # [G]
     load: Floats  # [G + 1, G + 1] of the piece from i up to, but without, j; infinite where i >= j
 
     @classmethod
-    def of(cls, model: Hypergraph, device: int, order: Ints) -> Segments:
+    def of(cls, model: Hypergraph, device: int, order: Ints) -> OrderPieces:
         arrays = _DeviceArrays.of(model, device)
         arrays = arrays._replace(weight=np.where(arrays.allowed, arrays.weight, np.inf))
         return cls(order, _pieces(order, arrays))
@@ -102,7 +102,7 @@ def _pieces(order: Ints, m: _DeviceArrays) -> Floats:
 
 @inlined
 def _flip(g: int, inside: _Inside, m: _DeviceArrays) -> float:
-    """Take a group into the block, or out of it; by how much the load grows."""
+    """Take a group into the column, or out of it; by how much the load grows."""
     change = 0.0
     step = 1 if inside.groups[g] == 0 else -1
     for i in range(m.nets[g], m.nets[g + 1]):
@@ -167,7 +167,7 @@ def _fill(
     seed: int,
     heat: float,
 ) -> tuple[Ints, float]:
-    """The block of most price seen with a load of at most 1, as [G] bits, and its price.
+    """The column of most price seen with a load of at most 1, as [G] bits, and its price.
 
     1. The chosen groups go in.
 
