@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from netsplit.cluster.cluster import Link
 from netsplit.graph.quotient import Sets, atoms_of, units_of
-from netsplit.partition.base import Problem
+from netsplit.partition.base import Problem, Stage
 from netsplit.profile.costs import DeviceCosts
 from netsplit.profile.memory import node_weight_bytes, related_nodes
 
@@ -237,14 +237,27 @@ class Instance:
             columns.append(np.max([np.zeros(len(self.nbytes)), *seconds], axis=0))
         return np.asarray(np.stack(columns, axis=1) * (1 + self.requires_backward)[:, None])
 
-    def _present(self, rows: Csr, where: Ints) -> NDArray[np.bool_]:
-        """[rows, D] whether any node of the row is on the device."""
-        present = np.zeros((len(rows), len(self.devices)), bool)
+    def _present(self, rows: Csr, where: Ints, places: int | None = None) -> NDArray[np.bool_]:
+        """[rows, D] whether any node of the row is on the device, or in another number of places."""
+        present = np.zeros((len(rows), places or len(self.devices)), bool)
         present[np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]] = True
         return present
 
     def fits(self, where: Ints) -> bool:
         return bool((self.used_bytes(where) <= self.capacity).all())
+
+    def stages_fit(self, stages: Sequence[Stage]) -> bool:
+        """Whether every replica of every stage is within its device's capacity."""
+        stage_of = {name: s for s, stage in enumerate(stages) for name in stage.nodes}
+        where = np.array([stage_of[name] for name in self.names], np.int64)
+        held = np.bincount(where, weights=self.state_bytes, minlength=len(stages))
+        present = np.zeros((len(self.held_bytes), len(stages)), bool)
+        present[
+            np.repeat(np.arange(len(present)), np.diff(self.holders.starts)), where[self.holders.items]
+        ] = 1
+        capacity = dict(zip(self.devices, self.capacity, strict=True))
+        least = [min(capacity[name] for name in stage.devices) for stage in stages]
+        return bool((held <= least).all())
 
 
 def _trainable_bytes(problem: Problem) -> dict[str, int]:

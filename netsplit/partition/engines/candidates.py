@@ -56,7 +56,8 @@ def candidates(
             log.debug("portfolio: %s refuses: %s", method.name, refusal)
             continue
         where = instance.encode(placement.device_of)
-        yield Candidate(method.name, placement, where, value_s(placement), instance.fits(where))
+        fits = instance.stages_fit(placement.stages) if placement.replicas else instance.fits(where)
+        yield Candidate(method.name, placement, where, value_s(placement), fits)
 
 
 def order_of(instance: Instance, placement: Placement) -> Ints:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Placement, Problem, SolverReport, Stage
 from netsplit.partition.common.capacity import fill_in_order
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.priority import topological_priority
@@ -42,6 +42,7 @@ class Scheduled:
     order: Ints  # [n]
     value_s: float
     source: str
+    stages: tuple[Stage, ...] = ()  # where a stage has replicas
 
 
 class Proof(Protocol):
@@ -77,6 +78,7 @@ class Search:
         self.simulated = simulated and problem.evaluate is not None
         self.annealer = Annealer(self.instance, problem.in_flight - 1.0 if self.simulated else 0.0)
         self.best: Scheduled | None = None
+        self.unreplicated: Scheduled | None = None  # the best of those
         self.notes: dict[str, Any] = {"moves": 0}
         self.warm = threading.Event()  # a good answer is known, and a core is free
         self._seeds = np.random.SeedSequence(problem.seed % 2**63)
@@ -128,6 +130,8 @@ class Search:
         if answer.value_s < self.value_s:
             self.best = answer
             log.info("%s: %.6g s by %s", self.name, answer.value_s, answer.source)
+        if not answer.stages and (self.unreplicated is None or answer.value_s < self.unreplicated.value_s):
+            self.unreplicated = answer
 
     def _portfolio(self) -> list[Candidate]:
         tried = []
@@ -140,7 +144,8 @@ class Search:
             tried.append(each)
             if each.fits:
                 order = order_of(self.instance, each.placement)
-                self._offer(Scheduled(each.where, order, each.value_s, each.method))
+                stages = each.placement.stages if each.placement.replicas else ()
+                self._offer(Scheduled(each.where, order, each.value_s, each.method, stages))
                 if not self.simulated:
                     self._offer(self.scheduled(each.where, f"{each.method}, list-scheduled"))
         self.notes["portfolio"] = {each.method: each.value_s for each in tried}
@@ -203,12 +208,12 @@ class Search:
                 self._try(each.where, each.order, "annealing")
         draw = np.random.default_rng(self.problem.seed % 2**63)
         clusters, tries = self.annealer.clusters, 0
-        while self.best is not None and time.perf_counter() < self.deadline and tries < TRIES:
+        while self.unreplicated is not None and time.perf_counter() < self.deadline and tries < TRIES:
             tries += 1
-            atoms = clusters[int(draw.integers(len(clusters)))]
-            where = self.best.where.copy()
+            atoms, before = clusters[int(draw.integers(len(clusters)))], self.unreplicated.where
+            where = before.copy()
             where[np.isin(self.instance.atom_of, atoms)] = int(draw.integers(len(self.instance.devices)))
-            if not np.array_equal(where, self.best.where) and self.instance.fits(where):
+            if not np.array_equal(where, before) and self.instance.fits(where):
                 self._try(where, self.annealer.evaluate(where)[1], "a simulated move")
         self.notes["simulated_moves"] = tries
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from netsplit.graph.ir import CALL, Graph
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
@@ -20,6 +21,7 @@ from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_sct import MSct
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.ddp import Ddp
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.layerwise import Layerwise
@@ -50,8 +52,9 @@ class Auto(Partitioner):
       simulated under the schedule, and the best of those is improved by moves that are simulated too.
     - ``max_load``: `max_load.solve_max_load`; for PipeDream files `stage_time.best_stages`.
 
-    Never worse than a method of its portfolio (beyond 1,000 nodes that is `pipedream` with fewer states,
-    beyond 10,000 edges without `m_sct`). The search counts its moves, so that the same seed gives
+    Never worse than a method of its portfolio by the score that is asked for, replicas included where they
+    train what one device trains (beyond 1,000 nodes that is `pipedream` with fewer states, beyond 10,000
+    edges without `m_sct`). The search counts its moves, so that the same seed gives
     the same answer unless the clock ends it first (the report's notes then say ``stopped: time``) or the
     prover, which works against the clock, finds a better one.
     """
@@ -93,7 +96,7 @@ class _AutoSolvers:
         return replace(choice, bound_for=self.problem.objective.bound_key)
 
     def _searched(self, simulated: bool) -> Choice:
-        methods = _portfolio(Instance.of(self.problem))
+        methods = _portfolio(self.problem, Instance.of(self.problem))
         search = Search(self.problem, self.starts, self.deadline, methods, Auto.name, simulated)
         search.compile()
         prover = None if search.simulated else Prover(search)
@@ -107,6 +110,7 @@ class _AutoSolvers:
             status="feasible",
             objective_s=answer.value_s,
             notes={"found_by": answer.source, **search.notes},
+            stages=answer.stages,
         )
         if prover is None:
             return choice
@@ -114,10 +118,12 @@ class _AutoSolvers:
         return _proven(replace(choice, bound_s=prover.bound_s, bound_for=Latency.bound_key, notes=notes))
 
 
-def _portfolio(instance: Instance) -> list[Partitioner]:
+def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
     """Methods that take seconds at most on a graph of this size."""
     edges = len(instance.predecessors.items)
+    replicates = problem.objective.scheduled and not _writes_buffers(problem.graph)
     return [
+        *([Ddp()] if replicates else []),
         Single(),
         MTopo(),
         Balanced(),
@@ -127,10 +133,25 @@ def _portfolio(instance: Instance) -> list[Partitioner]:
         MEtf(),
         *([MSct()] if edges <= TANGLED else []),
         RoundRobin(),
-        PipeDream(max_states=400) if instance.n > COARSE else PipeDream(),
+        PipeDream(max_states=400 if instance.n > COARSE else 1500, straight=not replicates),
         Pesto(),
         NetSplit(),
     ]
+
+
+def _writes_buffers(graph: Graph) -> bool:
+    """Whether replicas could differ from one device: each would have its own running statistics.
+
+    What writes says so by its name, is a normalisation, or a call of Python, of which nothing is known.
+    """
+    for node in graph:
+        if node.op.startswith(CALL):
+            return True
+        name = node.op.removeprefix("aten.").split(".")[0]
+        writes = "norm" in name or name.endswith("_")
+        if writes and any(not graph.initializers[k].is_parameter for k in node.initializers):
+            return True
+    return False
 
 
 def _proven(choice: Choice) -> Choice:

@@ -29,7 +29,6 @@ __all__ = [
     "Cost",
     "Formula",
     "StageSpan",
-    "fits",
     "levels_of",
     "plan_stages",
     "plan_that_fits",
@@ -274,7 +273,7 @@ def plan_that_fits(
             value, spans = plan_stages(
                 states, formula, straight=straight, fewer=idle, allowed=allowed, memory_bytes=memory_bytes
             )
-            if spans and fits(problem, stages_of(problem, states, spans)):
+            if spans and Instance.of(problem).stages_fit(stages_of(problem, states, spans)):
                 return value, spans
             if spans:
                 break
@@ -342,22 +341,6 @@ def stages_of(problem: Problem, states: States, spans: Sequence[StageSpan]) -> t
         stages.append(Stage(tuple(sorted(nodes, key=position.__getitem__)), devices, warm_up))
         before += replicas
     return tuple(stages)
-
-
-def fits(problem: Problem, stages: Sequence[Stage]) -> bool:
-    """Whether every replica of every stage is within its device's capacity, under (5-18)."""
-    instance = Instance.of(problem)
-    where = np.zeros(instance.n, np.int64)
-    index = {name: v for v, name in enumerate(instance.names)}
-    for s, stage in enumerate(stages):
-        where[[index[name] for name in stage.nodes]] = s
-    held = np.bincount(where, weights=instance.state_bytes, minlength=len(stages))
-    present = np.zeros((len(instance.held_bytes), len(stages)), bool)
-    rows = np.repeat(np.arange(len(present)), np.diff(instance.holders.starts))
-    present[rows, where[instance.holders.items]] = True
-    held = held + instance.held_bytes @ present
-    capacity = {device.name: device.capacity_bytes for device in problem.cluster.devices}
-    return all(h <= min(capacity[p] for p in s.devices) for h, s in zip(held, stages, strict=True))
 
 
 def staged(problem: Problem, stages: tuple[Stage, ...]) -> tuple[dict[str, str], dict[str, float]]:

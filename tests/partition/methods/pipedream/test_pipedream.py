@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition.base import Problem
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pipedream.antichains import Layers, antichain_states, downset_states
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.pipedream.stage_plans import fits
 from netsplit.partition.methods.pipedream.stage_time import StageTime, stage_time_s
 from netsplit.profile.memory import memory_of
 from tests.builders import costs_of, graph_of
@@ -187,7 +187,7 @@ def test_every_replica_fits_and_the_score_is_the_reports(problem, straight):
     if not placement.stages:
         assert placement.report.notes["fallback"]
         return
-    assert fits(problem, placement.stages)
+    assert Instance.of(problem).stages_fit(placement.stages)
     for stage in placement.stages:
         held = memory_of(problem.graph, stage.nodes, problem.costs.alpha, problem.copies)
         assert all(held <= problem.cluster.device(p).capacity_bytes for p in stage.devices)

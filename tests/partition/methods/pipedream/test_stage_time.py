@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.bounds import latency_diagram
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pipedream import stage_time as stage_time_module
 from netsplit.partition.methods.pipedream.antichains import Layers
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.pipedream.stage_plans import Formula, fits, levels_of
+from netsplit.partition.methods.pipedream.stage_plans import Formula, levels_of
 from netsplit.partition.methods.pipedream.stage_time import (
     best_stages,
     lower_bound_s,
@@ -70,7 +71,7 @@ def test_the_best_stages_are_never_worse_than_the_planners_nor_better_than_the_b
     assert score <= theirs.report.objective * (1 + 1e-9)
     assert score >= lower_bound_s(Layers.of(problem), Formula(levels_of(problem), cost)) * (1 - 1e-9)
     assert score >= ours.bound_s * (1 - 1e-9)
-    assert fits(problem, ours.stages)
+    assert Instance.of(problem).stages_fit(ours.stages)
 
 
 @settings(max_examples=30, deadline=None)
@@ -112,7 +113,7 @@ def test_a_time_too_short_for_the_planners_states_gives_stages_all_the_same(monk
     """A clock that goes on by a millisecond a look: the search looks often, and ends soon after its time."""
     problem = large_problem(400, 4)
     ours = best_stages(problem, 0.0)
-    assert fits(problem, ours.stages)
+    assert Instance.of(problem).stages_fit(ours.stages)
     assert stage_time_s(problem, ours) == pytest.approx(ours.objective_s)
     ticks = itertools.count(1)
     for module in (stage_time_module, latency_diagram):
