@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
 from netsplit.partition import Problem
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import ALL_OF_IT, Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.memory import memory_of
 from tests.builders import cluster_of, graph_of
 
@@ -97,3 +97,20 @@ def trained(problem: Problem, share: float = 0.8, seed: int = 0) -> Problem:
         seconds = {v: s if v in reached else NodeSeconds(s.forward_s, 0.0) for v, s in each.nodes.items()}
         costs = costs.with_device(kind, nodes=seconds)
     return replace(problem, graph=graph, costs=costs)
+
+
+def disturbed(problem: Problem, draw: random.Random) -> Problem:
+    """With costs in every field, and devices that share hosts."""
+    costs = problem.costs
+    for kind in costs.devices:
+        costs = costs.with_device(
+            kind,
+            step_s_per_byte=draw.choice([0.0, 0.01]),
+            instruction_s=draw.choice([0.0, 0.03]),
+            message_s=draw.choice([None, 0.0, 0.05]),
+            contention=draw.choice([1.0, 1.0, 1.7, 3.0]),
+            copy_s_per_byte=draw.choice([0.0, 0.0, 0.01, 0.1, ALL_OF_IT]),
+            accumulate_s_per_byte=0.01,
+        )
+    devices = tuple(replace(d, host=draw.choice([None, "a", "a", "b"])) for d in problem.cluster.devices)
+    return replace(problem, costs=costs, cluster=replace(problem.cluster, devices=devices))

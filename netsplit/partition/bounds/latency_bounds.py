@@ -147,13 +147,19 @@ def _groups(instance: Instance, graph: StepGraph, shut: dict[Edge, Any]) -> Ints
 def least_load_s(instance: Instance) -> float:
     """All work, each node at the rate at which all devices together do it, no device idle.
 
-    With seconds p[v, d] the time T has T * sum over d of max over v of (least p[v] / p[v, d]) at least the
-    sum of the least seconds: a device does in T no more least-seconds of work than that.
+    With seconds p[v, d] the time T has T * rate at least the sum of the least seconds, where device d does in
+    a second no more least-seconds of work than its speed, the max over v of (least p[v] / p[v, d]). Devices
+    that share a host's memory do the sum of their speeds, each divided by its contention, or one its own.
     """
-    seconds = instance.forward_s + instance.backward_s
+    seconds = instance.forward_s + instance.backward_s + instance.step_s * instance.trained[:, None]
     least = seconds.min(axis=1, initial=np.inf)
     some = least > 0
     if not some.any():
         return 0.0
     speed = (least[some, None] / seconds[some]).max(axis=0)
-    return float(least[some].sum() / speed.sum())
+    slowed = speed / [each.contention for each in instance.on]
+    rate = speed[instance.host_of < 0].sum()
+    for host in range(instance.host_of.max(initial=-1) + 1):
+        there = instance.host_of == host
+        rate += max(speed[there].max(), slowed[there].sum())
+    return float(least[some].sum() / rate)

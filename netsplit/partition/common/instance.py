@@ -251,10 +251,7 @@ class Instance:
         stage_of = {name: s for s, stage in enumerate(stages) for name in stage.nodes}
         where = np.array([stage_of[name] for name in self.names], np.int64)
         held = np.bincount(where, weights=self.state_bytes, minlength=len(stages))
-        present = np.zeros((len(self.held_bytes), len(stages)), bool)
-        present[
-            np.repeat(np.arange(len(present)), np.diff(self.holders.starts)), where[self.holders.items]
-        ] = 1
+        held = np.rint(held) + self.held_bytes @ self._present(self.holders, where, len(stages))
         capacity = dict(zip(self.devices, self.capacity, strict=True))
         least = [min(capacity[name] for name in stage.devices) for stage in stages]
         return bool((held <= least).all())

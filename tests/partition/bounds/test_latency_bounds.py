@@ -1,10 +1,13 @@
 """Bounds are at most the enumerated optimum, for every placement problem and any incumbent."""
 
+import random
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.latency_bounds import (
@@ -17,9 +20,11 @@ from netsplit.partition.bounds.latency_diagram import OutOfTime, diagram_bound, 
 from netsplit.partition.bounds.latency_relaxed import RelaxedModel
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import Edge, StepGraph
+from netsplit.partition.engines.kernels import SingleBatchStep
+from netsplit.partition.methods.auto.auto import Auto
 from tests.builders import chain, cluster_of, costs_of
 from tests.partition.brute_force import least_latency
-from tests.partition.builders import large_problem, problems
+from tests.partition.builders import disturbed, large_problem, problems, trained
 from tests.partition.methods.exact.test_netsplit_exact import quick, steps
 
 
@@ -120,3 +125,29 @@ def test_a_model_that_takes_too_long_to_build_is_given_up():
         RelaxedModel(step, np.arange(step.n), shut, 2 * serial_s, 10**6, deadline=time.perf_counter())
     with pytest.raises(OutOfTime):
         never_cut(step, serial_s, deadline=time.perf_counter())
+
+
+@settings(quick, max_examples=60)
+@given(problem=problems(max_nodes=6, max_devices=4), seed=st.integers(0, 10**6))
+def test_no_step_takes_less_than_the_work_of_devices_that_slow_one_another(problem, seed):
+    draw = random.Random(seed)
+    instance = Instance.of(disturbed(trained(problem, draw.choice([0.0, 0.8, 1.0]), seed), draw))
+    where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
+    where = where[[int(instance.atoms[a][0]) for a in instance.atom_of]]
+    step = SingleBatchStep(instance)
+    least = least_load_s(instance)
+    assert least <= step.makespan_s(where, step.list_schedule(where)) * (1 + 1e-12) + 1e-12
+    for p in range(len(instance.devices)):
+        alone = np.full(instance.n, p)
+        assert least <= step.makespan_s(alone, np.arange(instance.n)) * (1 + 1e-12) + 1e-12
+
+
+def test_devices_that_slow_one_another_too_much_are_worth_one():
+    graph = chain([1, 1, 1])
+    costs = costs_of(graph).with_device("cpu", contention=2.5)
+    cluster = cluster_of([100, 100])
+    devices = tuple(replace(device, host="here") for device in cluster.devices)
+    problem = Problem(graph, costs, replace(cluster, devices=devices))
+    work = Instance.of(problem).forward_s + Instance.of(problem).backward_s
+    assert least_load_s(Instance.of(problem)) == pytest.approx(work[:, 0].sum())
+    assert Auto(time_limit_s=3.0, starts=2).partition(problem).report.status == "optimal"

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -17,34 +16,17 @@ from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.kernels import SingleBatchStep
-from netsplit.profile.costs import ALL_OF_IT, Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.builders import linked
 from tests.nets import CASES, placements
-from tests.partition.builders import large_problem, problems, trained
+from tests.partition.builders import disturbed, large_problem, problems, trained
 
 
 def simulated_s(problem: Problem, device_of: Mapping[str, str], priority: Mapping[str, int]) -> float:
     program = compile_program(problem.graph, device_of, priority, problem.cluster, SingleBatch())
     return simulate(program, problem.cluster, problem.costs).iteration_s
-
-
-def disturbed(problem: Problem, draw: random.Random) -> Problem:
-    """With costs in every field, and devices that share hosts."""
-    costs = problem.costs
-    for kind in costs.devices:
-        costs = costs.with_device(
-            kind,
-            step_s_per_byte=draw.choice([0.0, 0.01]),
-            instruction_s=draw.choice([0.0, 0.03]),
-            message_s=draw.choice([None, 0.0, 0.05]),
-            contention=draw.choice([1.0, 1.0, 1.7, 3.0]),
-            copy_s_per_byte=draw.choice([0.0, 0.0, 0.01, 0.1, ALL_OF_IT]),
-            accumulate_s_per_byte=0.01,
-        )
-    devices = tuple(replace(d, host=draw.choice([None, "a", "a", "b"])) for d in problem.cluster.devices)
-    return replace(problem, costs=costs, cluster=replace(problem.cluster, devices=devices))
 
 
 @settings(max_examples=150, deadline=None)
