@@ -1,15 +1,18 @@
 """A model's graph as an exporter for inference leaves it, in so far as printed tables of memory count it.
 
-The exporter to ONNX folds a batch normalisation into the convolution before it, drops what does nothing in
-evaluation, and computes once what equal operators compute of the same values. Printed tables may count it:
-every value twice, every parameter `alpha` times.
+The exporter to ONNX folds a batch normalisation into the convolution before it, and drops what does nothing
+in evaluation. Since autumn 2022 PyTorch's merges equal operators on the same values too (pytorch pull request
+85665); before, as in 1.8, every operator stayed. Printed tables may count the rest: every value twice, every
+parameter `alpha` times.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Node
 
 __all__ = ["ExportSize", "exported_size"]
 
@@ -31,11 +34,42 @@ class ExportSize:
         return 2 * self.variable_bytes + alpha * self.parameter_bytes
 
 
-def exported_size(graph: Graph) -> ExportSize:
-    """Sizes of a graph as `netsplit.graph.onnx` reads it from an export for inference."""
+def exported_size(graph: Graph, merge: bool) -> ExportSize:
+    """Sizes of a graph as `netsplit.graph.onnx` reads it from an export for inference.
+
+    Args:
+        graph: of an export in which equal operators are as many as the model has.
+        merge: count operators that compute the same of the same values once, constants as often as they are.
+    """
+    nodes = tuple(_merged(graph) if merge else graph)
+    values = [*graph.input_variables, *(name for node in nodes for name in node.outputs if name)]
     return ExportSize(
-        len(graph),
-        sum(node.kind not in _CONSTANTS for node in graph),
-        sum(variable.nbytes for variable in graph.variables.values()),
+        len(nodes),
+        sum(node.kind not in _CONSTANTS for node in nodes),
+        sum(graph.variables[name].nbytes for name in values),
         sum(init.nbytes for init in graph.initializers.values()),
     )
+
+
+def _merged(graph: Graph) -> Iterator[Node]:
+    """The nodes of which no earlier one computes the same of the same values.
+
+    What depends on no input stays: exporters merge before they write shapes and constants as nodes.
+    """
+    earliest: dict[str, Node] = {}
+    same: dict[str, str] = {}  # a value -> the one that is left of it
+    live = set(graph.input_variables)
+    for node in graph:
+        read = [_renamed(argument, same) for argument in node.args]
+        first = earliest.setdefault(json.dumps([node.op, read, node.kwargs], sort_keys=True), node)
+        same.update(zip(node.outputs, first.outputs, strict=False))
+        if live.isdisjoint(node.inputs) or first is node:
+            yield node
+        if not live.isdisjoint(node.inputs):
+            live.update(node.outputs)
+
+
+def _renamed(argument: Mapping[str, str] | None, same: Mapping[str, str]) -> Mapping[str, str] | None:
+    if argument is None or "var" not in argument:
+        return argument
+    return {"var": same.get(argument["var"], argument["var"])}
