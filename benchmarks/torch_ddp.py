@@ -1,4 +1,4 @@
-"""Plain PyTorch data parallelism on the unmodified model: the baseline of Table 6-5 and Figure 6-3 of the thesis.
+"""Plain PyTorch data parallelism on the unmodified model: the baseline of the thesis's Table 6-5.
 
     python -m benchmarks.torch_ddp                      # of experiment=convergence, on two processes
     python -m benchmarks.torch_ddp epochs=2 --json ddp.json

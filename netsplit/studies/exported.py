@@ -54,7 +54,7 @@ def exported_size(graph: Graph, merge: bool) -> ExportSize:
 def _merged(graph: Graph) -> Iterator[Node]:
     """The nodes of which no earlier one computes the same of the same values.
 
-    What depends on no input stays: exporters merge before they write shapes and constants as nodes.
+    Shapes, and what depends on no input, stay: exporters merge before they write these as nodes.
     """
     earliest: dict[str, Node] = {}
     same: dict[str, str] = {}  # a value -> the one that is left of it
@@ -63,10 +63,11 @@ def _merged(graph: Graph) -> Iterator[Node]:
         read = [_renamed(argument, same) for argument in node.args]
         first = earliest.setdefault(json.dumps([node.op, read, node.kwargs], sort_keys=True), node)
         same.update(zip(node.outputs, first.outputs, strict=False))
-        if live.isdisjoint(node.inputs) or first is node:
+        computed = {name for name in node.outputs if name and "float" in graph.variables[name].dtype}
+        if live.isdisjoint(node.inputs) or not computed or first is node:
             yield node
         if not live.isdisjoint(node.inputs):
-            live.update(node.outputs)
+            live |= computed
 
 
 def _renamed(argument: Mapping[str, str] | None, same: Mapping[str, str]) -> Mapping[str, str] | None:

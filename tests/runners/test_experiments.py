@@ -13,11 +13,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 ROOT = Path(__file__).resolve().parents[2]
-UP_TO_S = 240
+UP_TO_S = 400
 TINY = ("model=amoebanet_d_small", "model.num_filters=8", "dataset.shape=[3,32,32]", "dataset.num_classes=10")
 SMALL = {
     "amoebanet_d": "amoebanet_d_small",
     "wide_resnet152": "wide_resnet152_small",
+    "unet_3_32": "unet_small",
     "unet": "unet_classic_small",
     "deeplab_v3": "deeplab_v3_small",
 }
@@ -47,6 +48,7 @@ def shrunk(cases: tuple[str, ...]) -> list[str]:
             f"published.{case}.m_topo=41.25",
             f"published.{case}.netsplit=41.83",
         ]
+        found += [f"cases.{case}.model.base_channels=4"] if case == "unet_3_32" else []
     return found
 
 
