@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.checks.python_state.state import Held, equal, same_values, shown, state_of
-from netsplit.graph.checks.screen import Screen, version_of
+from netsplit.graph.checks.screen import Screen
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.reach import is_own_module, names_in, within
 
@@ -50,18 +50,20 @@ class Notice:
     def __init__(self, model: nn.Module, loss: Any, optimizers: Iterable[Optimizer] = ()) -> None:
         self.model, self.loss = model, loss
         self._settings = [(optimizer, _settings(optimizer)) for optimizer in optimizers]
-        self.accept()
+        self._stand(None)
 
     def accept(self) -> None:
         """From now on this is how they stand: what the program itself did to them is no change."""
+        self._stand(self._screen)
+
+    def _stand(self, before: Screen | None) -> None:
         reached = self._reached()
         self._tensors = named_tensors(self.model, self.loss)
-        self._versions = {name: version_of(tensor) for name, tensor in self._tensors.items()}
         self._trained = {name: tensor.requires_grad for name, tensor in self._tensors.items()}
         self._modules = {name: (type(each), each.training) for name, each in _modules(reached)}
         self._code = _code(reached)
         self._state = state_of(self.model, self.loss, moving=False)
-        self._screen = Screen([value for _, value in reached], self._tensors.values())
+        self._screen = Screen([value for _, value in reached], self._tensors.values(), before)
 
     def look(self, trained: Trained = _nothing) -> None:
         """Called before every batch.
@@ -106,7 +108,7 @@ class Notice:
         written = [
             name
             for name, tensor in self._tensors.items()
-            if now.get(name) is not tensor or version_of(tensor) != self._versions[name]
+            if now.get(name) is not tensor or self._screen.written.has(tensor)
         ]
         if written and not any(all(_is_as_in(state, name, now) for name in written) for state in trained()):
             raise NetSplitError(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from netsplit.graph.checks.written import Written
 from netsplit.graph.surroundings.reach import (
     attributes,
     filled,
@@ -25,7 +26,7 @@ from netsplit.graph.surroundings.reach import (
     slots,
 )
 
-__all__ = ["Screen", "version_of"]
+__all__ = ["Screen"]
 
 Contents = Callable[[], list[Any]]
 
@@ -38,11 +39,15 @@ class Screen:
     Args:
         values: all within reach (`reach.within`).
         tensors: parameters and buffers.
+        before: an earlier moment's.
     """
 
-    def __init__(self, values: Iterable[Any], tensors: Iterable[Tensor]) -> None:
+    def __init__(
+        self, values: Iterable[Any], tensors: Iterable[Tensor], before: Screen | None = None
+    ) -> None:
         values = list(values)
-        self.tensors = [*tensors, *(value for value in values if isinstance(value, Tensor))]
+        own = (value for value in values if isinstance(value, Tensor))
+        self.written: Written = Written((*tensors, *own), None if before is None else before.written)
         arrays = (value for value in values if isinstance(value, np.ndarray))
         self.arrays = [array for array in arrays if not array.dtype.hasobject]
         self.empty = [
@@ -51,7 +56,7 @@ class Screen:
         empty = {id(value) for value in self.empty}
         readers = (_reader(value) for value in values if id(value) not in empty)
         self.contents = [(read, read()) for read in readers if read is not None]
-        self.written = self._written()
+        self.in_arrays = self._in_arrays()
 
     def is_same(self) -> bool:
         if any(self.empty):
@@ -60,16 +65,10 @@ class Screen:
             now = read()
             if len(now) != len(before) or not all(map(is_, now, before)):
                 return False
-        return self._written() == self.written
+        return self._in_arrays() == self.in_arrays and self.written.is_same()
 
-    def _written(self) -> list[Any]:
-        versions = [(version_of(tensor), tensor.requires_grad) for tensor in self.tensors]
-        return [*versions, *(array.tobytes() for array in self.arrays)]
-
-
-def version_of(tensor: Tensor) -> int:
-    """How often it was written in place."""
-    return 0 if tensor.is_inference() else tensor._version  # inference tensors count no writes
+    def _in_arrays(self) -> list[bytes]:
+        return [array.tobytes() for array in self.arrays]
 
 
 def _reader(value: Any) -> Contents | None:

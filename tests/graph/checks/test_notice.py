@@ -81,6 +81,10 @@ CHANGES: dict[str, Callable[[Tempered], object]] = {
     "'layer.weight' of your model": write_weight,
     "'layer.bias' of your model": lambda model: setattr(model.layer, "bias", nn.Parameter(torch.ones(3))),
     "'shift' of your model": lambda model: model.shift.add_(1),
+    "'layer.weight' of your model has": lambda model: model.layer.weight.data.clamp_(-0.01, 0.01),
+    "'layer.bias' of your model has": lambda model: setattr(model.layer.bias, "data", torch.ones(3)),
+    "'shift' of your model has": lambda model: model.shift.numpy().__setitem__(1, 5.0),
+    "'teacher' of the model ": lambda model: model.teacher.data.zero_(),
 }
 
 
