@@ -198,7 +198,7 @@ def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> 
             assert len(compared.series(method, key)) == 1
         for key in ("predicted_iteration_s", "measured_iteration_s"):
             assert metrics[key] > 0
-        rates = sorted(point.value for point in compared.series(method, "throughput"))
+        rates = sorted(compared.series(method, "throughput"))
         least, mean, greatest = (metrics[f"{which}_throughput"] for which in ("min", "mean", "max"))
         assert rates[0] <= least <= metrics["median_throughput"] <= greatest <= rates[-1]
         assert least <= mean <= greatest

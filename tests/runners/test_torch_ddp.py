@@ -36,7 +36,7 @@ def test_two_replicas_take_the_steps_of_one_process() -> None:
             value.backward()
             optimizer.step()
             optimizer.zero_grad()
-            expected.append(float(value))
+            expected.append(value.item())
     assert [each.loss for each in found.iterations] == pytest.approx(expected, rel=1e-3)
     assert [each.samples for each in found.iterations] == [7, 7, 6] * 2
     assert [each.index for each in found.epochs] == [0, 1]
