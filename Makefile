@@ -9,7 +9,8 @@ PORT ?= 5000
 GRAPHS ?= outputs/compare/runs
 ARGS ?=
 JOBS ?= logical
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
+# The tests start many processes, and each would compile the package again where bytecode is not kept.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 table_6_4 table_6_4_models table_6_4_chosen ablation scaling convergence
 
 .DEFAULT_GOAL := help

@@ -57,14 +57,14 @@ def import_torchvision() -> ModuleType:
 def _prepare() -> None:
     import torch
 
-    found = PathFinder.find_spec("torchvision")
-    if found is None or found.origin is None:
+    spec = PathFinder.find_spec("torchvision")
+    if spec is None or spec.origin is None:
         return
     # What an import that failed left behind would be taken for whole.
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
     try:
-        for library in Path(found.origin).parent.glob("_C*.so"):
+        for library in Path(spec.origin).parent.glob("_C*.so"):
             torch.ops.load_library(str(library))
     except OSError:
         for name, schema in SCHEMAS.items():

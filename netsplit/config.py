@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -48,6 +49,17 @@ class CheckpointSettings:
     @property
     def never(self) -> bool:
         return self.every_epochs is None and self.every_iterations is None
+
+    def make_folder(self) -> None:
+        """Before hours of work, rather than at the first checkpoint."""
+        try:
+            if self.folder is not None:
+                Path(self.folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"checkpoint.folder is '{self.folder}', which cannot be made: {error.strerror}; "
+                "choose another."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -91,7 +103,7 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
         ConfigError: an unknown or missing key, a wrong type, a target that cannot be imported, or
             values that the target itself refuses with a ValueError.
     """
-    config = _as_config(node)
+    config = node if isinstance(node, DictConfig) else OmegaConf.create(dict(node))
     target, arguments = _checked(config, extra)
     for name in _nested(config):
         arguments[name] = build(config[name])
@@ -252,10 +264,6 @@ def _nested(config: DictConfig) -> list[str]:
     """Names of the parameters that are themselves to be built."""
     children = ((str(key), _child(config, key)) for key in config)
     return [key for key, child in children if isinstance(child, DictConfig) and child and TARGET in child]
-
-
-def _as_config(node: Mapping[str, Any] | DictConfig) -> DictConfig:
-    return node if isinstance(node, DictConfig) else OmegaConf.create(dict(node))
 
 
 def _full_key(config: DictConfig) -> str:

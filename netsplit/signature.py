@@ -155,20 +155,20 @@ def locate(name: str, key: str = "_target_") -> Callable[..., Any]:
         ConfigError: nothing of that name can be imported, or it cannot be called.
     """
     first, *rest = name.split(".")
-    prefix, found = first, _import(first, name, key)
+    prefix, target = first, _import(first, name, key)
     for part in rest:
-        if not hasattr(found, part) and isinstance(found, types.ModuleType):
-            _import(f"{prefix}.{part}", name, key, found)
-        found, prefix = getattr(found, part, None), f"{prefix}.{part}"
-        if found is None:
+        if not hasattr(target, part) and isinstance(target, types.ModuleType):
+            _import(f"{prefix}.{part}", name, key, target)
+        target, prefix = getattr(target, part, None), f"{prefix}.{part}"
+        if target is None:
             raise ConfigError(
                 f"{key} is {name}, but there is no {prefix}: give the dotted name of a callable."
             )
-    if not callable(found):
+    if not callable(target):
         raise ConfigError(
             f"{key} is {name}, which cannot be called: give the dotted name of a class or function."
         )
-    return typing.cast(Callable[..., Any], found)
+    return typing.cast(Callable[..., Any], target)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -41,7 +41,7 @@ from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.sweep import JobsFailed, marked
 
-__all__ = ["entry", "option", "options", "sentence", "settings_of", "tracker_of"]
+__all__ = ["entry", "experiment", "option", "options", "sentence", "settings_of"]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
@@ -102,13 +102,10 @@ def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Itera
     return build(given)
 
 
-def tracker_of(cfg: DictConfig) -> Any:
-    """The tracker, its MLflow experiment named after the experiment chosen where the config names none."""
-    tracker = build(cfg.tracking)
+def experiment() -> str | None:
+    """The option chosen of `conf/experiment/`, while a job runs; runs are listed under it."""
     chosen = HydraConfig.get().runtime.choices.get("experiment")
-    if not tracker.experiment and chosen is not None:
-        tracker.experiment = str(chosen)
-    return tracker
+    return None if chosen is None else str(chosen)
 
 
 def options(group: str) -> list[str]:

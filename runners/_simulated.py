@@ -11,8 +11,8 @@ from rich.markup import escape
 from netsplit.planning.explanation.explanation import path_lines
 from netsplit.planning.explanation.path import critical_path, overheads
 from netsplit.planning.explanation.words import counted, nbytes, percent, seconds, short
+from netsplit.simulate.device_times import device_times, peak_moment_s, waits
 from netsplit.simulate.memory import memory_profile
-from netsplit.simulate.shares import device_shares, peak_moment_s, waits
 from netsplit.tables import Column, Table
 from runners._plan import NO_LIMIT
 
@@ -54,7 +54,7 @@ def _times(program: Program, timeline: Timeline) -> Table:
     whole = timeline.iteration_s
     columns = ("busy", "%", "waits", "%", "idle", "%", "transfers", "%", "hidden")
     rows = []
-    for each in device_shares(timeline, program.devices):
+    for each in device_times(timeline, program.devices):
         cells: list[str] = []
         for value in (each.busy_s, each.wait_s, each.idle_s, each.transfer_s):
             cells += [seconds(value), percent(value, whole) if whole > 0 else "0 %"]

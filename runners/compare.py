@@ -8,43 +8,31 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.config import Settings, build, check
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.case_overrides import cases_of, published_of
-from runners._entry import CONF, entry, sentence, tracker_of
+from netsplit.experiment.request import NAMED, Request
+from runners._entry import CONF, entry, experiment, sentence
 
 if TYPE_CHECKING:
-    from netsplit.cluster.local import ClusterSpec
     from netsplit.experiment.cases import Cases
     from netsplit.experiment.records import Comparison
-    from netsplit.optim.learning_rate import LearningRate
-    from netsplit.optim.optimizers import OptimizerFactory
-    from netsplit.partition.partitioner import Partitioner
-    from netsplit.program.schedules import Schedule
     from netsplit.tracking import Tracker
 
 __all__ = ["job", "main"]
 
 log = logging.getLogger(__name__)
 
-GROUPS = (
-    "model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "scheduler", "tracking", "loss",
-    "cases", "published",
-)  # fmt: skip
-NAMED = ("model", "dataset", "cluster", "schedule", "optimizer")
 TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 SHOWN = f"sqlite:///{CONF.parent / 'outputs' / 'mlflow.db'}"  # what 'make ui' shows
@@ -62,52 +50,51 @@ def job(cfg: DictConfig) -> float | None:
         )
     if not cfg.get("partitioner"):
         raise ConfigError("partitioner chooses no method: give at least one, as in partitioner=[auto].")
+    overrides = HydraConfig.get().overrides.task
+    published, requests = published_of(cfg, overrides), {}
+    for name, case in cases_of(cfg, overrides).items():
+        try:
+            requests[name] = Request(case, cfg, published.get(name))
+        except (NetSplitError, OmegaConfBaseException) as error:
+            raise ConfigError(f"case {name}: {sentence(error)}") from error
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    overrides = HydraConfig.get().overrides.task
-    cases = cases_of(cfg, overrides)
-    published = published_of(cfg, overrides)
-    if cases:
-        _each_case(cfg, cases, published, folder, console)
+    if requests:
+        _each_case(requests, folder, console)
         return None
-    parts = _checked(cfg)
-    parts.tracker.open()  # what is wrong with it shows before the work, not after
-    found = _comparison(parts, _name(), _labels(cfg), folder, console)
-    if reason := _reason(found):
+    request = Request(cfg)
+    request.tracker.open(experiment())  # what is wrong with it shows before the work, not after
+    comparison = _comparison(request, _name(), _labels(), folder, console)
+    if reason := _reason(comparison):
         raise NetSplitError(reason)
-    return found.best_s
+    return comparison.best_s
 
 
-def _each_case(
-    cfg: DictConfig,
-    cases: Mapping[str, DictConfig],
-    published: Mapping[str, Mapping[str, float]],
-    folder: Path,
-    console: Console,
-) -> None:
+def _each_case(requests: Mapping[str, Request], folder: Path, console: Console) -> None:
     """A comparison for each, and the table of all; one that fails stops no other."""
     from netsplit.experiment.cases import Cases, published_tags
 
-    parts = {name: _checked(case, name) for name, case in cases.items()}
-    for each in parts.values():
-        each.tracker.open()
+    for request in requests.values():
+        request.tracker.open(experiment())
     done: dict[str, Comparison] = {}
     reasons: dict[str, str] = {}
-    for number, (name, case) in enumerate(cases.items(), 1):
-        log.info("case %s (%d of %d)", name, number, len(cases))
-        labels = _labels(case, cfg, name) | published_tags(published.get(name, {}))
+    for number, (name, request) in enumerate(requests.items(), 1):
+        log.info("case %s (%d of %d)", name, number, len(requests))
+        labels = _labels(name, request.own) | published_tags(request.published)
         try:
-            found = _comparison(parts[name], f"{_title()}: {name}", labels, folder / name, console)
+            comparison = _comparison(request, f"{_title()}: {name}", labels, folder / name, console)
         except (NetSplitError, OSError) as error:
             reasons[name] = sentence(error)
             log.error("case %s failed: %s", name, reasons[name])
         else:
-            done[name] = found
-            reasons |= {name: reason} if (reason := _reason(found)) else {}
+            done[name] = comparison
+            reasons |= {name: reason} if (reason := _reason(comparison)) else {}
     if done:
-        _conclude(Cases(done, published), folder, console)
+        _conclude(
+            Cases(done, {name: request.published for name, request in requests.items()}), folder, console
+        )
     for name, reason in reasons.items():
-        share = f"{len(reasons)} of {len(cases)} cases failed ({', '.join(reasons)})"
+        share = f"{len(reasons)} of {len(requests)} cases failed ({', '.join(reasons)})"
         raise NetSplitError(f"{share}; {name}: {reason}")
 
 
@@ -124,114 +111,38 @@ def _conclude(cases: Cases, folder: Path, console: Console) -> None:
     console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What takes no time to build: a mistake in it is said before the work of any case."""
-
-    cfg: DictConfig
-    settings: Settings
-    tracker: Tracker
-    spec: ClusterSpec | ClusterDescription
-    partitioners: dict[str, Partitioner]
-    schedule: Schedule
-    optimizer: OptimizerFactory
-    learning_rate: LearningRate | None
-
-
-def _checked(cfg: DictConfig, case: str | None = None) -> _Parts:
-    try:
-        settings = check(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
-        parts = _Parts(
-            cfg,
-            settings,
-            tracker_of(cfg),
-            build(cfg.cluster),
-            {name: build(node) for name, node in cfg.partitioner.items()},
-            build(cfg.schedule),
-            build(cfg.optimizer),
-            build(cfg.scheduler),
-        )
-        if isinstance(parts.spec, ClusterDescription):
-            parts.spec.require_models()
-    except (NetSplitError, OmegaConfBaseException) as error:
-        if case is None:
-            raise
-        raise ConfigError(f"case {case}: {sentence(error)}") from error
-    if settings.checkpoint.folder is not None:
-        _make(Path(settings.checkpoint.folder))
-    return parts
-
-
 def _comparison(
-    parts: _Parts, name: str, labels: dict[str, str], folder: Path, console: Console
+    request: Request, name: str, labels: Mapping[str, str], folder: Path, console: Console
 ) -> Comparison:
     """One comparison of all methods, shown as a table."""
-    cfg, settings, tracker, spec = parts.cfg, parts.settings, parts.tracker, parts.spec
-
-    import torch
-
-    from netsplit.experiment.comparison import Experiment, compare, with_length
+    from netsplit.experiment.comparison import compare, experiment_of
     from netsplit.experiment.forecast import forecast
     from netsplit.experiment.session import Session
-    from netsplit.optim.optimizers import for_model
-    from netsplit.profile.measure.optimizer import check_optimizer
     from netsplit.profile.measured import default_folder
     from runners._progress import ConsoleProgress
 
-    torch.manual_seed(settings.seed)
-    data = build(cfg.dataset)
-    _check_classes(cfg, data.num_classes)
-    with torch.device("meta") if isinstance(spec, ClusterDescription) else nullcontext():
-        model = build(cfg.model)
-    loss = build(cfg.loss)
-    optimizer = for_model(parts.optimizer, model, loss)
-    check_optimizer(optimizer)
-    experiment = Experiment(
-        name=name,
-        model=model,
-        loss=loss,
-        data=data,
-        partitioners=parts.partitioners,
-        schedule=parts.schedule,
-        optimizer=optimizer,
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        config=OmegaConf.to_container(cfg, resolve=True),
-        accumulate=settings.accumulate,
-        drop_last=settings.drop_last,
-        clip_norm=settings.clip_norm,
-        autocast=settings.autocast,
-        resume=settings.resume,
-        checkpoint=settings.checkpoint,
-        variable_copies=settings.variable_copies,
-        learning_rate=parts.learning_rate,
-        ema_decay=settings.ema_decay,
-        check=settings.check,
-        labels=labels,
-    )
-    experiment = with_length(experiment)
-    log.info("%s; model of %s parameters", experiment.data.summary(), f"{_size(experiment.model):,}")
+    tracker, cluster, profile = request.tracker, request.cluster, request.settings.profile
+    asked = experiment_of(request, name, labels)
     folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(spec, ClusterDescription):
-        found = forecast(experiment, spec, tracker, folder)
+    if isinstance(cluster, ClusterDescription):
+        comparison = forecast(asked, cluster, tracker, folder)
     else:
-        kept = None if settings.profile == "off" else default_folder()
-        session = Session(spec, folder / "workers", profile_cache=kept, refresh=settings.profile == "refresh")
+        kept = None if profile == "off" else default_folder()
+        session = Session(cluster, folder / "workers", profile_cache=kept, refresh=profile == "refresh")
         with session, ConsoleProgress(console) as progress:
-            found = compare(experiment, session, tracker, folder, progress)
-    _show(found, name, folder, console, tracker)
-    return found
+            comparison = compare(asked, session, tracker, folder, progress)
+    _show(comparison, name, tracker, console)
+    return comparison
 
 
-def _show(found: Comparison, name: str, folder: Path, console: Console, tracker: Tracker) -> None:
+def _show(comparison: Comparison, name: str, tracker: Tracker, console: Console) -> None:
     from netsplit.tracking import comparison_table, outline
 
     if console.width < TABLE_WIDTH:
-        console.print(outline(found.rows), highlight=False, soft_wrap=True)
+        console.print(outline(comparison.rows), highlight=False, soft_wrap=True)
     else:
-        console.print(comparison_table(found.rows, title=name))
-    console.print(_written(folder, tracker), markup=False, soft_wrap=True)
+        console.print(comparison_table(comparison.rows, title=name))
+    console.print(_written(comparison.folder, tracker), markup=False, soft_wrap=True)
 
 
 def _written(folder: Path, tracker: Tracker) -> str:
@@ -244,13 +155,13 @@ def _written(folder: Path, tracker: Tracker) -> str:
     return f"Written to {folder}; {runs}{table}."
 
 
-def _reason(found: Comparison) -> str:
+def _reason(comparison: Comparison) -> str:
     """Why methods failed; empty where none did."""
-    if not found.failed:
+    failed, count = comparison.failed, len(comparison.rows)
+    if not failed:
         return ""
-    first, names = found.failed[0], ", ".join(row.method for row in found.failed)
-    share = f"{len(found.failed)} of {len(found.rows)} methods failed ({names}); "
-    return f"{share if len(found.rows) > 1 else ''}{first.method}: {first.error}"
+    share = f"{len(failed)} of {count} methods failed ({', '.join(row.method for row in failed)}); "
+    return f"{share if count > 1 else ''}{failed[0].method}: {failed[0].error}"
 
 
 @entry(config_name="config")
@@ -258,39 +169,27 @@ def main(cfg: DictConfig) -> float | None:
     return job(cfg)
 
 
-def _make(folder: Path) -> None:
-    """Before hours of work, rather than at the first checkpoint."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"checkpoint.folder is '{folder}', which cannot be made: {error.strerror}; choose another."
-        ) from error
-
-
 def _title() -> str:
-    return str(HydraConfig.get().runtime.choices.get("experiment") or _name())
+    return experiment() or _name()
 
 
 def _name() -> str:
     choices = HydraConfig.get().runtime.choices
-    chosen = " · ".join(str(choices[group]) for group in NAMED)
-    experiment = choices.get("experiment")
-    return chosen if experiment is None else f"{experiment}: {chosen}"
+    chosen = " · ".join(str(choices[group]) for group in NAMED if group != "scheduler")
+    return chosen if experiment() is None else f"{experiment()}: {chosen}"
 
 
-def _labels(cfg: DictConfig, rest: DictConfig | None = None, case: str | None = None) -> dict[str, str]:
+def _labels(case: str | None = None, own: Collection[str] = ()) -> dict[str, str]:
     """Config group -> the option chosen; of a case its own, or none where it only changed some keys.
 
     Args:
-        rest: the config that `case` of it makes `cfg` of.
+        own: the groups in which the case differs from the rest.
     """
     choices = HydraConfig.get().runtime.choices
-    found: dict[str, Any] = {"experiment": choices.get("experiment"), "case": case, "command": _command()}
-    for group in (*NAMED, "scheduler"):
-        same = rest is None or cfg[group] == rest[group]
-        found[group] = choices.get(group if same else f"{group}@cases.{case}.{group}")
-    return {group: str(option) for group, option in found.items() if option is not None}
+    labels: dict[str, Any] = {"experiment": experiment(), "case": case, "command": _command()}
+    for group in NAMED:
+        labels[group] = choices.get(f"{group}@cases.{case}.{group}" if group in own else group)
+    return {group: str(option) for group, option in labels.items() if option is not None}
 
 
 def _command() -> str:
@@ -298,22 +197,6 @@ def _command() -> str:
     hydra = HydraConfig.get()
     folder = hydra.runtime.output_dir if hydra.mode == RunMode.RUN else hydra.sweep.dir
     return Path(str(folder)).absolute().name
-
-
-def _check_classes(cfg: DictConfig, needed: int) -> None:
-    for key in ("num_classes", "vocabulary"):
-        given = cfg.model.get(key)
-        if given is not None and given < needed:
-            raise ConfigError(
-                f"model.{key} is {given}, but the dataset has {needed} classes: give at least {needed}."
-            )
-
-
-def _size(model: object) -> int:
-    import torch
-
-    assert isinstance(model, torch.nn.Module)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 if __name__ == "__main__":

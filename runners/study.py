@@ -23,7 +23,7 @@ from rich.console import Console
 
 from netsplit.config import PARTIAL, TARGET, build, locate
 from netsplit.errors import ConfigError
-from runners._entry import CONF, entry, settings_of, tracker_of
+from runners._entry import CONF, entry, experiment, settings_of
 
 __all__ = ["Settings", "comparison_among", "job", "main", "question", "studies"]
 
@@ -53,20 +53,20 @@ def job(cfg: DictConfig) -> None:
         raise ConfigError(f"no study is chosen: give experiment=<name>, one of {', '.join(studies())}.")
     config = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(config, dict)
-    tracker = tracker_of(cfg)
+    tracker = build(cfg.tracking)
     folder = Path(HydraConfig.get().runtime.output_dir)
     ask = question(cfg[STUDY], folder / "workers")
 
     from netsplit.studies import record, write
 
-    tracker.open()  # what is wrong with it shows before the work, not after
+    tracker.open(experiment())  # what is wrong with it shows before the work, not after
     result = ask()
     files = write(result, folder)
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     console.print(result.table.terminal())
     names = ", ".join(path.name for path in files if path.suffix in (".md", ".csv", ".png"))
     console.print(f"Written to {folder}: {names}.", highlight=False, soft_wrap=True)
-    record(result, tracker, _name(), config, files)
+    record(result, tracker, experiment() or STUDY, config, files)
 
 
 _command = entry(config_name="study")(job)
@@ -136,10 +136,6 @@ def _cases(node: DictConfig | None, kind: str) -> dict[str, Any]:
             case.model[PARTIAL] = True
         found[name] = build(case)
     return found
-
-
-def _name() -> str:
-    return str(HydraConfig.get().runtime.choices.get(EXPERIMENT) or STUDY)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
+from hydra._internal.hydra import Hydra
 
 __all__ = ["Command", "Ended", "run_command"]
 
@@ -27,6 +28,9 @@ def run_command(
     capfd: pytest.CaptureFixture[str],
 ) -> Ended:
     monkeypatch.setattr("sys.argv", list(words))
+    # Hydra composes every config twice, first to see whether it sets this, which none of `conf/` does.
+    if not any(word.startswith("hydra.mode") for word in words):
+        monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
     code = 0
     try:
         main()

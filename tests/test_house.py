@@ -50,3 +50,15 @@ def test_a_class_name_means_one_class() -> None:
 def test_a_folder_has_at_most_fifteen_files() -> None:
     count = Counter(file.parent for module, file in FILES.items() if module.startswith("netsplit"))
     assert not {folder: files for folder, files in count.items() if files > 15}
+
+
+def test_no_variable_is_called_found() -> None:
+    """It says that something is there, not what: a noun does."""
+    named = [
+        f"{module}:{name.lineno}"
+        for module, file in FILES.items()
+        if module.startswith("netsplit")
+        for name in ast.walk(ast.parse(file.read_text()))
+        if "found" in (getattr(name, "id", None), getattr(name, "arg", None), getattr(name, "attr", None))
+    ]
+    assert not named

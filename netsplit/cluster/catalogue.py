@@ -85,10 +85,10 @@ def accelerator(name: str, key: str = "model") -> Accelerator:
     """
     if name.endswith(".json"):
         return Accelerator(**read_rates(name, key))
-    found = _BY_PLAIN_NAME.get(_plain(name))
-    if found is None:
+    known = _BY_PLAIN_NAME.get(_plain(name))
+    if known is None:
         raise ConfigError(f"{key} is '{name}', which the catalogue does not have: give {', '.join(RATES)}.")
-    return found
+    return known
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Devices, and the links between them.
+"""Devices, the links between them, and what a link costs.
 
 A link is modelled as ``seconds = latency_s + bytes * seconds_per_byte`` per ordered pair of
 devices (NetSplit thesis, section 4.2). Same device: zero.

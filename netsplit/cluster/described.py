@@ -153,12 +153,7 @@ def uniform_cluster(
             )
     rates = [_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
     waits = [_number(value, "cluster.latency") for value in _spread(given["latency"], len(counts))]
-    sizes = list(accumulate(counts, mul))
     names = [f"d{i}" for i in range(total)]
-    links = {}
-    for i, j in permutations(range(total), 2):
-        level = next(k for k, size in enumerate(sizes) if i // size == j // size)
-        links[names[i], names[j]] = Link(waits[level], 1.0 / rates[level])
     if model is None and capacity is None:
         raise ConfigError(
             "cluster.capacity is null, and so is cluster.model, whose memory it would be: give "
@@ -170,11 +165,24 @@ def uniform_cluster(
         name=name,
         speeds=dict.fromkeys(names, _speed(speed, "cluster.speed")),
         capacities=dict.fromkeys(names, _device_capacity(each, "cluster")),
-        links=links,
+        links=_links_of_levels(names, counts, [Link(w, 1.0 / r) for w, r in zip(waits, rates, strict=True)]),
         levels=tuple(zip(counts, rates, strict=True)),
         accelerators={} if known is None else dict.fromkeys(names, known),
         overlap=overlap,
     )
+
+
+def _links_of_levels(
+    names: Sequence[str], counts: Sequence[int], links: Sequence[Link]
+) -> dict[tuple[str, str], Link]:
+    """Every pair's link: of the innermost level whose unit holds both."""
+    sizes = list(accumulate(counts, mul))
+    return {
+        (names[i], names[j]): next(
+            link for link, size in zip(links, sizes, strict=True) if i // size == j // size
+        )
+        for i, j in permutations(range(len(names)), 2)
+    }
 
 
 def described_cluster(
@@ -203,7 +211,7 @@ def described_cluster(
             raise ConfigError(
                 f"cluster.devices[{i}].name is '{each}', which is taken: give each its own name."
             )
-    found = dict.fromkeys(permutations(names, 2), _link(link, "cluster.link"))
+    link_of = dict.fromkeys(permutations(names, 2), _link(link, "cluster.link"))
     for i, group in enumerate(links):
         key = f"cluster.links[{i}]"
         unknown = [each for each in group.between if each not in names]
@@ -212,13 +220,13 @@ def described_cluster(
                 f"{key}.between is [{', '.join(group.between)}]: give two or more of {', '.join(names)}, or "
                 "cluster.links=[]."
             )
-        found |= dict.fromkeys(permutations(dict.fromkeys(group.between), 2), _link(group, key))
+        link_of |= dict.fromkeys(permutations(dict.fromkeys(group.between), 2), _link(group, key))
     keys = {device.name: f"cluster.devices[{i}]" for i, device in enumerate(devices)}
     return ClusterDescription(
         name=name,
         speeds={d.name: _speed(d.speed, f"{keys[d.name]}.speed") for d in devices},
         capacities={d.name: _device_capacity(d, keys[d.name]) for d in devices},
-        links=found,
+        links=link_of,
         accelerators=_accelerators(devices, keys),
         overlap=overlap,
     )
@@ -232,12 +240,12 @@ def described_gpus(name: str, capacity: int | float | str | None = None) -> Clus
     Raises:
         ConfigError: no GPU, or one that the catalogue does not have.
     """
-    found = found_gpus()
-    devices = [DescribedDevice(gpu.device, capacity=capacity, model=gpu.name) for gpu in found.gpus]
-    keys = dict.fromkeys((gpu.device for gpu in found.gpus), "cluster")
+    visible = found_gpus()
+    devices = [DescribedDevice(gpu.device, capacity=capacity, model=gpu.name) for gpu in visible.gpus]
+    keys = dict.fromkeys((gpu.device for gpu in visible.gpus), "cluster")
     links = {}
-    for (p, q), link in found.links.items():
-        one, other = found.gpus[p].device, found.gpus[q].device
+    for (p, q), link in visible.links.items():
+        one, other = visible.gpus[p].device, visible.gpus[q].device
         links[one, other] = links[other, one] = link
     return ClusterDescription(
         name=name,
@@ -246,7 +254,7 @@ def described_gpus(name: str, capacity: int | float | str | None = None) -> Clus
             gpu.device: gpu.memory_bytes - CONTEXT_BYTES
             if capacity is None
             else _capacity(capacity, "cluster.capacity")
-            for gpu in found.gpus
+            for gpu in visible.gpus
         },
         links=links,
         accelerators=_accelerators(devices, keys),
@@ -255,10 +263,10 @@ def described_gpus(name: str, capacity: int | float | str | None = None) -> Clus
 
 def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Accelerator]:
     """Of all devices, or none."""
-    found = {device.name: _accelerator(device, keys[device.name]) for device in devices}
-    known = {name: each for name, each in found.items() if each is not None}
-    if known and len(known) < len(found):
-        without = next(name for name in found if name not in known)
+    named = {device.name: _accelerator(device, keys[device.name]) for device in devices}
+    known = {name: each for name, each in named.items() if each is not None}
+    if known and len(known) < len(named):
+        without = next(name for name in named if name not in known)
         raise ConfigError(
             f"{keys[without]} has no model, and others of cluster.devices have: give every device a model of "
             "the catalogue, whose seconds are predicted, or none, and speeds relative to what was measured."

@@ -87,8 +87,8 @@ def local_cluster(
             f"cluster.latency_s is {latency_s} and cluster.bandwidth {bandwidth}: give 0 and more."
         )
     here = None if external else socket.gethostname()  # otherwise the workers say where they are
-    found = tuple(_device(device, f"cluster.devices[{i}]", here) for i, device in enumerate(devices))
-    return ClusterSpec(name, found, timeout_s, port, host, latency_s, bandwidth, external)
+    specs = tuple(_device(device, f"cluster.devices[{i}]", here) for i, device in enumerate(devices))
+    return ClusterSpec(name, specs, timeout_s, port, host, latency_s, bandwidth, external)
 
 
 def parse_bytes(size: int | str, key: str = "capacity") -> int:

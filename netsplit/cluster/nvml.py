@@ -136,13 +136,13 @@ def _handles(nvml: Any) -> list[Any]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    found = []
+    handles = []
     for index in range(len(visible.split(","))):
         try:
-            found.append(visible_gpu(index, visible))
+            handles.append(visible_gpu(index, visible))
         except (IndexError, nvml.NVMLError):
             break
-    return found
+    return handles
 
 
 def _between(nvml: Any, one: Any, other: Any) -> tuple[str, Link]:

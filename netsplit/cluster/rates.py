@@ -67,10 +67,10 @@ class Rates:
 
     def shares(self, kind: str, of: str = "forward") -> Efficiency:
         """Of a class in a pass: the most specific entry there is."""
-        found = self.efficiency
+        entries = self.efficiency
         for key in (f"{kind}:{of}", kind, f":{of}", ""):
-            if key in found:
-                return found[key]
+            if key in entries:
+                return entries[key]
         return Efficiency(0.5, 0.5)
 
     def reached_flops(self, kind: str, of: str = "forward") -> float:

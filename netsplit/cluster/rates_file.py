@@ -26,9 +26,9 @@ def read_rates(path: str | Path, key: str) -> dict[str, Any]:
         ConfigError: naming `key`: no such file, or none of rates.
     """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-        shares = {str(kind): Efficiency(**each) for kind, each in found["efficiency"].items()}
-        given = {**found, "efficiency": shares, "tensor_classes": tuple(found["tensor_classes"])}
+        written = json.loads(Path(path).read_text(encoding="utf-8"))
+        shares = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
+        given = {**written, "efficiency": shares, "tensor_classes": tuple(written["tensor_classes"])}
         rates = Rates(**given)
         positive = (rates.flops, rates.bandwidth, *(s.compute for s in shares.values()))
         if not (isinstance(rates.name, str) and all(value > 0 for value in positive)):

@@ -129,12 +129,12 @@ def _classes(file: Path) -> tuple[str, ...]:
 def _unpickled(file: Path) -> dict[bytes, Any]:
     content = existing_file(file, LAYOUT).read_bytes()
     try:
-        found = _Careful(io.BytesIO(content), encoding="bytes").load()
+        values = _Careful(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a broken pickle raises whatever its bytes happen to ask for
         raise _broken(file, str(error) or type(error).__name__) from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise _broken(file, "no mapping")
-    return found
+    return values
 
 
 def _broken(file: Path, reason: str) -> ConfigError:

@@ -60,8 +60,8 @@ def class_folders(
 
 def _classes(folder: Path) -> tuple[str, ...]:
     with os.scandir(existing_folder(folder, LAYOUT)) as entries:
-        found = (entry.name for entry in entries if entry.is_dir())
-        names = tuple(sorted(name for name in found if not name.startswith(".")))
+        folders = (entry.name for entry in entries if entry.is_dir())
+        names = tuple(sorted(name for name in folders if not name.startswith(".")))
     if not names:
         raise ConfigError(f"{folder} has no subfolder: give one folder of images per class.")
     return names

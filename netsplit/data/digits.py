@@ -33,7 +33,7 @@ def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, se
 
     def half(indices: np.ndarray) -> TensorDataset:
         chosen = torch.from_numpy(indices[:limit])
-        return TensorDataset(_repeat(images[chosen], channels), targets[chosen])
+        return TensorDataset(images[chosen].expand(-1, channels, -1, -1).contiguous(), targets[chosen])
 
     return Data("digits", half(train), half(test), num_classes=10, classes=tuple("0123456789"))
 
@@ -55,7 +55,3 @@ def digits_split(image_size: int, seed: int) -> tuple[Tensor, Tensor, np.ndarray
     images = torch.from_numpy(raw.images.astype(np.float32) / LARGEST_GREY)[:, None]
     images = interpolate(images, size=(image_size, image_size), mode="bilinear", align_corners=False)
     return images, torch.from_numpy(raw.target.astype(np.int64)), train, test
-
-
-def _repeat(images: Tensor, channels: int) -> Tensor:
-    return images.expand(-1, channels, -1, -1).contiguous()

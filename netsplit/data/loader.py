@@ -145,10 +145,10 @@ class Loader:
         turn = self._turn
         self._order.epoch, self._order.indices = order.epoch, order.indices
         try:
-            found = self._start()
+            ahead = self._start()
             for _ in range(len(order)):
                 assert turn == self._turn, "another epoch began, or the loader was closed"
-                yield _checked(next(found))
+                yield _checked(next(ahead))
         except (RuntimeError, OSError, EOFError) as error:  # DataLoader's ways to say that a process is gone
             self.close()
             raise NetSplitError(

@@ -128,11 +128,11 @@ class _Masks(_Made):
 
     def _colours(self, cells: np.ndarray) -> np.ndarray:
         """(channels, *cells.shape): the colour of each cell's class."""
-        found = np.empty((self.shape[0], *cells.shape), dtype=np.float32)
+        colours = np.empty((self.shape[0], *cells.shape), dtype=np.float32)
         for target in np.unique(cells):
             colour = 2 * draws(self.seed, _RULE, int(target)).standard_normal((self.shape[0], 1))
-            found[:, cells == target] = colour
-        return found
+            colours[:, cells == target] = colour
+        return colours
 
 
 class _Tokens(_Made):
@@ -146,8 +146,8 @@ class _Tokens(_Made):
             begins[0] = True
             since = np.arange(length) - np.maximum.accumulate(np.where(begins, np.arange(length), 0))
             tokens = (tokens[np.arange(length) - since] + since * step) % self.num_classes
-        found = torch.from_numpy(tokens)
-        return found[:-1], found[1:]
+        tensors = torch.from_numpy(tokens)
+        return tensors[:-1], tensors[1:]
 
 
 _MAKERS: dict[str, type[_Made]] = {"image": _SyntheticImages, "mask": _Masks, "tokens": _Tokens}

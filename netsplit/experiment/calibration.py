@@ -67,13 +67,13 @@ class Calibration:
 
 def calibrate(task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache) -> Costs:
     """Costs of every device kind: kept ones where nothing has changed, else measured now."""
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     mates = {rank: _mates(cluster.devices, rank) for rank in range(len(cluster.devices))}
     for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # where contention shows, if anywhere
         kind = cluster.devices[rank].kind
-        if kind not in found:
-            found[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank)
-    return Costs({kind: each.costs for kind, each in found.items()}, optimizer_alpha(task.optimizer))
+        if kind not in measured:
+            measured[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank)
+    return Costs({kind: each.costs for kind, each in measured.items()}, optimizer_alpha(task.optimizer))
 
 
 def _of_kind(
@@ -243,15 +243,15 @@ def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
 def _measure_copying(worker: Worker, ends: list[int]) -> float:
     """Called on all workers; those that are not `ends` only help to make the group."""
     group = dist.new_group(ends, backend="gloo")
-    found = 0.0
+    seconds = 0.0
     if worker.rank in ends:
         devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
         mover = ProcessTransport(devices, worker.device.name)
         peer = worker.devices[ends[1] if worker.rank == ends[0] else ends[0]].name
-        found = copy_seconds_per_byte(mover, peer, _barrier(group))
+        seconds = copy_seconds_per_byte(mover, peer, _barrier(group))
     if group is not dist.GroupMember.NON_GROUP_MEMBER:
         dist.destroy_process_group(group)
-    return found
+    return seconds
 
 
 def _barrier(group: Any) -> Callable[[], None]:

@@ -51,19 +51,19 @@ def cases_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, DictCo
         ConfigError: a case is no mapping, has a name that no folder could have, or changes a key that the
             config does not have; an override does not fit a case, or leaves no difference between two.
     """
-    found: dict[str, DictConfig] = {}
+    cases: dict[str, DictConfig] = {}
     for name, deltas in _mapping(cfg.get(CASES), CASES, "names to what each case changes").items():
         if not NAME.fullmatch(name):
             raise ConfigError(
                 f"a case is called {name!r}: give it letters, digits, _, - and ., and no . in front."
             )
-        found[name] = _case(cfg, name, _mapping(deltas, f"{CASES}.{name}", "config keys to their values"))
-    given = list(_given(overrides)) if found else []
-    before = {name: _plain(case) for name, case in found.items()}
-    for name, case in found.items():
+        cases[name] = _case(cfg, name, _mapping(deltas, f"{CASES}.{name}", "config keys to their values"))
+    given = list(_given(overrides)) if cases else []
+    before = {name: _plain(case) for name, case in cases.items()}
+    for name, case in cases.items():
         _impose(cfg, case, name, given)
-    _require_difference(before, found, given)
-    return found
+    _require_difference(before, cases, given)
+    return cases
 
 
 def published_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, dict[str, float]]:
@@ -75,7 +75,7 @@ def published_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, di
     Raises:
         ConfigError: a figure that is no number above 0.
     """
-    found: dict[str, dict[str, float]] = {}
+    published: dict[str, dict[str, float]] = {}
     left_out: list[str] = []
     given = list(_given(overrides)) if cfg.get(PUBLISHED) else []
     keys = {each.key for each in given}
@@ -94,21 +94,21 @@ def published_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, di
             if len(kept) < len(figures) and case in (cfg.get(CASES) or {}):
                 left_out.append(f"{case} ({' '.join(changes)})")
             figures = kept
-        found |= {case: figures} if figures else {}
+        published |= {case: figures} if figures else {}
     if left_out:
         log.info("published figures left out, being of other settings: %s", ", ".join(left_out))
-    return found
+    return published
 
 
 def _changes(case: str, given: Sequence[Given]) -> list[str]:
     """The overrides of what a case's published figures stand on, as they were written."""
     own = f"{CASES}.{case}"
-    found = [
+    changes = [
         text
         for key, text in given
         if key in (CASES, own) or key.removeprefix(f"{own}.").partition(".")[0] in BASIS
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(changes))
 
 
 def _mapping(node: Any, key: str, what: str) -> dict[str, Any]:

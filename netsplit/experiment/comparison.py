@@ -14,9 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
-from netsplit.config import CheckpointSettings
+from netsplit.cluster.described import ClusterDescription
+from netsplit.config import Settings
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
@@ -28,11 +30,13 @@ from netsplit.experiment.records import (
     record_row,
     record_study,
 )
+from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
 from netsplit.experiment.study import Study
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
+from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
@@ -49,7 +53,7 @@ from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
 from netsplit.training.parallel import save_state
 
-__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "recorded", "with_length"]
+__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "experiment_of", "recorded"]
 
 log = logging.getLogger(__name__)
 
@@ -65,20 +69,9 @@ class Experiment:
     partitioners: Mapping[str, Partitioner]
     schedule: Schedule
     optimizer: OptimizerFactory
-    epochs: int
-    batch_size: int
-    seed: int = 0
-    config: Any = None  # resolved, for the record
-    accumulate: int = 1
-    drop_last: bool = False
-    clip_norm: float | None = None
-    autocast: str | None = None
-    resume: str = "never"
-    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
-    variable_copies: int | None = None
+    settings: Settings
     learning_rate: LearningRate | None = None
-    ema_decay: float | None = None
-    check: bool = True
+    config: Any = None  # resolved, for the record
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
 
 
@@ -88,18 +81,38 @@ class Progress(Observer, Protocol):
     def method(self, name: str, iterations: int) -> None: ...
 
 
-def with_length(experiment: Experiment) -> Experiment:
-    """The experiment with a scheduler that knows how many steps the training has.
+def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Experiment:
+    """What is asked for with its data, model and loss built, and a scheduler that knows how long it trains.
+
+    On a described cluster the model holds no values.
 
     Raises:
-        ConfigError: the scheduler cannot be made, or ends before the training.
+        ConfigError: a part cannot be built, the model tells fewer classes apart than the data has, or the
+            scheduler ends before the training.
     """
-    rate = experiment.learning_rate
-    if rate is None:
-        return experiment
-    rate = rate.over(experiment.epochs, _steps_per_epoch(experiment))
-    rate.check(for_model(experiment.optimizer, experiment.model, experiment.loss))
-    return replace(experiment, learning_rate=rate)
+    settings = request.settings
+    torch.manual_seed(settings.seed)
+    data = request.data()
+    for key, given in request.classes.items():
+        if given < data.num_classes:
+            raise ConfigError(
+                f"model.{key} is {given}, but the dataset has {data.num_classes} classes: give at least "
+                f"{data.num_classes}."
+            )
+    with torch.device("meta") if isinstance(request.cluster, ClusterDescription) else nullcontext():
+        model = request.model()
+    loss = request.loss()
+    optimizer, rate = for_model(request.optimizer, model, loss), request.learning_rate
+    check_optimizer(optimizer)
+    if rate is not None:
+        rate = rate.over(settings.epochs, _steps_per_epoch(data, settings))
+        rate.check(optimizer)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    log.info("%s; model of %s parameters", data.summary(), f"{size:,}")
+    return Experiment(
+        name, model, loss, data, request.partitioners, request.schedule, optimizer, settings, rate,
+        request.config, labels,
+    )  # fmt: skip
 
 
 def compare(
@@ -112,8 +125,8 @@ def compare(
     Raises:
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
-    if experiment.resume not in ("never", "auto"):
-        _origin(experiment.resume)
+    if experiment.settings.resume not in ("never", "auto"):
+        _origin(experiment.settings.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
     with recorded(experiment, session.spec.name, tracker) as parent:
         study = _study(experiment, session)
@@ -121,8 +134,8 @@ def compare(
             link_figure(session.link_samples, study.cluster.links, folder / "links.png")
             parent.artifact(folder / "links.png")
 
-        def row(partitioner: Partitioner, run: MethodRun, found: Comparison) -> ComparisonRow:
-            return _method(experiment, session, study, partitioner, run, found, progress)
+        def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
+            return _method(experiment, session, study, partitioner, run, comparison, progress)
 
         return each_method(experiment, study, parent, folder, row)
 
@@ -147,39 +160,40 @@ def each_method(
 ) -> Comparison:
     """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
     record_study(parent, study, folder)
-    found = Comparison(folder)
+    comparison = Comparison(folder)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
             with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
-                done = row(partitioner, run, found)
+                done = row(partitioner, run, comparison)
                 run.summary(overflow_summary(done.predicted_peak, done.capacity))
                 run.summary({"over_capacity": ", ".join(done.overfull) or None})
-            found.rows.append(done)
+            comparison.rows.append(done)
         except (NetSplitError, OSError) as error:
             reason = " ".join(str(error).split())
             log.error("%s failed: %s", name, reason)
             failed = ComparisonRow(name, "failed", capacity=capacities(study.cluster), error=reason)
-            found.rows.append(failed)
-    record_comparison(parent, found)
-    return found
+            comparison.rows.append(failed)
+    record_comparison(parent, comparison)
+    return comparison
 
 
 def _study(experiment: Experiment, session: Session) -> Study:
-    first = next(batches(experiment.data.train, experiment.batch_size, seed=experiment.seed))
+    settings = experiment.settings
+    first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
     study = session.study(
         experiment.model,
         experiment.loss,
         first,
         experiment.schedule,
         experiment.optimizer,
-        experiment.clip_norm,
-        experiment.autocast,
+        settings.clip_norm,
+        settings.autocast,
         experiment.learning_rate,
-        experiment.ema_decay,
-        check=experiment.check,
+        settings.ema_decay,
+        check=settings.check,
     )
-    return replace(study, costs=replace(study.costs, variable_copies=experiment.variable_copies))
+    return replace(study, costs=replace(study.costs, variable_copies=settings.variable_copies))
 
 
 def _method(
@@ -188,43 +202,44 @@ def _method(
     study: Study,
     partitioner: Partitioner,
     run: MethodRun,
-    found: Comparison,
+    comparison: Comparison,
     progress: Progress,
 ) -> ComparisonRow:
-    plan = study.plan(partitioner, experiment.seed)
-    folder = found.folder / run.name
+    settings = experiment.settings
+    plan = study.plan(partitioner, settings.seed)
+    folder = comparison.folder / run.name
     log.info("%s: drawing the plan, placing the parameters", run.name)
     record_plan(run, plan, folder)
 
     def restart() -> DistributedRuntime:
-        return session.deploy(study, plan, seed=experiment.seed).runtime
+        return session.deploy(study, plan, seed=settings.seed).runtime
 
-    model = session.deploy(study, plan, seed=experiment.seed)
-    progress.method(run.name, experiment.epochs * _steps_per_epoch(experiment))
-    observer = _ProgressRecorder(run, progress, experiment.batch_size)
-    with _checkpoints(experiment, found.folder, run.name) as checkpoints:
+    model = session.deploy(study, plan, seed=settings.seed)
+    progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
+    observer = _ProgressRecorder(run, progress, settings.batch_size)
+    with _checkpoints(experiment, comparison.folder, run.name) as checkpoints:
         history = fit(
             model,
             experiment.data,
-            epochs=experiment.epochs,
-            seed=experiment.seed,
+            epochs=settings.epochs,
+            seed=settings.seed,
             observer=observer,
-            accumulate=experiment.accumulate,
-            drop_last=experiment.drop_last,
+            accumulate=settings.accumulate,
+            drop_last=settings.drop_last,
             checkpoints=checkpoints,
-            restart=restart if experiment.resume == "auto" else None,
+            restart=restart if settings.resume == "auto" else None,
         )
-    found.histories[run.name] = history
+    comparison.histories[run.name] = history
     model.save(folder / "checkpoint.pt")
-    if experiment.ema_decay is not None:
+    if settings.ema_decay is not None:
         save_state(model.ema_state_dict(), folder / "averages.pt")
     return record_row(run, plan, folder, observer.measured(history), observer.first is None)
 
 
-def _steps_per_epoch(experiment: Experiment) -> int:
-    count, step = len(experiment.data.train), experiment.accumulate * experiment.batch_size
-    if experiment.drop_last:
-        count -= count % experiment.batch_size
+def _steps_per_epoch(data: Data, settings: Settings) -> int:
+    count, step = len(data.train), settings.accumulate * settings.batch_size
+    if settings.drop_last:
+        count -= count % settings.batch_size
     return math.ceil(count / step)
 
 
@@ -232,7 +247,7 @@ def _checkpoints(
     experiment: Experiment, folder: Path, method: str
 ) -> AbstractContextManager[Checkpoints | None]:
     """The method's own folder of checkpoints, opened; nothing where none is to be saved or read."""
-    settings, resume = experiment.checkpoint, experiment.resume
+    settings, resume = experiment.settings.checkpoint, experiment.settings.resume
     every_epochs = 1 if settings.never and resume == "auto" else settings.every_epochs
     if settings.never and resume == "never":
         return nullcontext()
@@ -254,13 +269,13 @@ def _checkpoints(
 
 
 def _origin(folder: str) -> Path:
-    found = newest(folder)
-    if found is None:
+    checkpoint = newest(folder)
+    if checkpoint is None:
         raise ConfigError(
             f"resume is '{folder}', where there is no whole checkpoint: give never, auto, a checkpoint or a "
             "folder of checkpoints."
         )
-    return found
+    return checkpoint
 
 
 class _ProgressRecorder:
@@ -300,11 +315,11 @@ class _ProgressRecorder:
 
 def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:
     """What MLflow shows a comparison and its methods by."""
-    found = {
+    tags = {
         "model": type(experiment.model).__name__,
         "dataset": experiment.data.name,
         "cluster": cluster,
         "schedule": experiment.schedule.name,
         "methods": ", ".join(experiment.partitioners),
     }
-    return found | dict(experiment.labels)
+    return tags | dict(experiment.labels)

@@ -36,7 +36,7 @@ PLANNED = {"mode": "planned"}
 def forecast(
     experiment: Experiment, description: ClusterDescription, tracker: Tracker, folder: Path
 ) -> Comparison:
-    """Plan with every method, and predict an iteration of each; `experiment.epochs` counts for nothing.
+    """Plan with every method, and predict an iteration of each; `settings.epochs` counts for nothing.
 
     A method that fails keeps its row, with the reason; the others go on.
 
@@ -47,9 +47,9 @@ def forecast(
     unknown = unknown_in_words(study.graph)
     planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
 
-    def row(partitioner: Partitioner, run: MethodRun, found: Comparison) -> ComparisonRow:
+    def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
         run.tags(planned)
-        plan = study.plan(partitioner, experiment.seed)
+        plan = study.plan(partitioner, experiment.settings.seed)
         record_plan(run, plan, folder / run.name)
         return record_row(run, plan, folder / run.name)
 
@@ -65,39 +65,30 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
         ConfigError: the devices' speeds are given relative to a profile, one does not compute in the dtype of
             `autocast`, or the batch does not divide into micro-batches.
     """
+    settings = experiment.settings
     description.require_models()
     for each in description.accelerators.values():
-        each.under(experiment.autocast)  # refuses a dtype, before a model is captured for nothing
-    size = experiment.schedule.microbatch_size(experiment.batch_size)
-    if size * experiment.schedule.microbatches != experiment.batch_size:
+        each.under(settings.autocast)  # refuses a dtype, before a model is captured for nothing
+    size = experiment.schedule.microbatch_size(settings.batch_size)
+    if size * experiment.schedule.microbatches != settings.batch_size:
         raise ConfigError(
-            f"batch_size {experiment.batch_size} does not divide into {experiment.schedule.microbatches} "
+            f"batch_size {settings.batch_size} does not divide into {experiment.schedule.microbatches} "
             "micro-batches, and costs are predicted for equal ones: choose schedule.microbatches that "
             "divides it."
         )
     model = experiment.model.to("meta")
     log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
     batch = experiment.data.shapes(size)
-    graph = capture(model, experiment.loss, batch, autocast=experiment.autocast)
+    graph = capture(model, experiment.loss, batch, autocast=settings.autocast)
     log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
     kinds = {rates.name: rates for rates in description.accelerators.values()}
     optimizer = for_model(experiment.optimizer, model, experiment.loss)
-    alpha = optimizer_alpha(optimizer) + (experiment.ema_decay is not None)
-    costs = replace(predicted_costs(graph, kinds, alpha), variable_copies=experiment.variable_copies)
+    alpha = optimizer_alpha(optimizer) + (settings.ema_decay is not None)
+    costs = replace(predicted_costs(graph, kinds, alpha), variable_copies=settings.variable_copies)
     if not description.overlap:
         costs = costs.without_overlap()
     workload = Workload(type(model).__name__, graph, costs)
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
     cluster = description.cluster(workload.base_kind, need_bytes)
-    rule = UpdateRule(experiment.clip_norm, loss_scaling=experiment.autocast == "float16")
-    return Study(
-        model,
-        graph,
-        {},
-        costs,
-        cluster,
-        experiment.schedule,
-        optimizer,
-        experiment.loss,
-        rule,
-    )
+    rule = UpdateRule(settings.clip_norm, loss_scaling=settings.autocast == "float16")
+    return Study(model, graph, {}, costs, cluster, experiment.schedule, optimizer, experiment.loss, rule)

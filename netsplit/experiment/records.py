@@ -47,8 +47,8 @@ class Comparison:
     def best_s(self) -> float | None:
         """The least seconds of an iteration, of what fits: measured where trained, else predicted."""
         fits = [row for row in self.rows if not row.failed and not row.overfull]
-        found = [row.measured_s or row.predicted_s for row in fits]
-        return min((each for each in found if each is not None), default=None)
+        iterations = [row.measured_s or row.predicted_s for row in fits]
+        return min((each for each in iterations if each is not None), default=None)
 
 
 def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool = False) -> ComparisonRow:
@@ -132,19 +132,19 @@ def record_row(
     return row
 
 
-def record_comparison(run: MethodRun, found: Comparison) -> None:
+def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     """The table, and the pictures of all methods."""
-    write_text(found.folder / "comparison.md", markdown(found.rows) + "\n")
-    run.describe(f"```\n{outline(found.rows)}\n```")
-    run.artifact(found.folder / "comparison.md")
-    done = [row for row in found.rows if not row.failed]
+    write_text(comparison.folder / "comparison.md", markdown(comparison.rows) + "\n")
+    run.describe(f"```\n{outline(comparison.rows)}\n```")
+    run.artifact(comparison.folder / "comparison.md")
+    done = [row for row in comparison.rows if not row.failed]
     if done:
-        comparison_figure(done, found.folder / "comparison.png")
-        run.artifact(found.folder / "comparison.png")
-    curves = _curves(found.histories)
+        comparison_figure(done, comparison.folder / "comparison.png")
+        run.artifact(comparison.folder / "comparison.png")
+    curves = _curves(comparison.histories)
     if curves:
-        training_figure(curves, found.folder / "training.png")
-        run.artifact(found.folder / "training.png")
+        training_figure(curves, comparison.folder / "training.png")
+        run.artifact(comparison.folder / "training.png")
 
 
 def _curves(histories: Mapping[str, History]) -> dict[str, TrainingCurve]:

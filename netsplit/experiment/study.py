@@ -85,12 +85,12 @@ class Study:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All that the model and a loss module have now, under the names that graphs give them."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for prefix, module in (("loss.", self.loss), ("", self.model)):
             if isinstance(module, nn.Module):
-                found |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
-                found |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
-        return {k: tensor.detach() for k, tensor in (found | self.values).items()}
+                tensors |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
+                tensors |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
+        return {k: tensor.detach() for k, tensor in (tensors | self.values).items()}
 
     def problem(self, seed: int = 0) -> Problem:
         """The least simulated iteration of the schedule, with its micro-batches."""

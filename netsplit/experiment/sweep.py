@@ -81,7 +81,7 @@ def marked(
     mark = Mark(int(hydra.job.num), *_key(_as_written(hydra.overrides.task), cfg), "running")
     _write(folder, mark)
     try:
-        found = _number(job(cfg))
+        number = _number(job(cfg))
     except Exception as error:
         spent = time.monotonic() - begun
         _write(folder, replace(mark, outcome="failed", seconds=spent, error=in_words(error)))
@@ -89,21 +89,21 @@ def marked(
         if portable is error:
             raise
         raise portable from None
-    _write(folder, replace(mark, outcome="done", seconds=time.monotonic() - begun, value=found))
-    return found
+    _write(folder, replace(mark, outcome="done", seconds=time.monotonic() - begun, value=number))
+    return number
 
 
 def marks_in(folder: Path) -> list[Mark]:
     """The marks under a multirun's folder, by number; what cannot be read is no mark."""
-    found = []
+    marks = []
     for path in folder.rglob(MARK):
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             values["overrides"] = tuple(values["overrides"])
-            found.append(Mark(**{**values, "folder": str(path.parent)}))
+            marks.append(Mark(**{**values, "folder": str(path.parent)}))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return sorted(found, key=lambda mark: mark.number)
+    return sorted(marks, key=lambda mark: mark.number)
 
 
 class Sweep:
@@ -135,8 +135,8 @@ class Sweep:
         Raises:
             HydraException: they cannot be composed.
         """
-        found = self._context.config_loader.load_sweep_config(self._config, list(overrides))
-        return found, _key(_as_written(found.hydra.overrides.task), found)
+        config = self._context.config_loader.load_sweep_config(self._config, list(overrides))
+        return config, _key(_as_written(config.hydra.overrides.task), config)
 
     def count(self, batch: Sequence[Sequence[str]]) -> None:
         """Take those of these jobs that are done here as asked for."""

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
@@ -150,7 +149,7 @@ def fitted(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) ->
     explanation = _Explanation(
         cluster, costs, trial.kind, programs, [typical(each) for each in zip(*rounds, strict=True)], count
     )
-    contention, message_s = explanation.found()
+    contention, message_s = explanation.answer()
     fit = Fit(
         contention if contention is not None else 1.0,
         message_s if message_s is not None else 0.0,
@@ -191,7 +190,7 @@ class _Explanation:
     took: Sequence[float]
     most: float  # contention: n devices that have one thing in equal shares take n times as long
 
-    def found(self) -> tuple[float | None, float | None]:
+    def answer(self) -> tuple[float | None, float | None]:
         """(contention, message_s); None: it would have to be beyond reason, and the other does without it."""
         contention = self._contention(0.0)
         for _ in range(8):
@@ -207,8 +206,8 @@ class _Explanation:
         return None, message_s if message_s < MOST_MESSAGE_S else None
 
     def _predicted(self, program: Program, contention: float, message_s: float) -> float:
-        found = self.costs.with_device(self.kind, contention=contention, message_s=message_s)
-        return simulate(program, self.cluster, found).iteration_s
+        costs = self.costs.with_device(self.kind, contention=contention, message_s=message_s)
+        return simulate(program, self.cluster, costs).iteration_s
 
     def _contention(self, message_s: float) -> float:
         program, took = self.programs[0], self.took[0]
@@ -216,11 +215,11 @@ class _Explanation:
 
     def _message(self, contention: float) -> float:
         """Mean of the programs' answers; the most there may be where it is the answer of one."""
-        found = [
+        answers = [
             _root(partial(self._predicted, program, contention), took, 0.0, MOST_MESSAGE_S)
             for program, took in zip(self.programs[1:], self.took[1:], strict=True)
         ]
-        return MOST_MESSAGE_S if MOST_MESSAGE_S in found else statistics.mean(found)
+        return MOST_MESSAGE_S if MOST_MESSAGE_S in answers else statistics.mean(answers)
 
 
 def _root(function: Callable[[float], float], value: float, low: float, high: float) -> float:
@@ -229,5 +228,7 @@ def _root(function: Callable[[float], float], value: float, low: float, high: fl
         return low
     if function(high) <= value:
         return high
+    from scipy.optimize import brentq
+
     root: float = brentq(lambda x: function(x) - value, low, high, xtol=(high - low) / 2**15)
     return root

@@ -111,14 +111,14 @@ def _forward(milliseconds: dict[str, float]) -> DeviceCosts:
 
 
 def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _Task]:
-    found: dict[str, _Task] = {}
+    tasks: dict[str, _Task] = {}
     for i, item in enumerate(_array(data, "nodes", places)):
         place = places.at("nodes", i)
         item = _object(item, place)
         key = _identity(item, "id", place)
-        if key in found:
+        if key in tasks:
             raise NetSplitError(f"{place}: node id {key} is there a second time.")
-        found[key] = _Task(
+        tasks[key] = _Task(
             name=str(item.get("name", key)),
             accelerator=checked_number(_item(item, "fpgaLatency", place), "fpgaLatency", place),
             cpu=checked_number(_item(item, "cpuLatency", place), "cpuLatency", place),
@@ -127,9 +127,9 @@ def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _Task]:
             color=_color(item.get("colorClass"), place),
             size=round(checked_number(_item(item, "size", place), "size", place)),
         )
-    if not found:
+    if not tasks:
         raise NetSplitError(f"{places.where}: the file has no nodes.")
-    return found
+    return tasks
 
 
 def _edges(

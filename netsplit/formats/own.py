@@ -44,7 +44,13 @@ def dumps_workload(work: Workload) -> str:
     data = json.loads(files.dumps(work.graph))
     data["costs"] = _costs_out(work.costs)
     if work.cluster is not None:
-        data["cluster"] = _cluster_out(work.cluster)
+        cluster = work.cluster
+        data["cluster"] = {
+            "name": cluster.name,
+            "devices": [asdict(device) for device in cluster.devices],
+            "links": [{"source": p, "target": q, **asdict(link)} for (p, q), link in cluster.links.items()],
+            "levels": [list(level) for level in cluster.levels],
+        }
     data["workload"] = {
         "name": work.name,
         "unit": work.unit,
@@ -135,7 +141,7 @@ def _check_graph(graph: Graph, places: JsonPlaces) -> None:
                 )
     order = topological(
         list(graph.nodes),
-        [(u, v) for v, found in graph.predecessors.items() for u in found],
+        [(u, v) for v, before in graph.predecessors.items() for u in before],
         {},
         places.where,
     )
@@ -164,12 +170,12 @@ def _check_bytes(tensor: Variable | Initializer, place: FilePlace) -> None:
 
 def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
     seconds: dict[str, dict[str, NodeSeconds]] = {}
-    for kind, found in item["seconds"].items():
-        missing = next((node for node in graph.nodes if node not in found), None)
+    for kind, measured in item["seconds"].items():
+        missing = next((node for node in graph.nodes if node not in measured), None)
         if missing is not None:
             raise NetSplitError(f"{where}: costs.seconds.{kind} has no seconds of node '{missing}'.")
         seconds[kind] = {}
-        for node, pair in found.items():
+        for node, pair in measured.items():
             place = f"{where}, costs.seconds.{kind}"
             if node not in graph.nodes:
                 raise NetSplitError(f"{place}: '{node}' is no node of the graph.")
@@ -218,15 +224,6 @@ def _costs_out(costs: Costs) -> dict[str, Any]:
 
 def _seconds_out(each: NodeSeconds) -> list[float]:
     return [each.forward_s, each.backward_s, *([each.weight_s] if each.weight_s else [])]
-
-
-def _cluster_out(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "name": cluster.name,
-        "devices": [asdict(device) for device in cluster.devices],
-        "links": [{"source": p, "target": q, **asdict(link)} for (p, q), link in cluster.links.items()],
-        "levels": [list(level) for level in cluster.levels],
-    }
 
 
 def _host_by_name(name: str) -> str | None:

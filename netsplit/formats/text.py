@@ -131,7 +131,7 @@ def _cycle(left: Sequence[str], edges: Sequence[tuple[str, str]]) -> list[str]:
 def _element_starts(text: str) -> dict[str, list[int]]:
     """Offsets of the elements of every array that is a value of the top-level object."""
     decoder = json.JSONDecoder()
-    found: dict[str, list[int]] = {}
+    offsets: dict[str, list[int]] = {}
     at = _skip(text, 0) + 1
     while text[at := _skip(text, at)] != "}":
         key, at = decoder.raw_decode(text, at)
@@ -139,7 +139,7 @@ def _element_starts(text: str) -> dict[str, list[int]]:
         if text[at] != "[":
             _, at = decoder.raw_decode(text, at)
         else:
-            starts = found[key] = []
+            starts = offsets[key] = []
             at = _skip(text, at + 1)
             while text[at] != "]":
                 starts.append(at)
@@ -147,7 +147,7 @@ def _element_starts(text: str) -> dict[str, list[int]]:
                 at = _skip(text, _skip(text, at, ","), "")
             at += 1
         at = _skip(text, at, ",")
-    return found
+    return offsets
 
 
 def _skip(text: str, at: int, also: str = "") -> int:

@@ -6,14 +6,14 @@ placement must respect (DESIGN.md, invariants 3 and 4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import networkx
 import torch
 
 from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.quotient import Sets, joined, strong_components
 
 __all__ = ["Facts", "analyse", "storage_id"]
 
@@ -32,12 +32,12 @@ class Facts:
     @cached_property
     def written(self) -> dict[int, list[str]]:
         """Storage -> nodes that write it in place."""
-        found: dict[int, list[str]] = {}
+        writers: dict[int, list[str]] = {}
         for name, references in self.writes.items():
             for tag, k in references:
                 tensor = self.tensors[k] if tag == "var" else self.initializers[k]
-                found.setdefault(storage_id(tensor), []).append(name)
-        return found
+                writers.setdefault(storage_id(tensor), []).append(name)
+        return writers
 
 
 def analyse(graph: Graph, facts: Facts) -> Graph:
@@ -84,16 +84,16 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 def _touching(graph: Graph, facts: Facts) -> dict[int, list[str]]:
     """Storage -> the nodes that make or read a variable or initializer in it, in order."""
-    found: dict[int, dict[str, None]] = {}
+    nodes_of: dict[int, dict[str, None]] = {}
     for node in graph:
         names = (*node.inputs, *(k for k in node.outputs if k))
         tensors = [facts.tensors[k] for k in names] + [facts.initializers[k] for k in node.initializers]
         for tensor in tensors:
-            found.setdefault(storage_id(tensor), {})[node.name] = None
-    return {key: list(nodes) for key, nodes in found.items()}
+            nodes_of.setdefault(storage_id(tensor), {})[node.name] = None
+    return {key: list(nodes) for key, nodes in nodes_of.items()}
 
 
-def _in_place_units(graph: Graph, facts: Facts) -> tuple[tuple[str, ...], ...]:
+def _in_place_units(graph: Graph, facts: Facts) -> Sets:
     """Per written storage: all who touch it, but for those who can only see it after the last write."""
     groups = []
     touching = _touching(graph, facts)
@@ -109,23 +109,17 @@ def _in_place_units(graph: Graph, facts: Facts) -> tuple[tuple[str, ...], ...]:
     return _without_circles(graph, _merged(graph, groups))
 
 
-def _without_circles(graph: Graph, units: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+def _without_circles(graph: Graph, units: Sets) -> Sets:
     """Units that each need something of the other (two buffers that change places) become one."""
     if len(units) < 2:
         return units
-    unit_of = {name: unit[0] for unit in units for name in unit}
-    needs = networkx.DiGraph()
-    for name in graph.nodes:
-        here = unit_of.get(name, name)
-        needs.add_edges_from(
-            (unit_of.get(u, u), here) for u in graph.predecessors[name] if unit_of.get(u, u) != here
-        )
-    members: dict[str, list[str]] = {}
-    for name in graph.nodes:
-        members.setdefault(unit_of.get(name, name), []).append(name)
-    circles = [each for each in networkx.strongly_connected_components(needs) if len(each) > 1]
-    joined = [[name for first in circle for name in members[first]] for circle in circles]
-    return _merged(graph, [*(list(unit) for unit in units), *joined]) if joined else units
+    whole = joined(graph, units)
+    number = {name: i for i, unit in enumerate(whole) for name in unit}
+    edges = ((number[u], number[v]) for v, feeders in graph.predecessors.items() for u in feeders)
+    circles: dict[int, list[str]] = {}
+    for unit, component in zip(whole, strong_components(len(whole), edges), strict=True):
+        circles.setdefault(component, []).extend(unit)
+    return _merged(graph, circles.values())
 
 
 def _reads_older(graph: Graph, facts: Facts, name: str, key: int, last: int) -> bool:
@@ -154,7 +148,7 @@ def _convex_closure(graph: Graph, members: list[str]) -> list[str]:
     return [name for name in window if name in below and name in above]
 
 
-def _colocated(graph: Graph, facts: Facts, units: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+def _colocated(graph: Graph, facts: Facts, units: Sets) -> Sets:
     groups: list[list[str]] = [list(unit) for unit in units]
     users: dict[str, list[str]] = {}
     for node in graph:
@@ -186,20 +180,6 @@ def _strays(graph: Graph) -> list[list[str]]:
     return [[node.name, home[node.module]] for node in strays if node.module in home]
 
 
-def _merged(graph: Graph, groups: list[list[str]]) -> tuple[tuple[str, ...], ...]:
+def _merged(graph: Graph, groups: Iterable[Sequence[str]]) -> Sets:
     """Overlapping sets joined; sets of one dropped; members and sets in graph order."""
-    root = {name: name for name in graph.nodes}
-
-    def find(name: str) -> str:
-        while root[name] != name:
-            root[name] = root[root[name]]
-            name = root[name]
-        return name
-
-    for group in groups:
-        for name in group[1:]:
-            root[find(name)] = find(group[0])
-    sets: dict[str, list[str]] = {}
-    for name in graph.nodes:
-        sets.setdefault(find(name), []).append(name)
-    return tuple(tuple(members) for members in sets.values() if len(members) > 1)
+    return tuple(together for together in joined(graph, groups) if len(together) > 1)

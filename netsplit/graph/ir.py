@@ -164,20 +164,20 @@ class Graph:
     @cached_property
     def predecessors(self) -> dict[str, tuple[str, ...]]:
         """Node name to the names of the nodes that feed it, each once."""
-        found: dict[str, tuple[str, ...]] = {}
+        before: dict[str, tuple[str, ...]] = {}
         for node in self:
             producers = (self.variables[k].producer for k in node.inputs)
-            found[node.name] = tuple(dict.fromkeys(p for p in producers if p is not None))
-        return found
+            before[node.name] = tuple(dict.fromkeys(p for p in producers if p is not None))
+        return before
 
     @cached_property
     def successors(self) -> dict[str, tuple[str, ...]]:
         """Node name to the names of the nodes it feeds, each once."""
-        found: dict[str, list[str]] = {name: [] for name in self.nodes}
+        users_of: dict[str, list[str]] = {name: [] for name in self.nodes}
         for name, feeders in self.predecessors.items():
             for u in feeders:
-                found[u].append(name)
-        return {name: tuple(users) for name, users in found.items()}
+                users_of[u].append(name)
+        return {name: tuple(users) for name, users in users_of.items()}
 
     @cached_property
     def edges(self) -> tuple[tuple[str, str, str], ...]:
@@ -202,13 +202,13 @@ class Graph:
         none: the nodes of a unit therefore carry a gradient together.
         """
         unit_of = {name: unit for unit in self.units for name in unit}
-        found = {k for k in self.output_variables if self.variables[k].requires_grad}
+        requiring = {k for k in self.output_variables if self.variables[k].requires_grad}
         before = -1
-        while len(found) > before:
-            before = len(found)
+        while len(requiring) > before:
+            before = len(requiring)
             for node in reversed(list(self)):
                 unit = unit_of.get(node.name, (node.name,))
-                if any(k in found for name in unit for k in self.nodes[name].outputs):
+                if any(k in requiring for name in unit for k in self.nodes[name].outputs):
                     own = (k for k in (*node.inputs, *node.outputs) if k and k not in node.blocked)
-                    found.update(k for k in own if self.variables[k].requires_grad)
-        return frozenset(found)
+                    requiring.update(k for k in own if self.variables[k].requires_grad)
+        return frozenset(requiring)

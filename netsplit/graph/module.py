@@ -21,7 +21,7 @@ from netsplit.graph.ir import CALL, TRANSFER, Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of, resolve
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
-from netsplit.graph.template import decode
+from netsplit.graph.template import decoded
 
 __all__ = ["initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]
 
@@ -34,11 +34,11 @@ def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str
     Raises:
         NetSplitError: the graph has an initializer that the model has not.
     """
-    found = named_tensors(model, loss) | dict(graph.constants)
-    missing = [name for name in graph.initializers if name not in found]
+    values = named_tensors(model, loss) | dict(graph.constants)
+    missing = [name for name in graph.initializers if name not in values]
     if missing:
         raise NetSplitError(f"the graph needs '{missing[0]}', which {type(model).__name__} does not have.")
-    return {name: found[name] for name in graph.initializers}
+    return {name: values[name] for name in graph.initializers}
 
 
 def rebuild(
@@ -99,7 +99,7 @@ def _safe(part: str) -> str:
     """A name that neither a module's own attributes nor the generated code can trip over."""
     if keyword.iskeyword(part) or hasattr(_Root, part) or part in _OF_GRAPH_MODULES:
         part = f"{part} (of the model)"
-    return re.sub(r'["\\\n]', lambda found: f"%{ord(found[0]):02x}", part)
+    return re.sub(r'["\\\n]', lambda char: f"%{ord(char[0]):02x}", part)
 
 
 _OF_GRAPH_MODULES = frozenset(vars(fx.GraphModule)) | {"training"}
@@ -231,11 +231,10 @@ def _emit(
     """Append a node's call; one that can leave the gradient of argument `weight` to a queue, if not None."""
 
     def tensor(tag: str, name: str) -> fx.Node:
-        found = known[tag, name]
-        return known.get(("lowered", name), found) if tag == "init" and weight is not None else found
+        plain = known[tag, name]
+        return known.get(("lowered", name), plain) if tag == "init" and weight is not None else plain
 
-    args = tuple(decode(template, tensor, device) for template in node.args)
-    kwargs = {key: decode(template, tensor, device) for key, template in node.kwargs.items()}
+    args, kwargs = decoded(node, tensor, device)
     target: Callable[..., Any] = operator_of(graph, node)
     if weight is not None:
         target = CALLS[node.kind]
@@ -243,7 +242,7 @@ def _emit(
     target = in_its_mode(node, target, device or "cpu")
     if node_draws(node):
         target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
-    call = fx_graph.call_function(target, args, kwargs)
+    call = fx_graph.call_function(target, tuple(args), kwargs)
     if _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
         return

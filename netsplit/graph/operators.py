@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from netsplit.graph.arguments import references
 from netsplit.graph.autocast import autocast_context
-from netsplit.graph.ir import CALL, Graph, Node
-from netsplit.graph.template import references
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node
+from netsplit.graph.storage import storage_of
 
 __all__ = [
     "in_its_mode",
@@ -19,7 +20,9 @@ __all__ = [
     "operator_of",
     "resolve",
     "written_by_schema",
+    "written_initializers",
     "written_references",
+    "written_storages",
 ]
 
 
@@ -77,6 +80,22 @@ def written_references(graph: Graph, node: Node) -> list[tuple[str, str]]:
     return written_by_schema(node.op, node.args, node.kwargs)
 
 
+def written_storages(graph: Graph, node: Node) -> list[str]:
+    """The memory that a node writes (see `storage_of`); an initializer's behind its prefix."""
+    references = written_references(graph, node)
+    return [INITIALIZER + k if tag == "init" else storage_of(graph, k) for tag, k in references]
+
+
+def written_initializers(graph: Graph) -> dict[str, set[str]]:
+    """Initializers that are written, themselves or through a view, and the nodes that do."""
+    writers: dict[str, set[str]] = {}
+    for node in graph:
+        for root in written_storages(graph, node):
+            if root.startswith(INITIALIZER):
+                writers.setdefault(root.removeprefix(INITIALIZER), set()).add(node.name)
+    return writers
+
+
 def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a torch operator writes of the tensors in these templates.
 
@@ -85,9 +104,9 @@ def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     schema = resolve(op)._schema
     given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
     learns = any(given.get(flag) is True for flag in ("training", "train", "use_input_stats"))
-    found = []
+    targets = []
     for argument in schema.arguments:
         written = argument.alias_info is not None and argument.alias_info.is_write
         if written or (learns and argument.name in ("running_mean", "running_var")):
-            found += list(references(given.get(argument.name)))
-    return found
+            targets += list(references(given.get(argument.name)))
+    return targets

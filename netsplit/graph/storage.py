@@ -14,5 +14,5 @@ def storage_of(graph: Graph, k: str) -> str:
 
 def storage_bytes(graph: Graph) -> dict[str, int]:
     """Bytes of memory that every storage brings along: 0 for views, and for what lives in an initializer."""
-    found = {k: 0 if variable.alias_of else variable.nbytes for k, variable in graph.variables.items()}
-    return found | {INITIALIZER + name: 0 for name in graph.initializers}
+    nbytes = {k: 0 if variable.alias_of else variable.nbytes for k, variable in graph.variables.items()}
+    return nbytes | {INITIALIZER + name: 0 for name in graph.initializers}

@@ -7,12 +7,14 @@ Torch's own constants become ``{"dtype": ...}``, ``{"device": ...}``, ``{"layout
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-__all__ = ["decode", "encode", "references"]
+from netsplit.graph.arguments import Templates
+
+__all__ = ["decode", "decoded", "encode"]
 
 _TORCH_CONSTANTS: dict[str, type] = {
     "dtype": torch.dtype,
@@ -29,9 +31,9 @@ def encode(value: Any, reference: Callable[[Any], dict[str, str] | None]) -> Any
     Raises:
         TypeError: the value has no JSON form (a symbolic size, a script object).
     """
-    found = reference(value)
-    if found is not None:
-        return found
+    tagged = reference(value)
+    if tagged is not None:
+        return tagged
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
@@ -62,12 +64,9 @@ def decode(template: Any, tensor: Callable[[str, str], Any], device: torch.devic
     return getattr(torch, name)
 
 
-def references(template: Any) -> Iterator[tuple[str, str]]:
-    """Every ("var" | "init", name) in a template, in order."""
-    if isinstance(template, list | tuple):
-        for item in template:
-            yield from references(item)
-    elif isinstance(template, dict):
-        ((tag, name),) = template.items() if len(template) == 1 else ((None, None),)
-        if tag in ("var", "init") and isinstance(name, str):
-            yield tag, name
+def decoded(
+    call: Templates, tensor: Callable[[str, str], Any], device: torch.device | str | None = None
+) -> tuple[list[Any], dict[str, Any]]:
+    """A call's positional and keyword arguments, each as `decode` has it."""
+    kwargs = {key: decode(template, tensor, device) for key, template in call.kwargs.items()}
+    return decode(call.args, tensor, device), kwargs

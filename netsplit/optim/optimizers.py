@@ -77,11 +77,11 @@ class ParameterGroups:
         self.groups = [self._group(index, group) for index, group in enumerate(groups)]
 
     def __call__(self, named_parameters: Sequence[tuple[str, Tensor]]) -> torch.optim.Optimizer:
-        found: list[list[Tensor]] = [[] for _ in range(len(self.groups) + 1)]
+        members: list[list[Tensor]] = [[] for _ in range(len(self.groups) + 1)]
         for name, parameter in named_parameters:
-            found[self._place(name)].append(parameter)
+            members[self._place(name)].append(parameter)
         options = ({}, *(own for _, own in self.groups))
-        groups = [{"params": each, **own} for each, own in zip(found, options, strict=True)]
+        groups = [{"params": each, **own} for each, own in zip(members, options, strict=True)]
         return self.optimizer(groups, **self.settings)
 
     def __repr__(self) -> str:
@@ -156,14 +156,14 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
     """
     if isinstance(factory, ForModel):
         return factory
-    found: dict[int, tuple[str, nn.Parameter]] = {}
+    parameters: dict[int, tuple[str, nn.Parameter]] = {}
     for prefix, module in (("", model), ("loss.", loss)):
         if isinstance(module, nn.Module):
             names = {id(p): name for name, p in nn.Module.named_parameters(module)}
             for parameter in module.parameters():  # which the model may have in an order of its own
                 if id(parameter) in names:
-                    found.setdefault(id(parameter), (prefix + names[id(parameter)], parameter))
-    trained = [(name, parameter) for name, parameter in found.values() if parameter.requires_grad]
+                    parameters.setdefault(id(parameter), (prefix + names[id(parameter)], parameter))
+    trained = [(name, parameter) for name, parameter in parameters.values() if parameter.requires_grad]
     kinds = {name: (each.dtype, tuple(each.shape)) for name, each in trained}
     attributes = {name: sendable_attributes(name, each) for name, each in trained if vars(each)}
     return ForModel(factory, kinds, attributes)
@@ -244,22 +244,22 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
             "function of parameters, such as functools.partial(torch.optim.Adam, lr=1e-3)."
         )
     kind = type(optimizer).__name__
-    found = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
-    foreign = sum(key not in names for key in found)
+    counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
+    foreign = sum(key not in names for key in counts)
     if foreign:
         raise ConfigError(
             f"optimizer {kind} has parameters that it was not given ({foreign} of them), as those of the "
             "model before it was split, which nothing trains: make it of those that it is called with, as in "
             "lambda parameters: torch.optim.SGD(parameters, lr=0.1)."
         )
-    left_out = [name for key, name in names.items() if key not in found]
+    left_out = [name for key, name in names.items() if key not in counts]
     if left_out:
         more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         raise ConfigError(
             f"optimizer {kind} leaves out parameter '{left_out[0]}'{more}: give it all that it is called "
             "with, and call requires_grad_(False) beforehand on what is not to be trained."
         )
-    twice = [names[key] for key, count in found.items() if count > 1]
+    twice = [names[key] for key, count in counts.items() if count > 1]
     if twice:
         raise ConfigError(f"optimizer {kind} has parameter '{twice[0]}' twice: give it each once.")
 

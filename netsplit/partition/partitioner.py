@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from netsplit.errors import ConfigError
 from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport, Stage, Status
 from netsplit.partition.common.capacity import check_capacity
 from netsplit.partition.common.priority import topological_priority
@@ -46,6 +47,17 @@ class Partitioner(ABC):
     name: str = ""
     respects_capacity: bool = True
     optimises: str = ""  # what the method itself minimises, in a few words
+
+    def require(self, parameter: str, holds: bool, accepted: str) -> None:
+        """Refuse the value of one of the method's own parameters, unless it `holds`.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        if not holds:
+            value = getattr(self, parameter)
+            shown = f"'{value}'" if isinstance(value, str) else value
+            raise ConfigError(f"{self.name}.{parameter} is {shown}: give {accepted}.")
 
     @final
     def partition(self, problem: Problem) -> Placement:

@@ -89,11 +89,11 @@ def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timelin
 
 def _require_contiguous(problem: Problem, placement: Placement) -> None:
     """For methods that do not heed it."""
-    found = verify_contiguity(problem, placement).violations
-    if found:
+    violations = verify_contiguity(problem, placement).violations
+    if violations:
         raise NetSplitError(
             f"{placement.method} did not heed contiguity, which {problem.objective.name} asks for: "
-            f"{found[0]} Take auto or netsplit_exact, which do."
+            f"{violations[0]} Take auto or netsplit_exact, which do."
         )
 
 

@@ -107,10 +107,10 @@ class Plan:
     def moved_from(self, before: Plan) -> PlanDiff:
         """What moved from another plan of the same problem, with the objectives that the plans have."""
         objective = self.problem.objective
-        found = plan_diff(self.problem, before.placement, self.placement, before.timeline, self.timeline)
+        diff = plan_diff(self.problem, before.placement, self.placement, before.timeline, self.timeline)
         if not (objective.simulated or objective.largest_load):  # loads of devices do not add up to that
-            found = replace(found, before_s=before.objective_s, after_s=self.objective_s, parts=())
-        return found.without_rounding()
+            diff = replace(diff, before_s=before.objective_s, after_s=self.objective_s, parts=())
+        return diff.without_rounding()
 
     def summary(self) -> str:
         """The decision in words: per device operators, seconds and bytes; what is predicted."""

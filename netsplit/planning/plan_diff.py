@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Placement, Problem
-from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
-from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, predicted
-from netsplit.planning.explanation.path import critical_path, overheads, totals
+from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, cut_edges, load_parts
 from netsplit.planning.explanation.words import (
     counted,
@@ -27,6 +26,10 @@ from netsplit.planning.explanation.words import (
     short,
     wrapped,
 )
+
+if TYPE_CHECKING:  # explaining a plan of a file loads neither room
+    from netsplit.program.instructions import Program
+    from netsplit.simulate.timeline import Timeline
 
 __all__ = ["DeviceChange", "MovedGroup", "Part", "PlanDiff", "plan_diff"]
 
@@ -112,10 +115,10 @@ def plan_diff(
     problem: Problem,
     before: Placement,
     after: Placement,
-    before_timeline: TimelineLike | None = None,
-    after_timeline: TimelineLike | None = None,
-    before_program: ProgramLike | None = None,
-    after_program: ProgramLike | None = None,
+    before_timeline: Timeline | None = None,
+    after_timeline: Timeline | None = None,
+    before_program: Program | None = None,
+    after_program: Program | None = None,
 ) -> PlanDiff:
     """Compare two placements of one problem.
 
@@ -199,13 +202,13 @@ def _groups(instance: Instance, old: Ints, new: Ints) -> tuple[MovedGroup, ...]:
                 sets.merge(u, int(v))
     graph = instance.problem.graph
     total = instance.forward_s + instance.backward_s
-    found = []
+    groups = []
     for members in sets.sets():
         p, q = went[members[0]]
         if p == q:
             continue
         names = tuple(instance.names[v] for v in members)
-        found.append(
+        groups.append(
             MovedGroup(
                 nodes=names,
                 module=_shared_module(graph.nodes[name].module for name in names),
@@ -216,7 +219,7 @@ def _groups(instance: Instance, old: Ints, new: Ints) -> tuple[MovedGroup, ...]:
                 state_bytes=int(instance.state_bytes[members].sum()),
             )
         )
-    return tuple(sorted(found, key=lambda g: (-max(g.before_s, g.after_s), -len(g.nodes))))
+    return tuple(sorted(groups, key=lambda g: (-max(g.before_s, g.after_s), -len(g.nodes))))
 
 
 def _shared_module(modules: Iterable[str]) -> str:
@@ -268,14 +271,14 @@ def _load_parts(
         {f"{name} of the largest load, {largest}": float(part[p]) for name, part in each.items()}
         for each, p in zip(parts, most, strict=True)
     ]
-    found = [Part(name, values[0][name], values[1][name]) for name in values[0]]
-    return (float(loads[0][most[0]]), float(loads[1][most[1]])), found
+    made_of = [Part(name, values[0][name], values[1][name]) for name in values[0]]
+    return (float(loads[0][most[0]]), float(loads[1][most[1]])), made_of
 
 
 def _path_parts(
     problem: Problem,
-    timelines: Iterable[TimelineLike | None],
-    programs: Iterable[ProgramLike | None],
+    timelines: Iterable[Timeline | None],
+    programs: Iterable[Program | None],
     renamed: Mapping[str, str],
 ) -> tuple[tuple[float | None, float | None], list[Part]]:
     """The iterations, and what their critical paths are made of, by device and link of the first."""
@@ -285,30 +288,30 @@ def _path_parts(
     for timeline, program, names in zip(timelines, programs, ({}, renamed), strict=True):
         iterations.append(None if timeline is None else timeline.iteration_s)
         path = () if timeline is None else critical_path(timeline, program, *own)
-        found: dict[str, float] = {}
+        by_place: dict[str, float] = {}
         for where, s in totals(path).items():
             ends = [names.get(device, device) for device in where.split(" -> ")]
-            found[f"transfers {' -> '.join(ends)}" if len(ends) > 1 else f"time of {ends[0]}"] = s
-        spent.append(found)
+            by_place[f"transfers {' -> '.join(ends)}" if len(ends) > 1 else f"time of {ends[0]}"] = s
+        spent.append(by_place)
     both = (iterations[0], iterations[1])
     if None in both:
         return both, []
     return both, [Part(k, spent[0].get(k, 0.0), spent[1].get(k, 0.0)) for k in spent[0] | spent[1]]
 
 
-def _lines(found: PlanDiff, top: int) -> list[str]:
-    lines = wrapped(_headline(found))
-    if found.renamed:
-        same = ", ".join(f"{q} is {p}" for q, p in found.renamed.items())
+def _lines(diff: PlanDiff, top: int) -> list[str]:
+    lines = wrapped(_headline(diff))
+    if diff.renamed:
+        same = ", ".join(f"{q} is {p}" for q, p in diff.renamed.items())
         lines += wrapped(f"equal devices under other names: {same}", "  ", "      ")
-    if found.before_s is not None and found.after_s is not None:
-        lines += wrapped(_verdict(found.before_s, found.after_s), "  ", "      ")
-        for part in [part for part in found.parts if part.change_s][:top]:
+    if diff.before_s is not None and diff.after_s is not None:
+        lines += wrapped(_verdict(diff.before_s, diff.after_s), "  ", "      ")
+        for part in [part for part in diff.parts if part.change_s][:top]:
             change = f"{part.change_s and _signed(part.change_s)}"
             lines.append(
                 f"    {change:>12}  {part.name}: {seconds(part.before_s)} to {seconds(part.after_s)}"
             )
-    for group in found.groups[:top]:
+    for group in diff.groups[:top]:
         module = f" of {short(group.module)}" if group.module else ""
         lines += wrapped(
             f"{group.source} to {group.target}: {node_run(group.nodes)}{module},"
@@ -317,10 +320,10 @@ def _lines(found: PlanDiff, top: int) -> list[str]:
             "  ",
             "      ",
         )
-    if len(found.groups) > top:
-        rest = sum(len(group.nodes) for group in found.groups[top:])
-        lines.append(f"  and {counted(len(found.groups) - top, 'more group')} with {counted(rest, 'node')}")
-    for device in found.devices if found.groups else ():
+    if len(diff.groups) > top:
+        rest = sum(len(group.nodes) for group in diff.groups[top:])
+        lines.append(f"  and {counted(len(diff.groups) - top, 'more group')} with {counted(rest, 'node')}")
+    for device in diff.devices if diff.groups else ():
         lines += wrapped(
             f"{device.device}: {device.nodes_before} to {device.nodes_after} nodes,"
             f" {seconds(device.before_s)} to {seconds(device.after_s)},"
@@ -328,17 +331,17 @@ def _lines(found: PlanDiff, top: int) -> list[str]:
             "  ",
             "      ",
         )
-    for what, edges in (("no longer cut", found.lost), ("newly cut", found.gained)):
+    for what, edges in (("no longer cut", diff.lost), ("newly cut", diff.gained)):
         lines += _edges(what, edges, top)
     return lines
 
 
-def _headline(found: PlanDiff) -> str:
-    names = f"{found.before} to {found.after}"
-    if found.groups:
-        return f"{names}: {counted(found.nodes, 'node')} moved in {counted(len(found.groups), 'group')}"
-    if found.reordered:
-        return f"{names}: nothing moved; {counted(found.reordered, 'node')} at another place in the order"
+def _headline(diff: PlanDiff) -> str:
+    names = f"{diff.before} to {diff.after}"
+    if diff.groups:
+        return f"{names}: {counted(diff.nodes, 'node')} moved in {counted(len(diff.groups), 'group')}"
+    if diff.reordered:
+        return f"{names}: nothing moved; {counted(diff.reordered, 'node')} at another place in the order"
     return f"{names}: nothing moved"
 
 

@@ -59,15 +59,15 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
         placement: the answer.
         capacity: the method claims to keep (5-18) within every device's capacity.
     """
-    found = list(_each_node_once(problem, placement))
-    if not found:
+    violations = list(_each_node_once(problem, placement))
+    if not violations:
         checks: list[Callable[[Problem, Placement], Iterator[str]]] = [_together, _total_order, _stages]
         if capacity:
             checks.append(_memory)
         if problem.objective.contiguous:
             checks.append(_contiguous)
-        found = [sentence for check in checks for sentence in check(problem, placement)]
-    return _verdict(placement, found)
+        violations = [sentence for check in checks for sentence in check(problem, placement)]
+    return _verdict(placement, violations)
 
 
 def verify_capacity(problem: Problem, placement: Placement) -> Verdict:
@@ -133,13 +133,13 @@ def _total_order(problem: Problem, placement: Placement) -> Iterator[str]:
 
 def _hosts(placement: Placement) -> dict[str, set[str]]:
     """Device -> nodes that it holds, as their one device or as a replica."""
-    found: dict[str, set[str]] = {}
+    held: dict[str, set[str]] = {}
     for name, device in placement.device_of.items():
-        found.setdefault(device, set()).add(name)
+        held.setdefault(device, set()).add(name)
     for stage in placement.stages:
         for device in stage.devices:
-            found.setdefault(device, set()).update(stage.nodes)
-    return found
+            held.setdefault(device, set()).update(stage.nodes)
+    return held
 
 
 def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:

@@ -76,14 +76,14 @@ class _SecondsCheck:
     @cached_property
     def messages_at(self) -> dict[str, tuple[_Moments, _Moments]]:
         """Device -> when its messages start, and when they end."""
-        found: dict[str, list[Event]] = {}
+        messages: dict[str, list[Event]] = {}
         for e in self.index.timeline.events:
             if e.kind in ("send", "reduce"):
                 for device in {e.device, e.peer}:
-                    found.setdefault(device, []).append(e)
+                    messages.setdefault(device, []).append(e)
         return {
             device: (_Moments([e.start_s for e in each]), _Moments([e.end_s for e in each]))
-            for device, each in found.items()
+            for device, each in messages.items()
         }
 
     def _adding_s(self, segment: Segment, device: str) -> float:

@@ -92,10 +92,10 @@ class _OrderCheck:
                     ("weight", trained),
                     ("recompute", trained),
                 ):
-                    found = len(self.index.spans.get((kind, s, i), []))
-                    if found > most or (found < most and kind in ("forward", "backward")):
+                    count = len(self.index.spans.get((kind, s, i), []))
+                    if count > most or (count < most and kind in ("forward", "backward")):
                         yield (
-                            f"The {kind} of segment {s} of micro-batch {i} happens {found} times"
+                            f"The {kind} of segment {s} of micro-batch {i} happens {count} times"
                             f" instead of {int(most)}."
                         )
         steps = [e.device for e in self.index.timeline.events if e.kind == "step"]
@@ -133,10 +133,10 @@ class _OrderCheck:
 
     def _times(self, k: str, p: str, q: str, i: int, *, gradient: bool, needed: bool) -> Iterator[str]:
         """Once; a gradient that no node needs may be left out (a segment may yet pass one on)."""
-        found = len(self.index.sends.get((k, p if gradient else q, i, gradient), []))
-        if found > 1 or found < needed:
+        count = len(self.index.sends.get((k, p if gradient else q, i, gradient), []))
+        if count > 1 or count < needed:
             what = f"gradient of variable '{k}'" if gradient else f"variable '{k}'"
-            yield f"The {what} of micro-batch {i} is sent {found} times from '{p}' to '{q}' instead of once."
+            yield f"The {what} of micro-batch {i} is sent {count} times from '{p}' to '{q}' instead of once."
 
     def order(self) -> Iterator[str]:
         """Nothing is read before it was made and, where it comes from elsewhere, received."""
@@ -180,7 +180,7 @@ class _OrderCheck:
                 p: [e for e in self.index.timeline.events if e.kind == "step" and e.device == p]
                 for p in replicas
             }
-            found = {
+            sums = {
                 p: [
                     e
                     for e in self.index.timeline.events
@@ -189,10 +189,10 @@ class _OrderCheck:
                 for p in replicas
             }
             for p in replicas:
-                if len(found[p]) != len(steps[p]):
-                    yield f"Replica '{p}' sums gradients {len(found[p])} times for {len(steps[p])} steps."
+                if len(sums[p]) != len(steps[p]):
+                    yield f"Replica '{p}' sums gradients {len(sums[p])} times for {len(steps[p])} steps."
                     return
-                for mine, theirs, step in zip(found[p], found[replicas[0]], steps[p], strict=True):
+                for mine, theirs, step in zip(sums[p], sums[replicas[0]], steps[p], strict=True):
                     last = self._last_before(p, _step_number(step))
                     if self.index.predicted and (mine.start_s, mine.end_s) != (theirs.start_s, theirs.end_s):
                         yield f"The {shown(mine)} on '{p}' is not at the time of '{replicas[0]}'."

@@ -66,9 +66,9 @@ class WhatIf:
         return self.gain_s >= _SHOWN * self.base_s and self.gain_s > 0
 
     def to_dict(self) -> dict[str, Any]:
-        found = asdict(replace(self, placement=None)) | {"gain_s": self.gain_s, "gain": self.gain}
-        del found["placement"]
-        return found
+        fields = asdict(replace(self, placement=None)) | {"gain_s": self.gain_s, "gain": self.gain}
+        del fields["placement"]
+        return fields
 
 
 def what_if(
@@ -107,23 +107,12 @@ def what_if(
     for i, change in enumerate(changes):
         if progress is not None:
             progress(i, len(changes), change.label)
-        left = deadline - monotonic()
-        found, note = None, "not decided anew: the time was up"
-        if left > 0:
-            limit = left / (len(changes) - i)
-            if problem.time_limit_s is not None:
-                limit = min(limit, problem.time_limit_s)
-            try:
-                changed = replace(scorer.problems[i], time_limit_s=limit)
-                found, note = decide(changed, partitioner, room=False).placement, ""
-            except InfeasibleError:  # of a method that gives up: more of a resource does not take any away
-                note = "the method finds no placement under the change"
-            except NetSplitError:  # of a method that does not heed contiguity
-                note = "the method's answer under the change is no plan"
-        resolved.append(found)
+        limit = (deadline - monotonic()) / (len(changes) - i)
+        decided, note = _decided(scorer.problems[i], partitioner, limit)
+        resolved.append(decided)
         notes.append(note)
-        if found is not None and not any(_same(found, other) for other in known):
-            known.append(found)
+        if decided is not None and not any(_same(decided, other) for other in known):
+            known.append(decided)
     # The given placement counts as it is, even where its method does not heed capacities.
     given = scorer(None, known[0])
     base = min([given, *(scorer(None, p) for p in known[1:] if scorer.fits(None, p))])
@@ -145,6 +134,19 @@ def what_if(
     return sorted(results, key=lambda result: -result.gain_s)
 
 
+def _decided(problem: Problem, partitioner: Partitioner, left_s: float) -> tuple[Placement | None, str]:
+    """The placement under a change; or None, and why there is none."""
+    if left_s <= 0:
+        return None, "not decided anew: the time was up"
+    limit = left_s if problem.time_limit_s is None else min(left_s, problem.time_limit_s)
+    try:
+        return decide(replace(problem, time_limit_s=limit), partitioner, room=False).placement, ""
+    except InfeasibleError:  # of a method that gives up: more of a resource does not take any away
+        return None, "the method finds no placement under the change"
+    except NetSplitError:  # of a method that does not heed contiguity
+        return None, "the method's answer under the change is no plan"
+
+
 def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
     """Memory and speed of every device and of every kind, bandwidth of every pair, port and equal links.
 
@@ -158,29 +160,31 @@ def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
     kinds: dict[str, list[str]] = {}
     for device in devices:
         kinds.setdefault(device.kind, []).append(device.name)
-    found: list[Change] = []
+    changes: list[Change] = []
     resources: tuple[Resource, ...] = ("memory", "speed")
     for resource in resources:
         out = roomy if resource == "memory" else set()
         some = [device.name for device in devices if device.name not in out]
-        found += [Change(resource, f"{resource} of {name}", (name,), (), factor) for name in some]
-        found += [
+        changes += [Change(resource, f"{resource} of {name}", (name,), (), factor) for name in some]
+        changes += [
             Change(resource, f"{resource} of all {len(names)} of kind {kind}", tuple(names), (), factor)
             for kind, names in kinds.items()
             if len(names) > 1 and not out.issuperset(names)
         ]
     if problem.objective.simulated:
-        return found + _link_changes(problem.cluster, factor)
+        return changes + _link_changes(problem.cluster, factor)
     # Under `max_load` a device pays for its port to the host, and only without one for its links.
     ports = [
         device.name for device in devices if device.port is not None and device.port.seconds_per_byte > 0
     ]
-    found += [Change("bandwidth", f"bandwidth of the port of {name}", (name,), (), factor) for name in ports]
+    changes += [
+        Change("bandwidth", f"bandwidth of the port of {name}", (name,), (), factor) for name in ports
+    ]
     if len(ports) > 1:
-        found.append(Change("bandwidth", f"bandwidth of all {len(ports)} ports", tuple(ports), (), factor))
+        changes.append(Change("bandwidth", f"bandwidth of all {len(ports)} ports", tuple(ports), (), factor))
     with_port = {device.name for device in devices if device.port is not None}
     used = {ends: link for ends, link in problem.cluster.links.items() if not with_port.issuperset(ends)}
-    return found + _link_changes(problem.cluster.with_links(used), factor)
+    return changes + _link_changes(problem.cluster.with_links(used), factor)
 
 
 def apply_change(problem: Problem, change: Change) -> tuple[Cluster, Costs]:
@@ -226,8 +230,8 @@ def _table(results: Sequence[WhatIf]) -> list[str]:
     more = f"{100 * (results[0].change.factor - 1):.0f} % more"
     lines = [f"what would help, decided anew ({seconds(base)} as it is):"]
     if results[0].given_s > base:
-        found = f"deciding anew found one for the problem as it is with {seconds(base)}"
-        lines += wrapped(f"the placement takes {seconds(results[0].given_s)}; {found}", "  ", "      ")
+        best = f"deciding anew found one for the problem as it is with {seconds(base)}"
+        lines += wrapped(f"the placement takes {seconds(results[0].given_s)}; {best}", "  ", "      ")
     width = min(56, max(len(result.change.label) for result in results) + len(more) + 1)
     for result in results:
         if result.gain_s <= 0 and not result.note:
@@ -287,18 +291,18 @@ def _link_changes(cluster: Cluster, factor: float) -> list[Change]:
     rank = {device.name: p for p, device in enumerate(cluster.devices)}
     forward = {(p, q) if rank[p] < rank[q] else (q, p) for p, q in cluster.links}
     pairs = sorted(forward, key=lambda ends: (rank[ends[0]], rank[ends[1]]))
-    found: list[Change] = []
+    changes: list[Change] = []
     groups: dict[tuple[float, float], list[tuple[str, str]]] = {}
     for p, q in pairs:
         both = tuple(ends for ends in ((p, q), (q, p)) if ends in cluster.links)
         if all(cluster.links[ends].seconds_per_byte == 0 for ends in both):
             continue
-        found.append(Change("bandwidth", f"bandwidth {p} <-> {q}", (), both, factor))
+        changes.append(Change("bandwidth", f"bandwidth {p} <-> {q}", (), both, factor))
         for ends in both:
             link = cluster.links[ends]
             groups.setdefault((link.latency_s, link.seconds_per_byte), []).append(ends)
     for (_, per_byte), ends_of in groups.items():
         if per_byte > 0 and len({frozenset(ends) for ends in ends_of}) > 1:
             label = f"bandwidth of all {len(ends_of)} links of {1 / per_byte / 1e9:.3g} GB/s"
-            found.append(Change("bandwidth", label, (), tuple(ends_of), factor))
-    return found
+            changes.append(Change("bandwidth", label, (), tuple(ends_of), factor))
+    return changes

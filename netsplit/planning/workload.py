@@ -161,15 +161,15 @@ class Workload:
         if schedule is None or not asked.scheduled:
             schedule = SingleBatch()
         in_flight = schedule.in_flight(_size(cluster or self.cluster))
-        found, costs = work._resolved(cluster, in_flight)
+        spec, costs = work._resolved(cluster, in_flight)
 
         return Problem(
             graph=work.graph,
             costs=costs,
-            cluster=found,
+            cluster=spec,
             in_flight=in_flight,
             seed=seed,
-            evaluate=Simulated(work.graph, found, costs, schedule, passes == "training"),
+            evaluate=Simulated(work.graph, spec, costs, schedule, passes == "training"),
             objective=asked,
             time_limit_s=time_limit_s,
             backward_nodes=self.backward_nodes,
@@ -211,8 +211,8 @@ class Workload:
                 f"operators, and '{self.name}' has none: choose a cluster with speeds, as mixed4 is."
             )
         kinds = {each.name: each for each in cluster.accelerators.values()}
-        found = predicted_costs(self.graph, kinds, costs.alpha)
-        return replace(found, variable_copies=costs.variable_copies)
+        predicted = predicted_costs(self.graph, kinds, costs.alpha)
+        return replace(predicted, variable_copies=costs.variable_copies)
 
     def _resolved(
         self, cluster: Cluster | ClusterDescription | None, in_flight: int

@@ -1,4 +1,4 @@
-"""What every operator costs: seconds per device kind, and the optimiser's bytes per parameter byte."""
+"""What every operator costs: seconds per device kind, and the optimiser's bytes per parameter byte, alpha."""
 
 from __future__ import annotations
 

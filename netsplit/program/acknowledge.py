@@ -35,7 +35,7 @@ def acknowledged(program: Program, device: str) -> dict[int, tuple[Send, ...]]:
     receives = {ins.tag: ins for ins in program.instructions[device] if isinstance(ins, Recv)}
     for tag, index in _taken(program, device).items():
         arrivals.setdefault(index, []).append(receives[tag])
-    found: dict[int, tuple[Send, ...]] = {}
+    freed: dict[int, tuple[Send, ...]] = {}
     under_way: dict[str, list[Send]] = {}
     for index, ins in enumerate(program.instructions[device]):
         if isinstance(ins, Send) and program.graph.variables[ins.source].nbytes <= HELD_BYTES:
@@ -47,14 +47,14 @@ def acknowledged(program: Program, device: str) -> dict[int, tuple[Send, ...]]:
             under_way[recv.peer] = [send for send in sends if send not in told]
             over += told
         if over:
-            found[index] = tuple(over)
-    return found
+            freed[index] = tuple(over)
+    return freed
 
 
 def _taken(program: Program, device: str) -> dict[int, int]:
     """Tag of a Recv -> index of the instruction on its device that waits for it first."""
     arriving: dict[_Key, int] = {}
-    found: dict[int, int] = {}
+    takers: dict[int, int] = {}
     for index, ins in enumerate(program.instructions[device]):
         if isinstance(ins, Recv):
             arriving[ins.variable, ins.microbatch, ins.gradient] = ins.tag
@@ -62,5 +62,5 @@ def _taken(program: Program, device: str) -> dict[int, int]:
             for key in needs(program, ins):
                 tag = arriving.pop(key, None)
                 if tag is not None:
-                    found[tag] = index
-    return found
+                    takers[tag] = index
+    return takers

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from netsplit.cluster.cluster import Cluster
@@ -97,11 +97,11 @@ def compile_program(
 def _checked_replicas(
     replicas: Mapping[str, tuple[str, ...]], device_of: Mapping[str, str], cluster: Cluster
 ) -> dict[str, tuple[str, ...]]:
-    found = {first: tuple(each) for first, each in replicas.items() if len(each) > 1}
+    replicated = {first: tuple(each) for first, each in replicas.items() if len(each) > 1}
     known = {device.name for device in cluster.devices}
-    used = Counter(name for each in found.values() for name in each)
+    used = Counter(name for each in replicated.values() for name in each)
     homes = set(device_of.values())
-    for first, each in found.items():
+    for first, each in replicated.items():
         if each[0] != first:
             raise ConfigError(f"replicas of '{first}' begin with '{each[0]}': name '{first}' first.")
         for name in each:
@@ -109,13 +109,13 @@ def _checked_replicas(
                 raise ConfigError(f"replica '{name}' of '{first}' is not a device of the cluster.")
             if used[name] > 1 or (name != first and name in homes):
                 raise ConfigError(f"device '{name}' is a replica of '{first}' and has operators of its own.")
-    return found
+    return replicated
 
 
 def _without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instruction, ...]:
     """A segment's activations are kept where its backward is what the device computes next."""
     following: Forward | Backward | None = None
-    found: list[Instruction] = []
+    kept: list[Instruction] = []
     for ins in reversed(instructions):
         if (
             isinstance(ins, Forward)
@@ -126,36 +126,29 @@ def _without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instru
             ins = replace(ins, recompute=False)
         if isinstance(ins, Forward | Backward):
             following = ins
-        found.append(ins)
-    return tuple(reversed(found))
+        kept.append(ins)
+    return tuple(reversed(kept))
 
 
+@dataclass(eq=False)
 class _Compiler:
     """Gives every device its list; knows what is still to come before a gradient or a step is complete."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        device_of: Mapping[str, str],
-        segments: tuple[Segment, ...],
-        names: tuple[str, ...],
-        schedule: Schedule,
-        replicas: Mapping[str, tuple[str, ...]],
-        training: bool,
-        shared_norm: bool,
-    ) -> None:
-        self.graph = graph
-        self.device_of = device_of
-        self.segments = segments
-        self.names = names
-        self.schedule = schedule
-        self.replicas = replicas
-        self.shared_norm = shared_norm
-        self.lists: dict[str, list[Instruction]] = {name: [] for name in names}
+    graph: Graph
+    device_of: Mapping[str, str]
+    segments: tuple[Segment, ...]
+    names: tuple[str, ...]
+    schedule: Schedule
+    replicas: Mapping[str, tuple[str, ...]]
+    training: bool
+    shared_norm: bool
+
+    def __post_init__(self) -> None:
+        self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
         self.order: list[str] = []
         self.tag = 0
-        self.maker = {k: s.index for s in segments for k in s.outputs}
-        self.trained = self._trained() if training else frozenset()
+        self.maker = {k: s.index for s in self.segments for k in s.outputs}
+        self.trained = self._trained() if self.training else frozenset()
         self.pipeline = self._pipeline()
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
         self.waiting = self._waiting()

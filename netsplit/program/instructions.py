@@ -180,12 +180,12 @@ class Program:
     @cached_property
     def feeds(self) -> dict[str, tuple[str, ...]]:
         """Device -> the graph's input variables that its segments read."""
-        found: dict[str, dict[str, None]] = {d: {} for d in self.devices}
+        read: dict[str, dict[str, None]] = {d: {} for d in self.devices}
         inputs = set(self.graph.input_variables)
         for segment in self.segments:
             for device in segment.replicas or (segment.device,):
-                found[device].update(dict.fromkeys(k for k in segment.inputs if k in inputs))
-        return {d: tuple(names) for d, names in found.items()}
+                read[device].update(dict.fromkeys(k for k in segment.inputs if k in inputs))
+        return {d: tuple(names) for d, names in read.items()}
 
     def fed(self, device: str, i: int) -> tuple[str, ...]:
         """The input variables that a device reads of micro-batch i; a replica reads of its own alone."""
@@ -205,11 +205,11 @@ class Program:
     @cached_property
     def held(self) -> dict[str, tuple[str, ...]]:
         """Device -> the initializers that it holds."""
-        found: dict[str, list[str]] = {device: [] for device in self.devices}
+        held: dict[str, list[str]] = {device: [] for device in self.devices}
         for k, home in self.initializer_device.items():
             for device in self.replicas.get(home, (home,)):
-                found[device].append(k)
-        return {device: tuple(names) for device, names in found.items()}
+                held[device].append(k)
+        return {device: tuple(names) for device, names in held.items()}
 
     @property
     def transfers(self) -> int:

@@ -11,11 +11,11 @@ from elsewhere: no tensor is sent later, and no node waits for more, than the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from netsplit.graph.ir import TRANSFER, Graph
-from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import units_in_order
 from netsplit.program.instructions import Segment
 
 __all__ = ["cut_segments"]
@@ -102,29 +102,13 @@ def _remote_producers(graph: Graph, name: str) -> list[str]:
     ]
 
 
-def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[list[str]]:
+def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[tuple[str, ...]]:
     """All nodes but transfers, units in one piece, by priority among those whose feeders are done."""
-    unit_of = {name: unit for unit in graph.units for name in unit}
-    first = {name: unit_of.get(name, (name,))[0] for name in graph.nodes}
-    heads = list(dict.fromkeys(first.values()))
-    index = {head: i for i, head in enumerate(heads)}
-    after: list[set[int]] = [set() for _ in heads]
-    for name in graph.nodes:
-        for u in graph.predecessors[name]:
-            if first[u] != first[name]:
-                after[index[first[u]]].add(index[first[name]])
 
-    def rank(i: int) -> tuple[int, int]:
-        head = heads[i]
-        if graph.nodes[head].op == TRANSFER:
-            return -1, graph.position[head]
-        return min(priority[name] for name in unit_of.get(head, (head,))), graph.position[head]
+    def rank(unit: Sequence[str]) -> int:
+        return -1 if graph.nodes[unit[0]].op == TRANSFER else min(priority[name] for name in unit)
 
-    order = [
-        list(unit_of.get(head, (head,)))
-        for head in (heads[i] for i in topological_order(after, rank))
-        if graph.nodes[head].op != TRANSFER
-    ]
+    order = [unit for unit in units_in_order(graph, rank) if graph.nodes[unit[0]].op != TRANSFER]
     assert sum(map(len, order)) == sum(node.op != TRANSFER for node in graph), "units make a cycle"
     return order
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import TRANSFER, Graph, Node, Variable
 
 __all__ = ["insert_transfers"]
@@ -28,7 +28,7 @@ def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph,
     local_name: dict[tuple[str, str], str] = {}  # (variable, device) -> its name there
     for node in graph:
         here = device_of[node.name]
-        renamed = {}
+        names = {}
         for k in node.inputs:
             producer = graph.variables[k].producer
             if producer is None or device_of[producer] == here:
@@ -39,8 +39,8 @@ def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph,
                 nodes[transfer.name] = transfer
                 placed[transfer.name] = here
                 variables[transfer.outputs[0]] = _moved(graph.variables[k], transfer)
-            renamed[k] = local_name[k, here]
-        nodes[node.name] = _rename_inputs(node, renamed)
+            names[k] = local_name[k, here]
+        nodes[node.name] = _rename_inputs(node, names)
     return replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables)), placed
 
 
@@ -53,25 +53,16 @@ def _moved(variable: Variable, transfer: Node) -> Variable:
     return replace(variable, name=transfer.outputs[0], producer=transfer.name, alias_of=None)
 
 
-def _rename_inputs(node: Node, renamed: Mapping[str, str]) -> Node:
-    if not renamed:
+def _rename_inputs(node: Node, names: Mapping[str, str]) -> Node:
+    if not names:
         return node
     return replace(
         node,
-        inputs=tuple(renamed.get(k, k) for k in node.inputs),
-        saved=tuple(renamed.get(k, k) for k in node.saved),
-        blocked=tuple(renamed.get(k, k) for k in node.blocked),
-        args=tuple(_rename(template, renamed) for template in node.args),
-        kwargs={key: _rename(template, renamed) for key, template in node.kwargs.items()},
+        inputs=tuple(names.get(k, k) for k in node.inputs),
+        saved=tuple(names.get(k, k) for k in node.saved),
+        blocked=tuple(names.get(k, k) for k in node.blocked),
+        **renamed(node, {("var", k): ("var", new) for k, new in names.items()}),
     )
-
-
-def _rename(template: Any, renamed: Mapping[str, str]) -> Any:
-    if isinstance(template, list | tuple):
-        return [_rename(item, renamed) for item in template]
-    if isinstance(template, dict) and "var" in template:
-        return {"var": renamed.get(template["var"], template["var"])}
-    return template
 
 
 def _with_consumers(nodes: Mapping[str, Node], variables: Mapping[str, Variable]) -> dict[str, Variable]:

@@ -118,18 +118,18 @@ class DistributedRuntime:
         number = self._number(program)
         self.pool.programs[INFERENCE] = program
         feeds = split_batch(program, inputs)
-        found: dict[tuple[str, int], Tensor] = {}
+        outputs: dict[tuple[str, int], Tensor] = {}
         key = self.draws.predicting()
         self.draws.predictions += 1
         for result in self._call(worker_calls.predict, program, feeds, number, key):
-            found |= result
+            outputs |= result
         names = program.graph.output_variables
-        return [[found[k, i] for k in names] for i in range(program.microbatches)]
+        return [[outputs[k, i] for k in names] for i in range(program.microbatches)]
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU; if asked for, parameters' averages."""
         parts = self.pool.call(worker_calls.state, averaged)
-        return {k: t for _, part in sorted(parts, key=lambda found: found[0]) for k, t in part.items()}
+        return {k: t for _, part in sorted(parts, key=lambda pair: pair[0]) for k, t in part.items()}
 
     def put(self, values: Mapping[str, Tensor]) -> None:
         """Give initializers these values, on every device that holds them, or later will."""
@@ -142,8 +142,8 @@ class DistributedRuntime:
     @property
     def learning_rates(self) -> list[float]:
         """Of the optimiser's groups, which every device has alike."""
-        found: list[float] = self.pool.call_one(0, worker_calls.rates)
-        return found
+        rates: list[float] = self.pool.call_one(0, worker_calls.rates)
+        return rates
 
     @learning_rates.setter
     def learning_rates(self, rates: list[float]) -> None:
@@ -223,11 +223,11 @@ class DistributedRuntime:
                 return number
         here = {k: home for each in self.loaded for k, home in each.initializer_device.items()}
         missing = {k: home for k, home in program.initializer_device.items() if k not in here}
-        found = {**self.values, **program.graph.constants}
+        values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
         for k, home in missing.items():
             for device in program.replicas.get(home, (home,)):
-                new[device][k] = found[k].detach()
+                new[device][k] = values[k].detach()
         number, light = len(self.loaded), _light(program)
         tell(self.pool, _graphs(program))
         self.pool.call_each(worker_calls.add, [(number, light, new[device]) for device in program.devices])
@@ -243,9 +243,9 @@ class DistributedRuntime:
         return self.pool.call_each(function, [(mine, *args) for mine in own])
 
     def _loss(self, program: Program, results: list[DeviceIteration]) -> float:
-        found = {key: value for result in results for key, value in result.outputs.items()}
-        self.metrics = mean_metrics(program, found)
-        return mean_loss(program, found)
+        outputs = {key: value for result in results for key, value in result.outputs.items()}
+        self.metrics = mean_metrics(program, outputs)
+        return mean_loss(program, outputs)
 
 
 def _graphs(program: Program) -> list[Graph]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -49,6 +50,7 @@ __all__ = ["Executor"]
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Executor:
     """Executes the instructions of one device.
 
@@ -59,25 +61,19 @@ class Executor:
         timeout_s: longest wait for one transfer before `WorkerError` names it.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        device: str,
-        share: Share,
-        transport: Transport,
-        torch_device: torch.device,
-        timeout_s: float = 60.0,
-    ) -> None:
-        self.program = program
-        self.device = device
-        self.share = share
-        self.transport = transport
-        self.torch_device = torch_device
-        self.timeout_s = timeout_s
+    program: Program
+    device: str
+    share: Share
+    transport: Transport
+    torch_device: torch.device
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        program, device = self.program, self.device
         self.recorder = TimelineRecorder(device)
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
-        self.pieces = DevicePieces(program, device, self.segments, share.tensors, torch_device)
+        self.pieces = DevicePieces(program, device, self.segments, self.share.tensors, self.torch_device)
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {
@@ -251,8 +247,8 @@ class Executor:
 
     def _propagate(self, context: Context, ins: Backward) -> None:
         s, i = ins.segment, ins.microbatch
-        found = {k: self._seed(k, i, output) for k, output in context.outputs.items()}
-        seeds = {k: seed for k, seed in found.items() if seed is not None}
+        given = {k: self._seed(k, i, output) for k, output in context.outputs.items()}
+        seeds = {k: seed for k, seed in given.items() if seed is not None}
         outputs = [context.outputs[k] for k in seeds]
         deferred = WeightGradients() if ins.part == "input" else None
         with self._span("backward", ins), deferred.collect() if deferred is not None else nullcontext():

@@ -88,12 +88,12 @@ def loss_shares(program: Program, share: float = 1.0) -> list[float]:
     return [share * part for part in _sample_shares(program)]
 
 
-def mean_loss(program: Program, found: Mapping[tuple[str, int], float]) -> float:
+def mean_loss(program: Program, outputs: Mapping[tuple[str, int], float]) -> float:
     """The mean over a batch's samples of the micro-batches' mean losses, of the outputs by (variable, i)."""
-    return _mean(program, found, program.graph.output_variables[0])
+    return _mean(program, outputs, program.graph.output_variables[0])
 
 
-def mean_metrics(program: Program, found: Mapping[tuple[str, int], float]) -> Any:
+def mean_metrics(program: Program, outputs: Mapping[tuple[str, int], float]) -> Any:
     """The means of what the loss returned beside the loss, in its own structure; None if there was nothing.
 
     Numbers that were no tensors are as a whole micro-batch has them.
@@ -101,11 +101,11 @@ def mean_metrics(program: Program, found: Mapping[tuple[str, int], float]) -> An
     spec = program.graph.output_spec
     if spec is None:
         return None
-    return spec.build([_mean(program, found, k) for k in program.graph.output_variables[1:]])
+    return spec.build([_mean(program, outputs, k) for k in program.graph.output_variables[1:]])
 
 
-def _mean(program: Program, found: Mapping[tuple[str, int], float], k: str) -> float:
-    return sum(part * found[k, i] for i, part in enumerate(_sample_shares(program)))
+def _mean(program: Program, outputs: Mapping[tuple[str, int], float], k: str) -> float:
+    return sum(part * outputs[k, i] for i, part in enumerate(_sample_shares(program)))
 
 
 def _sample_shares(program: Program) -> list[float]:

@@ -57,7 +57,7 @@ class LocalRuntime:
         }
         self.program = program
         self.metrics: Any = None
-        self.executors = self._executors(program)
+        self._kept: dict[int, tuple[Program, dict[str, Executor]]] = {}
 
     def train_batch(
         self,
@@ -76,14 +76,14 @@ class LocalRuntime:
             step: without it gradients are only added up.
             program: another than the usual one, for a batch of another size.
         """
-        executors = self.executors if program is None else self._executors(program)
         program = program or self.program
+        executors = self.executors_of(program)
         key = self.draws.training()
         losses = self.run(program, executors, inputs, targets, loss_shares(program, share), step, key)
         self.draws.batches += 1
-        found = {key: float(tensor) for key, tensor in losses.items()}
-        self.metrics = mean_metrics(program, found)
-        return mean_loss(program, found)
+        outputs = {key: float(tensor) for key, tensor in losses.items()}
+        self.metrics = mean_metrics(program, outputs)
+        return mean_loss(program, outputs)
 
     def run(
         self,
@@ -123,18 +123,22 @@ class LocalRuntime:
 
     def predict(self, program: Program, inputs: Any) -> dict[tuple[str, int], Tensor]:
         """Run an inference program on the trained tensors."""
-        found = self.run(program, self._executors(program), inputs, key=self.draws.predicting())
+        outputs = self.run(program, self.executors_of(program), inputs, key=self.draws.predicting())
         self.draws.predictions += 1
-        return found
+        return outputs
 
     def state(self) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU; of replicas, the first one's."""
         shares = sorted(self.shares.values(), key=lambda share: share.leading)
         return {k: t.detach().cpu().clone() for share in shares for k, t in share.tensors.items()}
 
-    def _executors(self, program: Program) -> dict[str, Executor]:
-        transport = LocalTransport(self.torch_device)
-        return {
-            name: Executor(program, name, self.shares[name], transport, self.torch_device[name])
-            for name in program.devices
-        }
+    def executors_of(self, program: Program) -> dict[str, Executor]:
+        """By device; made when the program is first run."""
+        if id(program) not in self._kept:
+            transport = LocalTransport(self.torch_device)
+            executors = {
+                name: Executor(program, name, self.shares[name], transport, self.torch_device[name])
+                for name in program.devices
+            }
+            self._kept[id(program)] = program, executors
+        return self._kept[id(program)][1]

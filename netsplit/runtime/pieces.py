@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import place_of_tensor, rebuild
-from netsplit.graph.operators import written_references
+from netsplit.graph.operators import written_storages
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
@@ -61,16 +61,12 @@ class Piece:
         )
         used = {k for node in nodes for k in node.initializers}
         self.trainable = tuple(k for k in tensors if k in used and isinstance(tensors[k], nn.Parameter))
-        roots = {
-            storage_of(graph, name) if tag == "var" else INITIALIZER + name
-            for node in nodes
-            for tag, name in written_references(graph, node)
-        }
+        roots = {root for node in nodes for root in written_storages(graph, node)}
         self.written_buffers = tuple(sorted(k for k in used if INITIALIZER + k in roots))
         self.written_inputs = frozenset(k for k in segment.inputs if storage_of(graph, k) in roots)
         self.calls = any(isinstance(graph.calls.get(node.op), ModuleCall | FunctionCall) for node in nodes)
         self.draws = any(node_draws(node) for node in nodes)
-        self.places = {k: self._place(k) for k in (*self.trainable, *self.written_buffers)}
+        self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.segment.outputs, self.module(*inputs.values()), strict=True))
@@ -100,9 +96,6 @@ class Piece:
             module, leaf = self.places[name]
             store = module._parameters if leaf in module._parameters else module._buffers
             store[leaf] = tensor  # type: ignore[assignment]
-
-    def _place(self, name: str) -> tuple[nn.Module, str]:
-        return place_of_tensor(self.module, name)
 
 
 class DevicePieces:

@@ -71,9 +71,9 @@ def merged(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]:
 
     A send lasts until its receiver has it; where that did not wait, until it looked.
     """
-    found = list(events)
-    had = {(e.device, e.peer, e.name, e.microbatch): e.end_s for e in found if e.kind == "wait"}
-    for n, e in enumerate(found):
+    merging = list(events)
+    had = {(e.device, e.peer, e.name, e.microbatch): e.end_s for e in merging if e.kind == "wait"}
+    for n, e in enumerate(merging):
         if e.kind == "send":
             what = f"the gradient of variable '{e.name.removeprefix('gradient of ')}'"
             if not e.name.startswith("gradient of "):
@@ -82,5 +82,5 @@ def merged(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]:
                 (e.peer, e.device, f"{what} of micro-batch {e.microbatch}", e.microbatch), e.end_s
             )
             e = replace(e, end_s=max(end_s, e.start_s))
-        found[n] = replace(e, start_s=e.start_s - zero_s, end_s=e.end_s - zero_s)
-    return tuple(sorted(found, key=lambda e: e.start_s))
+        merging[n] = replace(e, start_s=e.start_s - zero_s, end_s=e.end_s - zero_s)
+    return tuple(sorted(merging, key=lambda e: e.start_s))

@@ -179,14 +179,14 @@ class Share:
 
     def all_tensors(self) -> list[Tensor]:
         """The tensors, their gradients, the optimiser's moments and the averages."""
-        found = list(self.tensors.values())
-        found += [tensor.grad for tensor in self.tensors.values() if tensor.grad is not None]
+        tensors = list(self.tensors.values())
+        tensors += [tensor.grad for tensor in self.tensors.values() if tensor.grad is not None]
         if self.averages is not None:
-            found += self.averages.values.values()
+            tensors += self.averages.values.values()
         if self.optimizer is not None:
             states = self.optimizer.state.values()
-            found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        return found
+            tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        return tensors
 
     def packed_gradients(self) -> Tensor:
         """All gradients in one vector, zeros where a parameter has none, and which of them have one.
@@ -220,8 +220,8 @@ class Share:
         total = torch.stack(norms).pow(2).sum().cpu() if norms else torch.zeros((), dtype=torch.float64)
         value = float(total)
         counted = value if math.isfinite(value) and self.leading else 0.0
-        found = [counted, float(math.isinf(value)), float(math.isnan(value))]
-        return torch.tensor(found, dtype=torch.float64)
+        terms = [counted, float(math.isinf(value)), float(math.isnan(value))]
+        return torch.tensor(terms, dtype=torch.float64)
 
     def step(self, share: float = 1.0, terms: Tensor | None = None) -> None:
         """Step on the gradients, and let them go.

@@ -210,18 +210,20 @@ def _asked(operation: Callable[..., dist.Work | None], *args: Any, **kwargs: Any
 
 
 def _links(program: Program) -> list[tuple[str, str]]:
-    found = {
+    pairs = {
         (name, ins.peer)
         for name, each in program.instructions.items()
         for ins in each
         if isinstance(ins, Send)
     }
-    return sorted(found)
+    return sorted(pairs)
 
 
 def _sums(program: Program) -> list[tuple[str, ...]]:
-    found = {ins.devices for each in program.instructions.values() for ins in each if isinstance(ins, Reduce)}
-    return sorted(names for names in found if len(names) > 1)
+    groups = {
+        ins.devices for each in program.instructions.values() for ins in each if isinstance(ins, Reduce)
+    }
+    return sorted(names for names in groups if len(names) > 1)
 
 
 class _Work:

@@ -36,11 +36,11 @@ class WeightVersions:
 
     def use(self, version: int) -> dict[str, Tensor]:
         """The leaves for one forward; forgotten here after the last that uses them."""
-        found = self.leaves[version]
+        leaves = self.leaves[version]
         self.left[version] -= 1
         if not self.left[version] and version != self.newest:
             del self.leaves[version]
-        return found
+        return leaves
 
     def collect(self, leaves: Mapping[str, Tensor], names: Iterable[str], step: int) -> None:
         """Move the leaves' gradients to those that a Step will take."""
@@ -54,9 +54,9 @@ class WeightVersions:
 
     def before_step(self, step: int) -> None:
         """Put the gradients where the optimiser looks, and the weights where nobody else does."""
-        found = self.gradients.pop(step, {})
+        gradients = self.gradients.pop(step, {})
         for name, parameter in self.parameters.items():
-            parameter.grad = found.get(name)
+            parameter.grad = gradients.get(name)
             parameter.data = parameter.data.clone()
 
     def after_step(self) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.planner import SavePlan
-from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.graph.random_draws import DrawKey
 from netsplit.program.instructions import Program
@@ -20,6 +19,10 @@ from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import ProcessTransport
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.planner import SavePlan
+    from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
     "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "add", "load", "load_part", "plan_part",
@@ -112,9 +115,9 @@ def train(
         outputs = executor.run(feeds, shares, step, key)
     worker.heartbeat_file.at(-1)
     recorder = executor.recorder
-    found = {key: float(tensor) for key, tensor in outputs.items()}
+    values = {key: float(tensor) for key, tensor in outputs.items()}
     events = recorder.events if mode == "events" else []
-    return DeviceIteration(worker.device.name, found, recorder.began_s, events, peak, rates)
+    return DeviceIteration(worker.device.name, values, recorder.began_s, events, peak, rates)
 
 
 def predict(
@@ -144,10 +147,10 @@ def load_part(worker: Worker, rules: CheckpointRules, folder: Path) -> list[str]
 def state(worker: Worker, averaged: bool) -> tuple[bool, dict[str, Tensor]]:
     """Whether this is a first replica, and its tensors."""
     share: Share = worker.memory["share"]
-    found = share.tensors
+    tensors = share.tensors
     if averaged and share.averages is not None:
-        found = found | share.averages.values
-    return share.leading, {k: tensor.detach().cpu() for k, tensor in found.items()}
+        tensors = tensors | share.averages.values
+    return share.leading, {k: tensor.detach().cpu() for k, tensor in tensors.items()}
 
 
 def put(worker: Worker, values: dict[str, Tensor]) -> None:

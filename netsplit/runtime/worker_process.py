@@ -217,10 +217,10 @@ def _hide_others() -> None:
 
 
 def _check_gpu(device: Device, torch_device: torch.device) -> None:
-    found = torch.cuda.device_count()
-    if (torch_device.index or 0) >= found:
+    gpus = torch.cuda.device_count()
+    if (torch_device.index or 0) >= gpus:
         raise ConfigError(
-            f"device {device.name} is {torch_device}, but torch sees {found} GPUs on {socket.gethostname()}: "
+            f"device {device.name} is {torch_device}, but torch sees {gpus} GPUs on {socket.gethostname()}: "
             "correct cluster.devices, or start torchrun on the machines in the devices' order."
         )
 

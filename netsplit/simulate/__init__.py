@@ -1,4 +1,4 @@
-"""The discrete-event interpreter, the timeline, and its trace."""
+"""What a program is predicted to do: its timeline, as discrete events, and its bytes on every device."""
 
 from netsplit.simulate.memory import MemoryProfile, memory_profile, predicted_peak_bytes
 from netsplit.simulate.simulate import simulate

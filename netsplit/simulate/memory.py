@@ -41,7 +41,7 @@ def predicted_peak_bytes(program: Program, alpha: int) -> dict[str, int]:
     Args:
         alpha: bytes of training state per byte of parameter (`Costs.alpha`); 2 means no moments.
     """
-    return {device: found.peak_bytes for device, found in memory_profile(program, alpha).items()}
+    return {device: profile.peak_bytes for device, profile in memory_profile(program, alpha).items()}
 
 
 def memory_profile(program: Program, alpha: int) -> dict[str, MemoryProfile]:
@@ -304,8 +304,8 @@ class _Device:
             self.storages.release(key, transfer=True)
         self.sums = []
         self._see(self.largest_bytes, versions=self.versions.stepping())
-        found = self.with_gradient.pop(ins.number, set())
-        self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in found)
+        stepped = self.with_gradient.pop(ins.number, set())
+        self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
         self.versions.step()
 
     def _arrived(self, index: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from netsplit.graph.arguments import argument
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.storage import storage_of
@@ -101,7 +102,7 @@ class SegmentMemory:
         savers = Counter(root for each in queue for root in each.roots & self.kept)
         users = Counter(k for each in queue for k in each.parameters)
         waiting = Counter(id(each.gradient) for each in queue)
-        found = fresh & users.keys()
+        ready = fresh & users.keys()
         apart: set[str] = set()
         now = gradients = 0
         peak = (0, 0)
@@ -121,7 +122,7 @@ class SegmentMemory:
                 now -= 0 if savers[root] else self.own[root]
             waiting[id(each.gradient)] -= 1
             now -= 0 if waiting[id(each.gradient)] else each.gradient.nbytes
-        return Walk(peak, found)
+        return Walk(peak, ready)
 
     def _saved(self, node: Node) -> frozenset[str]:
         return (
@@ -208,14 +209,14 @@ class _BackwardWalk:
         self.savers = Counter(root for roots in shape.saving.values() for root in roots & shape.kept)
         self.first_reader = {k: node.name for node in nodes for k in self._wanted(node)}
         self.users = Counter(k for node in nodes for k in self._own(node))
-        found = self.fresh & self.users.keys()
+        ready = self.fresh & self.users.keys()
         for node in nodes:
             self._node(node, [self.held.pop(k) for k in node.outputs if k in self.held])
         roots = {root for each in self.put_off for root in each.roots}
         gradients = {id(each.gradient): each.gradient.nbytes for each in self.put_off}
         return Walk(
             self.peak,
-            found,
+            ready,
             tuple(self.leaves),
             sum(gradients.values()) + sum(shape.own[root] for root in roots & shape.kept),
             tuple(sorted(roots - shape.kept)),
@@ -224,12 +225,12 @@ class _BackwardWalk:
     def _reached(self) -> list[Node]:
         """The nodes that a gradient gets to, last first."""
         requires_backward = set(self.seeds)
-        found = []
+        nodes = []
         for node in reversed(self.shape.nodes):
             if not requires_backward.isdisjoint(node.outputs):
-                found.append(node)
+                nodes.append(node)
                 requires_backward.update(self._wanted(node))
-        return found
+        return nodes
 
     def _wanted(self, node: Node) -> list[str]:
         """What the node makes a gradient of; not of the view of a weight whose gradient it puts off."""
@@ -331,9 +332,7 @@ class _BackwardWalk:
 
 def _operand(graph: Graph, node: Node, nodes: Collection[str]) -> Any:
     i = weight_operand(graph, node, nodes)
-    if i is None:
-        return None
-    return node.args[i] if len(node.args) > i else node.kwargs.get("weight")
+    return None if i is None else argument(node, i, "weight")
 
 
 def _put_off(graph: Graph, node: Node, nodes: Collection[str]) -> tuple[str, ...]:
@@ -344,7 +343,7 @@ def _put_off(graph: Graph, node: Node, nodes: Collection[str]) -> tuple[str, ...
         template = graph.nodes[producer].args[0] if producer is not None else None
     if not isinstance(template, dict) or "init" not in template:
         return ()
-    found = [template["init"]]
+    names = [template["init"]]
     if "conv" in node.kind:
-        found += [k for k in node.initializers if k not in found]
-    return tuple(k for k in found if graph.initializers[k].requires_grad)
+        names += [k for k in node.initializers if k not in names]
+    return tuple(k for k in names if graph.initializers[k].requires_grad)

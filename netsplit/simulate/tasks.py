@@ -177,7 +177,7 @@ def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> d
     """
     requires_backward = program.graph.requires_backward
     trained = {node.name for node in program.graph if not requires_backward.isdisjoint(node.outputs)}
-    found = {kind: _SegmentSeconds() for kind in kinds.values()}
+    seconds = {kind: _SegmentSeconds() for kind in kinds.values()}
     for segment in program.segments:
         for kind in {kinds[device] for device in segment.replicas or (segment.device,)}:
             measured = costs.of(kind).nodes
@@ -188,10 +188,10 @@ def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> d
                         "profile this graph on a device of that kind first."
                     )
             backs = [measured[name] for name in segment.nodes if name in trained]
-            found[kind].forward[segment.index] = sum(measured[name].forward_s for name in segment.nodes)
-            found[kind].backward[segment.index] = sum(each.backward_s for each in backs)
-            found[kind].weight[segment.index] = sum(each.weight_s for each in backs)
-    return found
+            seconds[kind].forward[segment.index] = sum(measured[name].forward_s for name in segment.nodes)
+            seconds[kind].backward[segment.index] = sum(each.backward_s for each in backs)
+            seconds[kind].weight[segment.index] = sum(each.weight_s for each in backs)
+    return seconds
 
 
 def _trainable_bytes(program: Program, segment: Segment) -> int:

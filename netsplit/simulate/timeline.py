@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["COMPUTING", "Event", "EventKind", "Timeline"]
+__all__ = ["COMPUTING", "Event", "EventKind", "Span", "Timeline", "length", "union"]
 
 EventKind = Literal["forward", "backward", "weight", "recompute", "send", "recv", "wait", "reduce", "step"]
 """``backward``: whole, or of the inputs alone; ``weight``: the part of it that was put off; ``recompute``: a
 forward once more, before its backward; ``reduce``: a sum over devices, on each of them; it occupies links."""
 COMPUTING: frozenset[EventKind] = frozenset({"forward", "backward", "weight", "recompute", "step"})
 """Kinds of what a device does one at a time."""
+Span = tuple[float, float]
+"""Start and end, seconds."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,10 @@ class Event:
     def seconds(self) -> float:
         return self.end_s - self.start_s
 
+    @property
+    def span(self) -> Span:
+        return self.start_s, self.end_s
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -43,3 +50,19 @@ class Timeline:
     def busy_s(self, device: str) -> float:
         """Seconds in which a device computes: forward, backward in all its parts, and steps."""
         return sum(e.seconds for e in self.events if e.device == device and e.kind in COMPUTING)
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The same moments as disjoint spans, by time."""
+    disjoint: list[Span] = []
+    for start, end in sorted(spans):
+        if disjoint and start <= disjoint[-1][1]:
+            disjoint[-1] = (disjoint[-1][0], max(disjoint[-1][1], end))
+        else:
+            disjoint.append((start, end))
+    return disjoint
+
+
+def length(spans: Iterable[Span]) -> float:
+    """Seconds of disjoint spans."""
+    return sum(end - start for start, end in spans)

@@ -95,7 +95,7 @@ def write_trace(
 
 def _process(pid: int, name: str, timeline: Timeline, program: Program | None) -> list[dict[str, Any]]:
     title = f"{name} ({1e3 * timeline.iteration_s:.3f} ms)"
-    found = [
+    records = [
         _metadata(pid, 0, "process_name", name=title),
         _metadata(pid, 0, "process_sort_index", sort_index=pid),
     ]
@@ -106,15 +106,15 @@ def _process(pid: int, name: str, timeline: Timeline, program: Program | None) -
         for number, track in enumerate(tracks):
             tid = (_LINK_TIDS if track[0].kind in _BESIDE else 0) + 100 * row_index + number + 1
             label = row if number == 0 else f"{row} ({number + 1})"
-            found.append(_metadata(pid, tid, "thread_name", name=label))
-            found.append(_metadata(pid, tid, "thread_sort_index", sort_index=tid))
-            found += [_span(pid, tid, event, *times[id(event)]) for event in track]
+            records.append(_metadata(pid, tid, "thread_name", name=label))
+            records.append(_metadata(pid, tid, "thread_sort_index", sort_index=tid))
+            records += [_span(pid, tid, event, *times[id(event)]) for event in track]
             tid_of |= dict.fromkeys(map(id, track), tid)
     for number, (send, consumer) in enumerate(arrows):
         shared = {"pid": pid, "name": send.name, "cat": "transfer", "id": pid * _FLOWS + number}
         for event, ends in ((send, {"ph": "s"}), (consumer, {"ph": "f", "bp": "e"})):
-            found.append(shared | ends | {"tid": tid_of[id(event)], "ts": _us(times[id(event)][0])})
-    return found
+            records.append(shared | ends | {"tid": tid_of[id(event)], "ts": _us(times[id(event)][0])})
+    return records
 
 
 def _whole_ns(tracks: Iterable[Sequence[Event]], arrows: Iterable[Arrow]) -> dict[int, tuple[int, int]]:
@@ -124,15 +124,15 @@ def _whole_ns(tracks: Iterable[Sequence[Event]], arrows: Iterable[Arrow]) -> dic
     for send, consumer in arrows:
         if send.start_s <= consumer.start_s:  # clocks of two machines may say otherwise
             read.setdefault(id(consumer), []).append(send)
-    found: dict[int, tuple[int, int]] = {}
+    spans: dict[int, tuple[int, int]] = {}
     for track in sorted(tracks, key=lambda track: track[0].kind != "send"):
         free = round(1e9 * track[0].start_s)
         for event in track:
-            sent = [found[id(send)][0] for send in read.get(id(event), ())]
+            sent = [spans[id(send)][0] for send in read.get(id(event), ())]
             start = max(round(1e9 * event.start_s), free, *sent)
             free = max(round(1e9 * event.end_s), start + 1)
-            found[id(event)] = (start, free)
-    return found
+            spans[id(event)] = (start, free)
+    return spans
 
 
 def _us(ns: int) -> float:
@@ -172,7 +172,7 @@ def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
         if event.kind in ("forward", "backward"):
             work.setdefault((event.device, event.kind, event.microbatch), []).append(event)
     readers = _readers(program) if program is not None else None
-    found: list[Arrow] = []
+    arrows: list[Arrow] = []
     for send in (e for e in timeline.events if e.kind == "send"):
         gradient = send.name.startswith(_GRADIENT)
         there = work.get((send.peer, "backward" if gradient else "forward", send.microbatch), [])
@@ -180,21 +180,21 @@ def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
             reading = [e for e in there if e.start_s + _SLACK_S >= send.end_s]
         else:
             reading = [e for e in there if e.name in readers.get(send.name, ())]
-        found += [(send, consumer) for consumer in reading[:1]]
-    return found
+        arrows += [(send, consumer) for consumer in reading[:1]]
+    return arrows
 
 
 def _readers(program: Program) -> dict[str, set[str]]:
     """Name of a send -> names of the computations that read it: of the segments that take a copy of the
     variable, or of the one that made it and takes its gradient."""
     graph = program.graph
-    found: dict[str, set[str]] = {}
+    readers: dict[str, set[str]] = {}
     for segment in program.segments:
         name = f"segment {segment.index}"
         for k in segment.inputs:
             producer = graph.variables[k].producer
             if producer is not None and graph.nodes[producer].op == TRANSFER:
-                found.setdefault(graph.nodes[producer].inputs[0], set()).add(name)
+                readers.setdefault(graph.nodes[producer].inputs[0], set()).add(name)
         for k in segment.outputs:
-            found.setdefault(_GRADIENT + k, set()).add(name)
-    return found
+            readers.setdefault(_GRADIENT + k, set()).add(name)
+    return readers

@@ -13,6 +13,7 @@ import torch
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
+from netsplit.config import Settings
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
@@ -26,8 +27,8 @@ from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies.cases import WORKERS, ByName, ModelCase, check_references
+from netsplit.studies.iteration_parts import PARTS, iteration_parts
 from netsplit.studies.result import Picture, StudyResult
-from netsplit.studies.shares import PARTS, shares
 from netsplit.tables import Cell, Column
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def time_breakdown(
             timeline, devices = _planned(name, case, seed)
         else:
             timeline, devices = _trained(name, case, folder / name, iterations, warmup, seed)
-        parts = _mean(shares(timeline, devices).values())
+        parts = _mean(iteration_parts(timeline, devices).values())
         bars[label] = parts
         whole = timeline.iteration_s
         rows.append(
@@ -144,9 +145,7 @@ def _planned(name: str, case: RunCase, seed: int) -> tuple[Timeline, list[str]]:
         partitioners={},
         schedule=case.schedule,
         optimizer=case.optimizer,
-        epochs=1,
-        batch_size=case.batch_size,
-        seed=seed,
+        settings=Settings(epochs=1, batch_size=case.batch_size, seed=seed),
     )
     plan = study_of(experiment, case.cluster).plan(case.partitioner, seed)
     program, predicted = plan.simulated
@@ -166,13 +165,15 @@ def _trained(
         log.info("%s: training %d batches", name, warmup + iterations)
         for _ in range(warmup):
             model.train_batch(*batch)
-        found = [model.measure_batch(*batch)[1] for _ in range(iterations)]
-    typical = median_low(timeline.iteration_s for timeline in found)
-    return next(each for each in found if each.iteration_s == typical), list(model.runtime.program.devices)
+        timelines = [model.measure_batch(*batch)[1] for _ in range(iterations)]
+    typical = median_low(timeline.iteration_s for timeline in timelines)
+    return next(each for each in timelines if each.iteration_s == typical), list(
+        model.runtime.program.devices
+    )
 
 
-def _mean(found: Iterable[dict[str, float]]) -> dict[str, float]:
-    all_ = list(found)
+def _mean(samples: Iterable[dict[str, float]]) -> dict[str, float]:
+    all_ = list(samples)
     return {part: mean(parts[part] for parts in all_) for part in PARTS}
 
 

@@ -81,18 +81,18 @@ def edge_bytes(cases: ByName[ModelCase], threshold_bytes: float = 1e8) -> StudyR
 
 def cumulative(sizes: list[int]) -> list[tuple[int, float]]:
     """Every size that occurs, rising, with the share of all that are no larger."""
-    done, found = 0, []
+    done, points = 0, []
     for nbytes, count in sorted(Counter(sizes).items()):
         done += count
-        found.append((nbytes, done / len(sizes)))
-    return found
+        points.append((nbytes, done / len(sizes)))
+    return points
 
 
 def _sizes(graph: Graph) -> list[int]:
-    found = [graph.variables[k].nbytes for _, _, k in graph.edges]
-    if not found:
+    sizes = [graph.variables[k].nbytes for _, _, k in graph.edges]
+    if not sizes:
         raise ConfigError("the graph of a case has a single node, and so no edge: take a larger model.")
-    return found
+    return sizes
 
 
 def _picture(

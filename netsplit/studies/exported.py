@@ -9,9 +9,10 @@ parameter `alpha` times.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from netsplit.graph.arguments import Reference, renamed
 from netsplit.graph.ir import Graph, Node
 
 __all__ = ["ExportSize", "exported_size"]
@@ -57,20 +58,14 @@ def _merged(graph: Graph) -> Iterator[Node]:
     Shapes, and what depends on no input, stay: exporters merge before they write these as nodes.
     """
     earliest: dict[str, Node] = {}
-    same: dict[str, str] = {}  # a value -> the one that is left of it
+    same: dict[Reference, Reference] = {}  # a value -> the one that is left of it
     live = set(graph.input_variables)
     for node in graph:
-        read = [_renamed(argument, same) for argument in node.args]
-        first = earliest.setdefault(json.dumps([node.op, read, node.kwargs], sort_keys=True), node)
-        same.update(zip(node.outputs, first.outputs, strict=False))
+        read = json.dumps([node.op, renamed(node, same)], sort_keys=True)
+        first = earliest.setdefault(read, node)
+        same.update({("var", k): ("var", kept) for k, kept in zip(node.outputs, first.outputs, strict=False)})
         computed = {name for name in node.outputs if name and "float" in graph.variables[name].dtype}
         if live.isdisjoint(node.inputs) or not computed or first is node:
             yield node
         if not live.isdisjoint(node.inputs):
             live |= computed
-
-
-def _renamed(argument: Mapping[str, str] | None, same: Mapping[str, str]) -> Mapping[str, str] | None:
-    if argument is None or "var" not in argument:
-        return argument
-    return {"var": same.get(argument["var"], argument["var"])}

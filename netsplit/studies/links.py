@@ -130,11 +130,11 @@ def _chosen(name: str, case: LinkCase, links: Mapping[tuple[str, str], Link]) ->
         if not first:
             raise ConfigError(f"the cluster of case '{name}' has one device, and so no link: take another.")
         return {pair: link for link, pair in first.items()}
-    found = {pair: link for pair, link in links.items() if pair == tuple(case.pair)}
-    if not found:
+    chosen = {pair: link for pair, link in links.items() if pair == tuple(case.pair)}
+    if not chosen:
         known = ", ".join(sorted({device for each in links for device in each}))
         raise ConfigError(f"pair of case '{name}' is [{', '.join(case.pair)}]: give two of {known}.")
-    return found
+    return chosen
 
 
 def _picture(lines: Sequence[_FittedLine], smallest: int, largest: int) -> Picture:

@@ -127,17 +127,17 @@ def _row(label: str, case: ModelCase, alpha: int) -> tuple[Cell, ...]:
 def _picture(rows: list[tuple[Cell, ...]]) -> Picture:
     names = ("static (MiB)", "peak (MiB)", "exported (MiB)", "merged (MiB)", "printed (MiB)")
     where = [column.name for column in COLUMNS]
-    found: list[tuple[Cell, ...]] = [(row[0], *(row[where.index(name)] for name in names)) for row in rows]
+    cells: list[tuple[Cell, ...]] = [(row[0], *(row[where.index(name)] for name in names)) for row in rows]
 
     def draw(figure: Figure) -> None:
 
         axes = figure.subplots()
         height = 0.8 / len(names)
         for place, name in enumerate(names):
-            values = [float(row[place + 1] or 0) / 2**30 for row in found]
-            at = [index + (place - (len(names) - 1) / 2) * height for index in range(len(found))]
+            values = [float(row[place + 1] or 0) / 2**30 for row in cells]
+            at = [index + (place - (len(names) - 1) / 2) * height for index in range(len(cells))]
             axes.barh(at, values, height=0.9 * height, color=PALETTE[place], label=name.split(" (")[0])
-        axes.set_yticks(range(len(found)), [str(row[0]) for row in found])
+        axes.set_yticks(range(len(cells)), [str(row[0]) for row in cells])
         axes.invert_yaxis()
         axes.set_xlabel("memory (GiB)")
         axes.grid(axis="x", alpha=0.3)
@@ -149,5 +149,5 @@ def _picture(rows: list[tuple[Cell, ...]]) -> Picture:
         (9, 1.6 + 0.75 * len(rows)),
         draw,
         ("model", *(n.replace("MiB", "bytes") for n in names)),
-        found,
+        cells,
     )

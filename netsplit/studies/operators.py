@@ -100,14 +100,14 @@ def operator_seconds(
     for name, case in cases.items():
         log.info("%s at batches of %d on %s", name, case.batch_size, case.device)
         graph, seconds = _measured(case, repeats, rounds, seed) if case.measured else _predicted(case)
-        found = by_type(graph, seconds, most)
-        whole = _sum("all", found)
+        types = by_type(graph, seconds, most)
+        whole = _sum("all", types)
         how = "measured" if case.measured else "predicted"
         label = f"{case.label or name}, batch {case.batch_size}, {how} on {case.device}"
-        panels[label] = found
-        rows += [_row(label if each is found[0] else "", each, whole) for each in [*found, whole]]
+        panels[label] = types
+        rows += [_row(label if each is types[0] else "", each, whole) for each in [*types, whole]]
         metrics |= {f"forward_s.{name}": whole.forward_s, f"backward_s.{name}": whole.backward_s}
-        metrics |= {f"backward_to_forward.{name}.{each.name}": each.ratio or 0.0 for each in [*found, whole]}
+        metrics |= {f"backward_to_forward.{name}.{each.name}": each.ratio or 0.0 for each in [*types, whole]}
     return StudyResult(
         "Seconds of a training step by type of operator",
         (
@@ -134,14 +134,14 @@ def by_type(graph: Graph, seconds: Mapping[str, NodeSeconds], most: int) -> list
     nodes: defaultdict[str, list[NodeSeconds]] = defaultdict(list)
     for node in graph:
         nodes[node.kind.rstrip("_")].append(seconds[node.name])
-    found = [
+    types = [
         TypeSeconds(name, len(all_), sum(s.forward_s for s in all_), sum(s.backward_s for s in all_))
         for name, all_ in nodes.items()
     ]
-    found.sort(key=lambda each: (-each.total_s, each.name))
-    if len(found) <= most:
-        return found
-    return [*found[:most], _sum(OTHERS, found[most:])]
+    types.sort(key=lambda each: (-each.total_s, each.name))
+    if len(types) <= most:
+        return types
+    return [*types[:most], _sum(OTHERS, types[most:])]
 
 
 def _measured(
@@ -154,8 +154,8 @@ def _measured(
     values = initial_values(model, graph, case.loss)
     log.info("measuring %d operators", len(graph))
     batch = as_tuple(inputs) + as_tuple(targets)
-    found = profile_compute(graph, batch, values, case.device, repeats=repeats, rounds=rounds)
-    return graph, found
+    seconds = profile_compute(graph, batch, values, case.device, repeats=repeats, rounds=rounds)
+    return graph, seconds
 
 
 def _predicted(case: OperatorCase) -> tuple[Graph, dict[str, NodeSeconds]]:
@@ -181,20 +181,20 @@ def _picture(panels: dict[str, list[TypeSeconds]]) -> Picture:
     def draw(figure: Figure) -> None:
 
         all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
-        for axes, (label, found) in zip(all_axes, panels.items(), strict=True):
-            places = range(len(found))
+        for axes, (label, types) in zip(all_axes, panels.items(), strict=True):
+            places = range(len(types))
             for off, kind in ((-0.19, "forward"), (0.19, "backward")):
-                values = [1e3 * getattr(each, f"{kind}_s") for each in found]
+                values = [1e3 * getattr(each, f"{kind}_s") for each in types]
                 at = [place + off for place in places]
                 axes.barh(at, values, height=0.36, color=KIND_COLOURS[kind], label=kind)
-            for place, each in zip(places, found, strict=True):
+            for place, each in zip(places, types, strict=True):
                 if each.ratio is not None:
                     longest = 1e3 * max(each.forward_s, each.backward_s)
                     axes.annotate(
                         f"x {each.ratio:.1f}", (longest, place), xytext=(4, 0), textcoords="offset points",
                         va="center", fontsize=9, color="#555555",
                     )  # fmt: skip
-            axes.set_yticks(places, [each.name for each in found])
+            axes.set_yticks(places, [each.name for each in types])
             axes.invert_yaxis()
             axes.margins(x=0.1)
             axes.set_title(label, loc="left", fontsize=11)
@@ -205,10 +205,10 @@ def _picture(panels: dict[str, list[TypeSeconds]]) -> Picture:
 
     rows = [
         (label, each.name, each.nodes, each.forward_s, each.backward_s)
-        for label, found in panels.items()
-        for each in found
+        for label, types in panels.items()
+        for each in types
     ]
-    height = sum(1.1 + 0.42 * len(found) for found in panels.values())
+    height = sum(1.1 + 0.42 * len(types) for types in panels.values())
     return Picture(
         "operators", (9, height), draw, ("case", "operator", "nodes", "forward_s", "backward_s"), rows
     )

@@ -32,17 +32,17 @@ def parameters(config: Any, labels: Mapping[str, Any] | None, method: str) -> di
     """
     values = plain(config)
     values = values if isinstance(values, dict) else {}
-    found = {key: _kind(values[key]) for key in LABELS if _kind(values.get(key))}
-    found |= {key: str(value) for key, value in (labels or {}).items() if key in LABELS}
+    columns = {key: _kind(values[key]) for key in LABELS if _kind(values.get(key))}
+    columns |= {key: str(value) for key, value in (labels or {}).items() if key in LABELS}
     rest = {key: value for key, value in values.items() if key not in _OWN}
     every = values.get("partitioner")
     own = every.get(method) if isinstance(every, dict) else None
     rest |= {"partitioner": own} if isinstance(own, dict) else {}
-    found["partitioner"] = method
+    columns["partitioner"] = method
     for key, value in _leaves(rest, ""):
         if key not in _NOISE:
-            found.setdefault(_SHORTER.get(key, key), value)
-    return found
+            columns.setdefault(_SHORTER.get(key, key), value)
+    return columns
 
 
 def title(method: str, labels: Mapping[str, Any] | None = None) -> str:

@@ -107,8 +107,8 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     """
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         folder = None
         if artifacts is not None:
             plain_name = re.sub(r"[^\w\-.]+", "_", name)
@@ -116,15 +116,15 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
         try:
             return str(client.create_experiment(name, artifact_location=folder, tags=_TRAINING))
         except MlflowException:  # another process was faster
-            found = client.get_experiment_by_name(name)
-            if found is None:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-    if found.lifecycle_stage == "deleted":
+    if experiment.lifecycle_stage == "deleted":
         raise ConfigError(
             f"experiment '{name}' was deleted: choose another tracking.experiment, "
-            f"or run `mlflow experiments restore -x {found.experiment_id}`."
+            f"or run `mlflow experiments restore -x {experiment.experiment_id}`."
         )
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def _database(uri: str) -> str:

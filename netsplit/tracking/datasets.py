@@ -49,7 +49,7 @@ class DatasetRecord:
 
 def records_of(data: _Data, source: Any = None) -> list[DatasetRecord]:
     """Both halves; `source` is the config node the data was built from."""
-    found = []
+    records = []
     for context, samples in (("training", data.train), ("evaluation", data.test)):
         if len(samples):
             shapes, content = _content(samples)
@@ -58,8 +58,8 @@ def records_of(data: _Data, source: Any = None) -> list[DatasetRecord]:
             head = json.dumps([data.name, context, profile, list(map(str, data.classes))], sort_keys=True)
             digest = hashlib.sha256(head.encode() + content).hexdigest()[:8]
             origin = plain(source) if source is not None else {"name": data.name}
-            found.append(DatasetRecord(data.name, digest, context, origin, profile))
-    return found
+            records.append(DatasetRecord(data.name, digest, context, origin, profile))
+    return records
 
 
 def _content(samples: Any) -> tuple[dict[str, str], bytes]:

@@ -52,17 +52,17 @@ def _git() -> dict[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    found = {"version.python": platform.python_version()}
+    versions = {"version.python": platform.python_version()}
     for tag, package in _PACKAGES.items():
         try:
-            found[f"version.{tag}"] = metadata.version(package)
+            versions[f"version.{tag}"] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _machine() -> dict[str, str]:
-    found = {
+    machine = {
         "host.name": platform.node(),
         "host.os": platform.platform(),
         "host.cpu": _cpu_model(),
@@ -71,8 +71,8 @@ def _machine() -> dict[str, str]:
     }
     gpus = gpu_names()
     if gpus:
-        found["host.gpus"] = ", ".join(gpus)
-    return {key: value for key, value in found.items() if value}
+        machine["host.gpus"] = ", ".join(gpus)
+    return {key: value for key, value in machine.items() if value}
 
 
 def gpu_names() -> list[str]:

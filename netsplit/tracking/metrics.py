@@ -48,10 +48,10 @@ def epoch_metrics(
     epoch: int, *, train_loss: float, test_accuracy: float | None, seconds: float
 ) -> list[tuple[str, float, int]]:
     """Metrics of one epoch; accuracy is a fraction, None where nothing was evaluated."""
-    found = [("train_loss", train_loss, epoch), ("epoch_s", seconds, epoch)]
+    metrics = [("train_loss", train_loss, epoch), ("epoch_s", seconds, epoch)]
     if test_accuracy is not None:
-        found.append(("test_accuracy", test_accuracy, epoch))
-    return found
+        metrics.append(("test_accuracy", test_accuracy, epoch))
+    return metrics
 
 
 def prediction_error(predicted_s: float | None, measured_s: float | None) -> float | None:

@@ -23,8 +23,8 @@ def is_gone(mark: str) -> bool:
     if here != _here() or len(process) != 2:
         return False
     try:
-        found = psutil.Process(int(process[0]))
-        return f"{found.create_time():.2f}" != process[1] or found.status() == psutil.STATUS_ZOMBIE
+        running = psutil.Process(int(process[0]))
+        return f"{running.create_time():.2f}" != process[1] or running.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 

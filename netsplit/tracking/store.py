@@ -1,4 +1,4 @@
-"""Where runs are written: `Store` is what a tracker needs, `MlflowStore` and `NullStore` are its two kinds.
+"""Where runs are written: `Store` writes nothing, `MlflowStore` to MLflow.
 
 The MLflow client is used rather than MLflow's "active run", so that no environment variable
 (``MLFLOW_RUN_ID``, ``MLFLOW_EXPERIMENT_NAME``) can redirect what is written.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 
@@ -26,7 +26,7 @@ from netsplit.tracking.values import chunks, hidden, plain_key, shortened
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["OWNER", "MlflowStore", "NullStore", "Point", "RunStatus", "Store", "StoreError"]
+__all__ = ["OWNER", "MlflowStore", "Point", "RunStatus", "Store", "StoreError"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,14 @@ class Point:
     timestamp_ms: int
 
 
-class Store(Protocol):
-    """Runs by id. Every call writes before it returns, or raises `StoreError`."""
+class Store:
+    """Runs by id; this one writes nothing: tracking switched off.
 
-    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str: ...
+    Every call of one that writes has written before it returns, or raises `StoreError`.
+    """
+
+    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str:
+        return ""
 
     def log(
         self,
@@ -79,39 +83,12 @@ class Store(Protocol):
 
         The processor use of that last record is the mean since `watch`.
         """
-        ...
-
-    def end_run(self, run_id: str, status: RunStatus) -> None: ...
-
-
-class NullStore:
-    """Writes nothing: tracking switched off."""
-
-    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str:
-        return ""
-
-    def log(
-        self,
-        run_id: str,
-        *,
-        points: Sequence[Point] = (),
-        params: Mapping[str, str] | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> None: ...
-
-    def log_file(self, run_id: str, path: Path, folder: str | None) -> None: ...
-
-    def log_text(self, run_id: str, text: str, file: str) -> None: ...
-
-    def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None: ...
-
-    def watch(self, run_id: str, every_s: float) -> Callable[[], None]:
         return lambda: None
 
     def end_run(self, run_id: str, status: RunStatus) -> None: ...
 
 
-class MlflowStore:
+class MlflowStore(Store):
     """Writes to one experiment of an MLflow tracking server or database, within MLflow's limits a call."""
 
     def __init__(self, client: MlflowClient, experiment_id: str) -> None:
@@ -211,8 +188,8 @@ class MlflowStore:
         try:
             with _writing("the end of abandoned runs"):
                 every = [each.experiment_id for each in self.client.search_experiments(max_results=_PAGE)]
-                found = self.client.search_runs(every, "attributes.status = 'RUNNING'", max_results=_PAGE)
-            for run in found:
+                runs = self.client.search_runs(every, "attributes.status = 'RUNNING'", max_results=_PAGE)
+            for run in runs:
                 if is_gone(run.data.tags.get(OWNER, "")):
                     self.log(run.info.run_id, tags={"error": "its process was killed"})
                     self.end_run(run.info.run_id, "FAILED")

@@ -32,7 +32,6 @@ from netsplit.tracking.store import (
     MAX_METRICS,
     OWNER,
     MlflowStore,
-    NullStore,
     Point,
     RunStatus,
     Store,
@@ -94,9 +93,9 @@ class MethodRun:
         """
         if values:
             self._store.log_text(self.run_id, hidden(as_yaml(values)), file)
-        found = flatten(values) if columns is None and values else columns or {}
-        if found:
-            self._store.log(self.run_id, params={key: hidden(value) for key, value in found.items()})
+        logged = flatten(values) if columns is None and values else columns or {}
+        if logged:
+            self._store.log(self.run_id, params={key: hidden(value) for key, value in logged.items()})
 
     def datasets(self, records: Sequence[DatasetRecord]) -> None:
         """Show on the run's page what it was trained and tested on."""
@@ -189,7 +188,7 @@ class ComparisonRun(MethodRun):
 
     def data(self, data: Any) -> None:
         """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
-        if not isinstance(self._store, NullStore):
+        if isinstance(self._store, MlflowStore):
             self._data = records_of(data, self._source)
             self.datasets(self._data)
 
@@ -251,14 +250,15 @@ class Tracker:
         self.system_metrics = system_metrics
         self.experiment = experiment
         self.enabled = enabled
-        self._store: Store | None = None if enabled else NullStore()
+        self._store: Store | None = None if enabled else Store()
         self._path: Path | None = None
         if enabled:
             self._path = sqlite_path(uri)
             self.uri = uri if self._path is None else f"sqlite:///{self._path}"
 
-    def open(self) -> Store:
-        """Connect now, rather than at the first comparison."""
+    def open(self, experiment: str | None = None) -> Store:
+        """Connect now, rather than at the first comparison; to `experiment`, where the tracker names none."""
+        self.experiment = self.experiment or experiment
         if self._store is None:
             client = open_client(self.uri)
             place = artifact_root(self.uri, self.artifacts)

@@ -127,9 +127,9 @@ class Captures:
         """Whether prediction can have no further graph."""
         return len(self._inference) >= self.limit
 
-    def require_room(self, found: Mapping[Hashable, Any], batch: Batch, what: str) -> None:
+    def require_room(self, captures: Mapping[Hashable, Any], batch: Batch, what: str) -> None:
         """Raise if there are `limit` already."""
-        if len(found) >= self.limit:
+        if len(captures) >= self.limit:
             raise NetSplitError(
                 f"a batch with tensors of {_shapes(batch)} is of another kind than the {self.limit} that "
                 f"{what} has seen: pad batches to a few lengths, give numbers that vary as tensors, or raise "
@@ -160,7 +160,7 @@ def _growing(one: Graph, two: Graph) -> OutputDims:
     """The dimension of every output that has so many rows a sample in both; None if one has none."""
     if len(one.output_variables) != len(two.output_variables) or not _same_statics(one, two):
         return None
-    found = []
+    growing = []
     for j, k in zip(one.output_variables, two.output_variables, strict=True):
         before, after = one.variables[j].shape, two.variables[k].shape
         grown = [d for d, (m, n) in enumerate(zip(before, after, strict=False)) if m != n]
@@ -169,8 +169,8 @@ def _growing(one: Graph, two: Graph) -> OutputDims:
         rows, rest = divmod(before[grown[0]], one.batch_size)
         if rest or after[grown[0]] != rows * two.batch_size:
             return None
-        found.append(grown[0])
-    return tuple(found)
+        growing.append(grown[0])
+    return tuple(growing)
 
 
 def _same_statics(one: Graph, two: Graph) -> bool:

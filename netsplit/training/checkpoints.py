@@ -141,8 +141,8 @@ class Checkpoints:
                 shutil.rmtree(place, ignore_errors=True)
 
     def _refuse_leftovers(self, resume: bool) -> None:
-        found = newest(self.folder)
-        if found is not None and not resume:
+        leftover = newest(self.folder)
+        if leftover is not None and not resume:
             raise ConfigError(
                 f"checkpoint.folder '{self.folder}' has checkpoints of an earlier training: go on with "
                 "resume=auto, or choose another folder."
@@ -173,8 +173,8 @@ def stable_folder(config: Any, name: str) -> Path:
 
 def _whole(folder: Path) -> list[Path]:
     """Oldest first."""
-    found = [place for place in folder.iterdir() if _NAME.fullmatch(place.name) and is_complete(place)]
-    return sorted(found, key=_number)
+    places = [place for place in folder.iterdir() if _NAME.fullmatch(place.name) and is_complete(place)]
+    return sorted(places, key=_number)
 
 
 def _number(place: Path) -> int:

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,31 +87,23 @@ def fit(
             training.recover(error, restart)
 
 
+@dataclass(eq=False)
 class _Training:
-    def __init__(
-        self,
-        model: ParallelModel,
-        data: Data,
-        epochs: int,
-        seed: int,
-        observer: Observer | None,
-        metric: Metric,
-        accumulate: int,
-        drop_last: bool,
-        checkpoints: Checkpoints | None,
-    ) -> None:
-        self.model = model
-        self.data = data
+    model: ParallelModel
+    data: Data
+    epochs: int
+    seed: int
+    observer: Observer | None
+    metric: Metric
+    accumulate: int
+    drop_last: bool
+    checkpoints: Checkpoints | None
+
+    def __post_init__(self) -> None:
+        data, size = self.data, self.model.batch_size
         self.loading: dict[str, Any] = {"workers": data.workers, "prefetch": data.prefetch}
-        self.loader = Loader(data.train, model.batch_size, seed=seed, drop_last=drop_last, **self.loading)
-        self.epochs = epochs
-        self.seed = seed
-        self.observer = observer
-        self.metric = metric
-        self.accumulate = accumulate
-        self.drop_last = drop_last
-        self.checkpoints = checkpoints
-        self.history = History(model.batch_size)
+        self.loader = Loader(data.train, size, seed=self.seed, drop_last=self.drop_last, **self.loading)
+        self.history = History(size)
         self.position = Position()
         self.random = torch.get_rng_state()
         self.told = Position(epoch=0, step=0)  # what the observer knows already
@@ -211,8 +203,8 @@ class _Training:
             samples = min(self.model.batch_size, left)
             share = samples / total
             left -= samples
-            found, metered = self._batch(inputs, targets, samples, share, last=left == 0)
-            loss += share * found
+            part_loss, metered = self._batch(inputs, targets, samples, share, last=left == 0)
+            loss += share * part_loss
             timed = timed and not metered
         return loss, timed
 

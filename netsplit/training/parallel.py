@@ -349,11 +349,11 @@ class ParallelModel:
 
     def _needed(self) -> dict[str, Kind]:
         """Every name that a checkpoint of this model has."""
-        found = {name: kind_of(tensor) for name, tensor in persistent_tensors(self.model).items()}
+        kinds = {name: kind_of(tensor) for name, tensor in persistent_tensors(self.model).items()}
         for k, init in self.graph.initializers.items():
             if k not in self.graph.constants:
-                found |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
-        return found
+                kinds |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
+        return kinds
 
     def _own_state(self) -> State:
         """What training needs on no device: tensors it does not use, and where random numbers stand."""

@@ -28,11 +28,11 @@ def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[s
     plain, own = model.state_dict(), named_tensors(model)
     if all(key in own and _is(value, own[key]) for key, value in plain.items()):
         names = first_names(model)
-        found = {key: values.get(names[key], value.detach().cpu()) for key, value in plain.items()}
+        tensors = {key: values.get(names[key], value.detach().cpu()) for key, value in plain.items()}
     else:
         with holding(model, values):
-            found = {key: _own_copy(value) for key, value in model.state_dict().items()}
-    state: Any = OrderedDict(found)
+            tensors = {key: _own_copy(value) for key, value in model.state_dict().items()}
+    state: Any = OrderedDict(tensors)
     if hasattr(plain, "_metadata"):  # versions of modules, by which their code reads older states
         state._metadata = plain._metadata
     return state
@@ -59,7 +59,7 @@ def loaded(
         except Exception as error:
             raise _refusal(model, state, strict, error) from error
         now = named_tensors(model)
-        found = {k: now[k].detach().cpu().clone() for k in dict.fromkeys(names.values()) if k in now}
+        fresh = {k: now[k].detach().cpu().clone() for k in dict.fromkeys(names.values()) if k in now}
         in_python = bool(changed_names(before, state_of(model, None).values))
     if in_python:
         tensors = {k: t.detach().clone() for k, t in named_tensors(model).items()}
@@ -69,8 +69,8 @@ def loaded(
             if k in tensors:
                 tensor.data.copy_(tensors[k])
     if isinstance(answer, tuple) and len(answer) == 2:
-        return found, list(answer[0]), list(answer[1])
-    return found, [], []
+        return fresh, list(answer[0]), list(answer[1])
+    return fresh, [], []
 
 
 def _refusal(model: nn.Module, state: Mapping[str, Any], strict: bool, error: Exception) -> NetSplitError:
@@ -85,8 +85,8 @@ def _refusal(model: nn.Module, state: Mapping[str, Any], strict: bool, error: Ex
     for k, own in plain.items():
         value = state.get(k, own)
         if isinstance(own, Tensor) and (not isinstance(value, Tensor) or value.shape != own.shape):
-            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            return NetSplitError(f"the state's '{k}' is {found}, and {tuple(own.shape)} in this model.")
+            given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            return NetSplitError(f"the state's '{k}' is {given}, and {tuple(own.shape)} in this model.")
     return NetSplitError(
         f"{type(model).__name__} does not load the state{where_of(error)}: "
         f"{' '.join(str(error).split()).rstrip('.')}."

@@ -57,10 +57,10 @@ class Programs:
 
     def batch(self, inputs: Any, targets: Any = None) -> Batch:
         """Flat; tensors are cut as those of the first batch of the same structure were."""
-        found = Batch.of(inputs, targets, known=self.known)
-        if found.samples == 0:
+        batch = Batch.of(inputs, targets, known=self.known)
+        if batch.samples == 0:
             raise NetSplitError("there is nothing to compute: the batch has no sample.")
-        return found
+        return batch
 
     def training(self, batch: Batch) -> Program:
         """For a batch of any shapes and any number of samples: whole micro-batches, and one with the rest.
@@ -102,18 +102,18 @@ class Programs:
                 yield BatchPart(filled, part.samples, self._inference(filled, max(full, 1)))
                 start += part.samples
 
-    def joined(self, found: list[tuple[BatchPart, list[list[Tensor]]]]) -> Any:
+    def joined(self, results: list[tuple[BatchPart, list[list[Tensor]]]]) -> Any:
         """The model's output for a whole batch, of what every micro-batch of its parts gave."""
-        part, parts = found[0]
+        part, parts = results[0]
         spec = part.program.graph.output_spec
-        if len(found) == 1 and len(parts) == 1 and part.count == part.batch.samples:
+        if len(results) == 1 and len(parts) == 1 and part.count == part.batch.samples:
             return spec.build(parts[0])
         dims = self.captures.known_dims(part.batch)
         assert dims is not None
         joined = []
         for j, dim in enumerate(dims):
             own = []
-            for each, tensors in found:
+            for each, tensors in results:
                 whole = torch.cat([outputs[j] for outputs in tensors], dim)
                 own.append(whole.narrow(dim, 0, whole.shape[dim] * each.count // each.batch.samples))
             joined.append(torch.cat(own, dim))

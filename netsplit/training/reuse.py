@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import TRANSFER, Graph
-from netsplit.graph.operators import written_references
+from netsplit.graph.operators import written_storages
 from netsplit.graph.storage import storage_of
 
 __all__ = ["Reuse"]
@@ -61,8 +61,7 @@ class Reuse:
 def _written_inputs(graph: Graph) -> list[int]:
     """Positions of the batch's tensors that the graph's nodes write."""
     nodes = [node for node in graph if node.op != TRANSFER]
-    found = (reference for node in nodes for reference in written_references(graph, node))
-    written = {storage_of(graph, k) for tag, k in found if tag == "var"}
+    written = {root for node in nodes for root in written_storages(graph, node)}
     return [j for j, k in enumerate(graph.input_variables) if storage_of(graph, k) in written]
 
 

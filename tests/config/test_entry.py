@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from netsplit.config import check
+from netsplit.config import build, check
 from netsplit.errors import NetSplitError
-from runners._entry import entry, tracker_of
-from runners.compare import GROUPS
+from netsplit.experiment.request import GROUPS
+from runners._entry import entry, experiment
 from tests.commands import Command
 
 Run = Callable[..., tuple[int, str]]
@@ -106,8 +106,14 @@ def test_runs_are_listed_under_the_experiment_chosen(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], name: str | None
 ) -> None:
     found = []
-    monkeypatch.setitem(globals(), "check", lambda cfg, groups: found.append(tracker_of(cfg).experiment))
-    assert run(*arguments)[0] == 0
+
+    def opened(cfg: DictConfig, groups: object) -> None:
+        tracker = build(cfg.tracking)
+        tracker.open(experiment())
+        found.append(tracker.experiment)
+
+    monkeypatch.setitem(globals(), "check", opened)
+    assert run(*arguments, "tracking=none")[0] == 0
     assert set(found) == {name}
 
 

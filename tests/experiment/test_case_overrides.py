@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -136,7 +137,7 @@ def test_published_figures_that_are_none_are_refused_by_name(override: str) -> N
 
 
 def test_a_case_that_fails_stops_no_other_and_is_named_at_the_end(
-    cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began: list[str] = []
     shown: list[str] = []
@@ -147,14 +148,14 @@ def test_a_case_that_fails_stops_no_other_and_is_named_at_the_end(
             raise NetSplitError("there is no room.")
         return Comparison(tmp_path)
 
-    nothing_recorded = SimpleNamespace(tracker=Tracker("sqlite:///nowhere.db", enabled=False))
-    monkeypatch.setattr(compare, "_checked", lambda cfg, name: nothing_recorded)
+    unrecorded = Tracker("sqlite:///nowhere.db", enabled=False)
+    requests: Any = {name: SimpleNamespace(tracker=unrecorded, own=(), published={}) for name in NAMES}
+    monkeypatch.setattr(compare, "experiment", lambda: "models")
     monkeypatch.setattr(compare, "_labels", lambda *_: {})
-    monkeypatch.setattr(compare, "_title", lambda: "models")
     monkeypatch.setattr(compare, "_comparison", comparison)
     monkeypatch.setattr(compare, "_conclude", lambda done, *_: shown.extend(done.comparisons))
     with pytest.raises(NetSplitError, match=r"^1 of 3 cases failed \(wide\); wide: there is no room\."):
-        compare._each_case(DictConfig({}), cases("models"), {}, tmp_path, Console())
+        compare._each_case(requests, tmp_path, Console())
     assert began == [f"models: {name}" for name in NAMES]
     assert shown == ["amoeba", "unet"]
 

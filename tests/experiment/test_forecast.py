@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
+from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
@@ -49,9 +50,12 @@ def experiment() -> Experiment:
         partitioners={"m_topo": MTopo(), "single": Single()},
         schedule=SingleBatch(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        epochs=1,
-        batch_size=8,
+        settings=Settings(epochs=1, batch_size=8, seed=0),
     )
+
+
+def with_settings(experiment: Experiment, **changes: Any) -> Experiment:
+    return replace(experiment, settings=replace(experiment.settings, **changes))
 
 
 @pytest.fixture
@@ -138,7 +142,7 @@ def test_what_cannot_be_planned_is_one_sentence(
 
 
 def test_copies_of_variables_decide_what_fits(experiment: Experiment) -> None:
-    less, more = (study_of(replace(experiment, variable_copies=n), two()) for n in (1, 3))
+    less, more = (study_of(with_settings(experiment, variable_copies=n), two()) for n in (1, 3))
     problems = less.problem(), more.problem()
     assert [problem.copies for problem in problems] == [1, 3]
 
@@ -184,7 +188,7 @@ def test_a_method_of_the_thesis_plans_too(
 
 
 def test_half_precision_is_planned_with_its_dtypes(experiment: Experiment) -> None:
-    whole, half = (study_of(replace(experiment, autocast=each), two()) for each in (None, "float16"))
+    whole, half = (study_of(with_settings(experiment, autocast=each), two()) for each in (None, "float16"))
     kinds = {node.kind: half.graph.variables[node.outputs[0]].dtype for node in half.graph}
     assert kinds["conv2d"] == kinds["linear"] == "float16"
     assert half.graph.autocast == "float16"
@@ -201,7 +205,7 @@ def test_a_dtype_that_a_device_has_not_is_refused_before_anything_is_captured(
         caplog.at_level("INFO", logger="netsplit"),
         pytest.raises(ConfigError, match="autocast is bfloat16, in which TITAN RTX does not compute"),
     ):
-        study_of(replace(experiment, autocast="bfloat16"), two())
+        study_of(with_settings(experiment, autocast="bfloat16"), two())
     assert "capturing" not in caplog.text
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
+from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.experiment.comparison import Experiment, _ProgressRecorder
 from netsplit.experiment.forecast import forecast, study_of
@@ -20,7 +21,7 @@ from netsplit.partition import Ddp, MTopo, Single
 from netsplit.program import GPipe
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.metrics import overflow_summary
-from netsplit.tracking.store import NullStore
+from netsplit.tracking.store import Store
 from netsplit.training.history import Epoch, History, Iteration
 
 
@@ -40,8 +41,7 @@ def experiment() -> Experiment:
         partitioners={"single": Single()},
         schedule=GPipe(2),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        epochs=1,
-        batch_size=8,
+        settings=Settings(epochs=1, batch_size=8, seed=0),
     )
 
 
@@ -104,7 +104,7 @@ class _Silent:
 
 
 def recording() -> _ProgressRecorder:
-    return _ProgressRecorder(MethodRun(NullStore(), "m", ""), _Silent(), 8)
+    return _ProgressRecorder(MethodRun(Store(), "m", ""), _Silent(), 8)
 
 
 def test_a_training_that_goes_on_is_measured_by_its_own_iterations() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 import netsplit
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
+from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.errors import NetSplitError
 from netsplit.experiment.comparison import Experiment, compare
@@ -99,8 +100,7 @@ def experiment() -> Callable[[Partitioner], Experiment]:
             partitioners={"broken": partitioner},
             schedule=GPipe(2),
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-            epochs=1,
-            batch_size=8,
+            settings=Settings(epochs=1, batch_size=8, seed=0),
         )
 
     return made

@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from netsplit.errors import InfeasibleError
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Partitioner, Problem, SolverReport
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.profile.memory import static_bytes
 
 __all__ = ["assert_best_of_all", "fitting", "least"]

@@ -87,7 +87,7 @@ def metered_iteration(runtime: LocalRuntime, inputs: tuple[Tensor, ...], targets
     transport = CopyingTransport()
     feeds = split_batch(program, inputs, targets)
     meters = {}
-    for name, executor in runtime.executors.items():
+    for name, executor in runtime.executors_of(program).items():
         executor.transport = transport
         own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
         base = runtime.shares[name].all_tensors() + [t for feed in own for t in feed.values()]
@@ -97,9 +97,9 @@ def metered_iteration(runtime: LocalRuntime, inputs: tuple[Tensor, ...], targets
     at = dict.fromkeys(program.devices, 0)
     for name in program.order:
         with meters[name]:
-            runtime.executors[name].execute(at[name])
+            runtime.executors_of(program)[name].execute(at[name])
         at[name] += 1
-    for name, executor in runtime.executors.items():
+    for name, executor in runtime.executors_of(program).items():
         with meters[name]:
             executor.finish()
     return {name: meter.peak_bytes for name, meter in meters.items()}

@@ -13,8 +13,8 @@ from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.program.instructions import Reduce
 from netsplit.simulate import memory_profile, simulate
 from netsplit.simulate.contention import Contended
+from netsplit.simulate.device_times import device_times, peak_moment_s, waits
 from netsplit.simulate.run import Run
-from netsplit.simulate.shares import device_shares, peak_moment_s, waits
 from netsplit.simulate.timeline import Event, Timeline
 from tests.simulate.drawn import Drawn, programs
 
@@ -131,7 +131,7 @@ def _copied_bytes(event: Event, device: str) -> float:
 @given(drawn=programs())
 def test_shares_and_waits_add_up(drawn: Drawn) -> None:
     timeline = drawn.timeline
-    found = device_shares(timeline, drawn.program.devices)
+    found = device_times(timeline, drawn.program.devices)
     for share in found:
         assert share.busy_s + share.wait_s + share.idle_s == pytest.approx(timeline.iteration_s, abs=EXACT)
         assert share.busy_s == pytest.approx(timeline.busy_s(share.device), abs=EXACT)

@@ -108,21 +108,21 @@ class Batch:
                 )
         if known is not None and dims is None:
             dims = _remembered(known, input_tree, target_tree)
-        found = _dims(tensors, marks, len(first), dims)
-        counts = {t.shape[d] for t, d in zip(tensors, found, strict=True) if d is not None and d < t.ndim}
-        wrong = [t for t, d in zip(tensors, found, strict=True) if d is not None and d >= t.ndim]
+        cut_dims = _dims(tensors, marks, len(first), dims)
+        counts = {t.shape[d] for t, d in zip(tensors, cut_dims, strict=True) if d is not None and d < t.ndim}
+        wrong = [t for t, d in zip(tensors, cut_dims, strict=True) if d is not None and d >= t.ndim]
         if len(counts) > 1 or wrong:
-            shapes = [tuple(t.shape) for t, d in zip(tensors, found, strict=True) if d is not None]
+            shapes = [tuple(t.shape) for t, d in zip(tensors, cut_dims, strict=True) if d is not None]
             raise ConfigError(
                 f"batch has tensors of {sorted(counts)} samples (shapes {shapes}): inputs and targets need "
                 "the same number; mark what is not per sample with netsplit.shared."
             )
         if known is not None:
-            known.setdefault(input_tree.key, found[: len(first)])
-            known.setdefault((input_tree.key, target_tree.key), found)
+            known.setdefault(input_tree.key, cut_dims[: len(first)])
+            known.setdefault((input_tree.key, target_tree.key), cut_dims)
         first_of: dict[int, int] = {}
         same = tuple(first_of.setdefault(id(tensor), j) for j, tensor in enumerate(tensors))
-        return cls(tuple(tensors), input_tree, target_tree, found, counts.pop() if counts else 1, same)
+        return cls(tuple(tensors), input_tree, target_tree, cut_dims, counts.pop() if counts else 1, same)
 
     @property
     def structure(self) -> Hashable:

@@ -1,4 +1,4 @@
-"""How a model and its loss are called with a batch, and what is made of what they return.
+"""How a model and its loss are called with a batch, and whether what they return is a loss to train by.
 
 model(inputs) ──► outputs ──loss(outputs, targets)──► loss, metrics          docs/batches.md has the rules
 """
@@ -82,16 +82,16 @@ def _check_names(model: nn.Module, inputs: Mapping[str, Any]) -> None:
         )
 
 
-def read_loss(found: Any, inside: bool) -> tuple[Tensor, Any]:
+def read_loss(answer: Any, inside: bool) -> tuple[Tensor, Any]:
     """The scalar to be minimised, and the metrics beside it: any structure of scalars.
 
     Args:
-        found: what the loss returned; with `inside` it is the model's own output.
+        answer: what the loss returned; with `inside` it is the model's own output.
 
     Raises:
         CaptureError: there is no one scalar, or a metric is none.
     """
-    loss, metrics = _inside(found) if inside else _outside(found)
+    loss, metrics = _inside(answer) if inside else _outside(answer)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         cure = "give a scalar output, .loss or ['loss'], or a loss function" if inside else "take its mean"
@@ -110,13 +110,13 @@ def read_loss(found: Any, inside: bool) -> tuple[Tensor, Any]:
     return loss.reshape(()) if loss.ndim else loss, metrics
 
 
-def _outside(found: Any) -> tuple[Any, Any]:
-    if isinstance(found, Mapping) and "loss" in found:
-        return found["loss"], {key: value for key, value in found.items() if key != "loss"} or None
-    if isinstance(found, tuple | list) and found:
-        rest = found[1:]
-        return found[0], (rest[0] if len(rest) == 1 else tuple(rest) or None)
-    return found, None
+def _outside(answer: Any) -> tuple[Any, Any]:
+    if isinstance(answer, Mapping) and "loss" in answer:
+        return answer["loss"], {key: value for key, value in answer.items() if key != "loss"} or None
+    if isinstance(answer, tuple | list) and answer:
+        rest = answer[1:]
+        return answer[0], (rest[0] if len(rest) == 1 else tuple(rest) or None)
+    return answer, None
 
 
 def _inside(output: Any) -> tuple[Any, Any]:
@@ -128,9 +128,9 @@ def _inside(output: Any) -> tuple[Any, Any]:
     if isinstance(getattr(output, "loss", None), Tensor):
         return output.loss, None
     if isinstance(output, tuple | list):
-        found = [each for each in output if _is_scalar(each)]
-        if found and (len(found) == 1 or _is_scalar(output[0])):
-            return found[0], None
+        numbers = [each for each in output if _is_scalar(each)]
+        if numbers and (len(numbers) == 1 or _is_scalar(output[0])):
+            return numbers[0], None
     return output, None
 
 

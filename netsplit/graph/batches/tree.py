@@ -155,9 +155,9 @@ def flatten(value: Any, merge: bool = False) -> tuple[list[Tensor], Tree, list[M
     Raises:
         NetSplitError: the value contains itself.
     """
-    found = _Flat(merge)
-    root = found.item(value)
-    return found.tensors, Tree(root, len(found.tensors)), found.marks
+    flat = _Flat(merge)
+    root = flat.item(value)
+    return flat.tensors, Tree(root, len(flat.tensors)), flat.marks
 
 
 def is_named_tuple(value: Any) -> bool:
@@ -232,8 +232,8 @@ def _places(item: _Item) -> Iterator[bool]:
 def _attributes(value: Any) -> dict[str, Any]:
     """Of the instance, its slots among them."""
     slots = [name for cls in type(value).__mro__ for name in _names(cls.__dict__.get("__slots__", ()))]
-    found = {name: getattr(value, name) for name in slots if _is_set(value, name)}
-    return found | dict(getattr(value, "__dict__", {}))
+    slotted = {name: getattr(value, name) for name in slots if _is_set(value, name)}
+    return slotted | dict(getattr(value, "__dict__", {}))
 
 
 def _names(slots: Any) -> list[str]:
@@ -281,5 +281,5 @@ def _told_apart(value: Any) -> Hashable:
             f"a batch has a {type(value).__module__}.{type(value).__name__}, whose values cannot be told "
             "apart: give arrays as tensors, and other objects a __hash__ and an __eq__."
         ) from error
-    found: Hashable = value
-    return found
+    key: Hashable = value
+    return key

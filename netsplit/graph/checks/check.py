@@ -90,11 +90,11 @@ def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, ne
     def check(model: nn.Module, loss: Any, graph: Graph, batch: Batch) -> None:
         _checked(model, loss, graph, batch, initial_values(model, graph))
 
-    blocks, missed = check_parts(model, loss, batch, fits, check)
+    count, missed = check_parts(model, loss, batch, fits, check)
     log.warning(
         "checking %s whole needs %.1f GiB: %d of its modules were checked one by one; not checked are "
         "the loss, what lies between them, and %d parameters that are in none",
-        type(model).__name__, need / 2**30, blocks, missed,
+        type(model).__name__, need / 2**30, count, missed,
     )  # fmt: skip
 
 
@@ -241,8 +241,8 @@ class _CaptureCheck:
                 # Code that stays whole begins anew: what it carries over is state that no tensor holds.
                 graph = with_own_calls(self.graph)
                 module = rebuild(graph, self.ours)
-                found = run_microbatch(module, graph, copies(tensors), DrawKey(iteration=call))
-                outputs = [found] if isinstance(found, Tensor) else list(found)
+                result = run_microbatch(module, graph, copies(tensors), DrawKey(iteration=call))
+                outputs = [result] if isinstance(result, Tensor) else list(result)
                 outputs[0].backward()
         except Exception as error:
             if "modified by an inplace operation" in str(error):

@@ -1,8 +1,8 @@
 """The check of a model for which there is no memory to run it twice: module by module.
 
-    one forward without gradients ─► what comes into each block ─► each block captured and checked alone
+    one forward without gradients ─► what comes into each part ─► each part captured and checked alone
 
-A block is the largest module that fits. What lies between blocks, and the loss, is not checked.
+A part is the largest module that fits. What lies between parts, and the loss, is not checked.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ Check = Callable[[nn.Module, Any, Any, Batch], object]
 
 
 class _Fed(nn.Module):
-    """A block whose inputs carry gradients, as they do in the model: scaled by a parameter that is one."""
+    """A part whose inputs carry gradients, as they do in the model: scaled by a parameter that is one."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, part: nn.Module) -> None:
         super().__init__()
-        self.block = block
+        self.part = part
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         tensors, tree, _ = flatten((args, kwargs))
         moved = [t * self.scale.to(t.dtype) if t.is_floating_point() else t for t in tensors]
         args, kwargs = tree.build(moved)
-        return self.block(*args, **kwargs)
+        return self.part(*args, **kwargs)
 
 
 def _total(outputs: Any) -> Tensor:
     """A scalar through which every output has a gradient of its own."""
-    found = [t.float() for t in flatten(outputs)[0] if t.is_floating_point() and t.requires_grad]
-    return torch.stack([(t * torch.linspace(0.5, 1.5, t.numel()).view(t.shape)).mean() for t in found]).sum()
+    terms = [t.float() for t in flatten(outputs)[0] if t.is_floating_point() and t.requires_grad]
+    return torch.stack([(t * torch.linspace(0.5, 1.5, t.numel()).view(t.shape)).mean() for t in terms]).sum()
 
 
 def check_parts(
     model: nn.Module, loss: Any, batch: Batch, fits: Callable[[nn.Module], bool], check: Check
 ) -> tuple[int, int]:
-    """How many blocks were checked, and how many of the model's trainable parameters are not in one.
+    """How many parts were checked, and how many of the model's trainable parameters are not in one.
 
     Args:
         fits: whether there is memory to check a module alone.
 
     Raises:
-        CaptureError: a block trains otherwise than it does in plain PyTorch; names it.
+        CaptureError: a part trains otherwise than it does in plain PyTorch; names it.
     """
-    blocks = dict(_blocks("", model, fits))
+    parts = dict(_parts_of("", model, fits))
     calls: dict[str, tuple[Any, Any]] = {}
     step = TrainingStep(model, loss, batch)
     with kept(model, loss), torch.no_grad():
         handles = [
-            block.register_forward_pre_hook(_remember(calls, path), with_kwargs=True)
-            for path, block in blocks.items()
+            part.register_forward_pre_hook(_remember(calls, path), with_kwargs=True)
+            for path, part in parts.items()
         ]
         try:
             step(*(tensor.clone() for tensor in batch.tensors))
@@ -78,15 +78,15 @@ def check_parts(
                 handle.remove()
     done: set[int] = set()
     for path, (args, kwargs) in calls.items():
-        block = blocks[path]
-        trained = [p for p in block.parameters() if p.requires_grad]
+        part = parts[path]
+        trained = [p for p in part.parameters() if p.requires_grad]
         if trained:
-            _check_block(path, block, Batch.of(Arguments(*args, **kwargs)), check)
+            _check_part(path, part, Batch.of(Arguments(*args, **kwargs)), check)
             done |= {id(p) for p in trained}
     return len(calls), sum(p.requires_grad and id(p) not in done for p in model.parameters())
 
 
-def _blocks(
+def _parts_of(
     path: str, module: nn.Module, fits: Callable[[nn.Module], bool]
 ) -> Iterator[tuple[str, nn.Module]]:
     """The largest modules that fit, but containers, which are never called themselves."""
@@ -95,7 +95,7 @@ def _blocks(
         yield path, module
         return
     for name, child in module.named_children():
-        yield from _blocks(f"{path}.{name}" if path else name, child, fits)
+        yield from _parts_of(f"{path}.{name}" if path else name, child, fits)
 
 
 def _remember(calls: dict[str, tuple[Any, Any]], path: str) -> Callable[..., None]:
@@ -106,9 +106,9 @@ def _remember(calls: dict[str, tuple[Any, Any]], path: str) -> Callable[..., Non
     return remember
 
 
-def _check_block(path: str, block: nn.Module, batch: Batch, check: Check) -> None:
-    fed = _Fed(block)
-    fed.training = block.training
+def _check_part(path: str, part: nn.Module, batch: Batch, check: Check) -> None:
+    fed = _Fed(part)
+    fed.training = part.training
     try:
         check(fed, _total, capture(fed, _total, batch), batch)
     except CaptureError as error:

@@ -77,18 +77,18 @@ def _check_loss(model: nn.Module, loss: Loss | None, graph: Graph, whole: Batch,
 
     cut = [whole.rows(start, start + size) for start in range(0, whole.samples, size)]
     try:
-        at_once, found = run(whole), [run(part) for part in cut]
+        at_once, losses = run(whole), [run(part) for part in cut]
     except Exception:  # of the user's code on other sizes; on its own the micro-batch has been checked
         return
     if not math.isfinite(at_once):
         return
     name = type(model).__name__
-    _refuse_no_number(name, at_once, [(part.samples, value) for part, value in zip(cut, found, strict=True)])
-    mean = sum(part.samples * value for part, value in zip(cut, found, strict=True)) / whole.samples
-    allowed = (_APART_COARSE if _is_coarse(graph) else _APART) * max(abs(at_once), *map(abs, found))
+    _refuse_no_number(name, at_once, [(part.samples, value) for part, value in zip(cut, losses, strict=True)])
+    mean = sum(part.samples * value for part, value in zip(cut, losses, strict=True)) / whole.samples
+    allowed = (_APART_COARSE if _is_coarse(graph) else _APART) * max(abs(at_once), *map(abs, losses))
     if abs(at_once - mean) <= allowed:
         return
-    varies = max(abs(run(cut[0]) - found[0]) for _ in range(_DRAWS))
+    varies = max(abs(run(cut[0]) - losses[0]) for _ in range(_DRAWS))
     if _grows(run, cut[0], varies, 0.1 * allowed):
         raise CaptureError(
             f"the loss of {name} is a sum over the samples, at least in part: {at_once:.4g} on "
@@ -107,8 +107,8 @@ def _check_loss(model: nn.Module, loss: Loss | None, graph: Graph, whole: Batch,
         )  # fmt: skip
 
 
-def _refuse_no_number(name: str, at_once: float, found: list[tuple[int, float]]) -> None:
-    for i, (samples, value) in enumerate(found):
+def _refuse_no_number(name: str, at_once: float, losses: list[tuple[int, float]]) -> None:
+    for i, (samples, value) in enumerate(losses):
         if not math.isfinite(value):
             raise CaptureError(
                 f"the loss of {name} is {value} on micro-batch {i + 1}, of {samples} samples, where it is "

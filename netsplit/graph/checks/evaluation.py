@@ -29,15 +29,14 @@ from netsplit.graph.checks.plain import hidden, stance
 from netsplit.graph.checks.python_state.mode_switch import ModeSwitch
 from netsplit.graph.checks.python_state.other_draws import no_other_draws
 from netsplit.graph.checks.python_state.state import StateSnapshot, changed_state, shown, state_of
-from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
-from netsplit.graph.operators import written_references
+from netsplit.graph.operators import written_initializers
 from netsplit.graph.plain_draws import draws
 from netsplit.graph.random_draws import DrawKey, node_draws, run_microbatch
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
-from netsplit.graph.storage import storage_of
 from netsplit.graph.words import line_of, where_of
 
 __all__ = ["check_inference", "mixes_samples"]
@@ -98,7 +97,7 @@ def mixes_samples(
         graph: of all samples of `batch` but the last.
         dims: of every output, along which its rows are.
     """
-    if _written(graph) or any(node_draws(node) for node in graph):
+    if written_initializers(graph) or any(node_draws(node) for node in graph):
         return False
     try:
         with holding(model, values), torch.no_grad(), autocast_of(graph, "cpu"):
@@ -119,7 +118,7 @@ class _EvaluationCheck:
         self.name = type(model).__name__
         self.model, self.graph, self.batch, self.values = model, graph, batch, values
         self.step = Inference(model, batch.without_targets)
-        self.written = _written(graph)
+        self.written = set(written_initializers(graph))
         self.draws = any(node_draws(node) for node in graph)
         self.grad = False  # on, where the model runs only so
         self.switch = ModeSwitch(model)
@@ -238,13 +237,13 @@ class _EvaluationCheck:
         try:
             with torch.no_grad(), self._model_elsewhere():
                 graph = with_own_calls(self.graph)
-                found = run_microbatch(rebuild(graph, self.ours), graph, copies(tensors), key)
+                result = run_microbatch(rebuild(graph, self.ours), graph, copies(tensors), key)
         except Exception as error:
             raise CaptureError(
                 f"the captured graph of {self.name} does not run as the model does{where_of(error)}: "
                 f"{line_of(error)}; {self._cause(call)}; {_CURE}."
             ) from error
-        return [found] if isinstance(found, Tensor) else list(found)
+        return [result] if isinstance(result, Tensor) else list(result)
 
     def _model_elsewhere(self) -> AbstractContextManager[None]:
         """Code that stays whole must not find the model's own tensors: those that train are elsewhere."""
@@ -286,13 +285,3 @@ class _EvaluationCheck:
             size = 0.01 * (float(tensor.detach().abs().max()) or 1.0) if tensor.numel() else 0.0
             noise = torch.randn(tensor.shape, generator=generator) * size
             tensor.data.add_(noise.to(tensor.dtype).to(tensor.device))
-
-
-def _written(graph: Graph) -> set[str]:
-    """Initializers that its nodes write, themselves or through a view."""
-    places = (
-        INITIALIZER + k if tag == "init" else storage_of(graph, k)
-        for node in graph
-        for tag, k in written_references(graph, node)
-    )
-    return {place.removeprefix(INITIALIZER) for place in places if place.startswith(INITIALIZER)}

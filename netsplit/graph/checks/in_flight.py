@@ -12,9 +12,8 @@ from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import rebuild
-from netsplit.graph.operators import written_references
+from netsplit.graph.operators import written_initializers
 from netsplit.graph.random_draws import DrawKey, run_microbatch
-from netsplit.graph.storage import storage_of
 from netsplit.graph.words import SWITCH, line_of, where_of
 
 __all__ = ["check_order", "order_may_matter"]
@@ -25,27 +24,17 @@ def order_may_matter(graph: Graph) -> bool:
 
     Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
     """
-    return bool(graph.calls) or any(_touching(graph, k) - writers for k, writers in _written(graph).items())
-
-
-def _written(graph: Graph) -> dict[str, set[str]]:
-    """Initializers that are written, and the nodes that do."""
-    writers: dict[str, set[str]] = {}
-    for node in graph:
-        for tag, k in written_references(graph, node):
-            place = INITIALIZER + k if tag == "init" else storage_of(graph, k)
-            if place.startswith(INITIALIZER):
-                writers.setdefault(place.removeprefix(INITIALIZER), set()).add(node.name)
-    return writers
+    written = written_initializers(graph)
+    return bool(graph.calls) or any(_touching(graph, k) - writers for k, writers in written.items())
 
 
 def _touching(graph: Graph, name: str) -> set[str]:
     """Nodes that read an initializer, or a view of it."""
-    found = {node.name for node in graph if name in node.initializers}
+    touching = {node.name for node in graph if name in node.initializers}
     for variable in graph.variables.values():
         if variable.alias_of == INITIALIZER + name:
-            found |= set(variable.consumers)
-    return found
+            touching |= set(variable.consumers)
+    return touching
 
 
 def check_order(
@@ -88,15 +77,15 @@ def _two_in_flight(
     try:
         with torch.enable_grad():
             for i, tensors in enumerate(batches):
-                found = run_microbatch(module, graph, copies(tensors), DrawKey(microbatch=i))
-                waiting.append(found if isinstance(found, Tensor) else found[0])
+                result = run_microbatch(module, graph, copies(tensors), DrawKey(microbatch=i))
+                waiting.append(result if isinstance(result, Tensor) else result[0])
                 if not together:
                     waiting.pop().backward()
             for loss in waiting:
                 loss.backward()
     except Exception as error:
         text = str(error) if "modified by an inplace" in str(error) else ""
-        for k in _written(graph):
+        for k in written_initializers(graph):
             if str(list(graph.initializers[k].shape)) in text:
                 raise CaptureError(
                     f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.checks.python_state.state import Held, equal, same_values, shown, state_of
+from netsplit.graph.checks.python_state.state import equal, same_values, shown, state_of
 from netsplit.graph.checks.screen import Screen
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.reach import is_own_module, names_in, within
@@ -137,7 +137,7 @@ class Notice:
         for name in (
             *_differing(self._code, _code(reached), _is_same_code),
             *_differing(self._state.values, now.values, equal),
-            *_differing(self._state.tensors, now.tensors, _is_same_held),
+            *_differing(self._state.tensors, now.tensors, lambda a, b: a.content == b.content),
         ):
             owned = _ATTRIBUTE.match(name)
             if owned is None or owned[1] in reads | _OF_TORCH or reads & _INDIRECT:
@@ -170,10 +170,6 @@ def _differing(
     """Names of what is another, has come or has gone."""
     names = dict.fromkeys((*before, *now))
     return [name for name in names if not (name in before and name in now and same(before[name], now[name]))]
-
-
-def _is_same_held(a: Held, b: Held) -> bool:
-    return a.content == b.content
 
 
 def _is_same_code(a: Any, b: Any) -> bool:

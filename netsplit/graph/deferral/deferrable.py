@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
+from netsplit.graph.arguments import argument
 from netsplit.graph.ir import Graph, Node
 
 __all__ = ["deferrable_nodes", "weight_operand"]
@@ -58,7 +59,7 @@ def weight_operand(graph: Graph, node: Node, nodes: Container[str] | None = None
     if node.op == "aten.convolution.default" and graph.autocast is not None:
         return None  # some devices' autocast casts for it, some devices' does not
     if node.op in _CONVOLUTIONS or node.op == "aten.linear.default":
-        return 1 if _trainable(graph, _argument(node, 1), inside) else None
+        return 1 if _trainable(graph, argument(node, 1, "weight"), inside) else None
     first = _PRODUCTS.get(node.op)
     if first is None or len(node.args) < first + 2:
         return None
@@ -74,10 +75,6 @@ def _fits(weight: tuple[int, ...], other: tuple[int, ...], left: bool) -> bool:
     if len(weight) == 3:
         return len(other) == 3 and weight[0] == other[0]
     return len(weight) == 2 and (len(other) == 2 or (not left and len(other) > 2))
-
-
-def _argument(node: Node, i: int) -> Any:
-    return node.args[i] if len(node.args) > i else node.kwargs.get("weight")
 
 
 def _shape(graph: Graph, template: Any) -> tuple[int, ...]:

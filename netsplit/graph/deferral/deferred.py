@@ -118,9 +118,9 @@ class WeightGradients:
         with torch.no_grad():
             while entries:
                 entry = entries.pop()
-                found = entry.compute(*entry.held)
-                found = (found,) if isinstance(found, Tensor) else found
-                for edge, grad in zip(entry.edges, found, strict=True):
+                gradients = entry.compute(*entry.held)
+                gradients = (gradients,) if isinstance(gradients, Tensor) else gradients
+                for edge, grad in zip(entry.edges, gradients, strict=True):
                     key = (entry.batch, *edge)
                     to_come[key] -= 1
                     before = sums.pop(key, None)

@@ -89,8 +89,8 @@ def _stand_in(weight: Tensor) -> Callable[[], Tensor]:
 def _weight_gradients(
     weight: Callable[[], Tensor], rest: tuple[Any, ...], grad: Tensor, x: Tensor
 ) -> Sequence[Tensor | None]:
-    _, *found = _convolution_backward(grad, x, weight(), *rest)
-    return [each for each in found if each is not None]
+    _, *gradients = _convolution_backward(grad, x, weight(), *rest)
+    return [each for each in gradients if each is not None]
 
 
 @dataclass(frozen=True)

@@ -43,17 +43,17 @@ def kinds_of(model: Any, nodes: Iterable[OnnxNode], notes: Mapping[str, list[str
     if named is not None and not named <= {each.name for each in model.graph.initializer}:
         log.warning("another tool has renamed weights of the ONNX file: every float array of it is trained")
         named = None
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     for each in model.graph.initializer:
         is_float, size = each.data_type in _FLOATS, int(np.prod(each.dims))
         trained = is_float and len(each.dims) > 0 and not untrained.get(each.name, True)
         if (trained and named is None) or (named is not None and each.name in named):
-            found[each.name] = "parameter"
+            kinds[each.name] = "parameter"
         elif each.name in statistics or size > _FEW[is_float]:
-            found[each.name] = "buffer"
+            kinds[each.name] = "buffer"
         else:
-            found[each.name] = "number"
-    return found
+            kinds[each.name] = "number"
+    return kinds
 
 
 def constant_of(node: OnnxNode) -> np.ndarray[Any, Any]:
@@ -99,8 +99,8 @@ def fold(
             value = constant_of(node)
             (numbers if is_few(value) else large)[node.outputs[0]] = value
         elif node.inputs and _computable(node) and all(not k or k in numbers for k in node.inputs):
-            found = evaluate(node, [numbers.get(k) for k in node.inputs], opset)
-            numbers |= dict(zip(node.outputs, found, strict=False))
+            values = evaluate(node, [numbers.get(k) for k in node.inputs], opset)
+            numbers |= dict(zip(node.outputs, values, strict=False))
         else:
             left.append(node)
     return tuple(left), large

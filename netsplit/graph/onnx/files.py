@@ -113,7 +113,7 @@ def metadata_of(model: Any) -> dict[str, list[str]]:
     Raises:
         NetSplitError: a note cannot be read.
     """
-    found = {}
+    notes = {}
     for each in model.metadata_props:
         if not each.key.startswith(METADATA):
             continue
@@ -123,8 +123,8 @@ def metadata_of(model: Any) -> dict[str, list[str]]:
             names = None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise NetSplitError(f"the file's metadata '{each.key}' is not a list of names: export it again.")
-        found[each.key.removeprefix(METADATA)] = names
-    return found
+        notes[each.key.removeprefix(METADATA)] = names
+    return notes
 
 
 def nodes_of(model: Any, where: str | Path) -> tuple[OnnxNode, ...]:
@@ -156,10 +156,10 @@ def _records(model: Any, where: str) -> Iterator[OnnxNode]:
 
 def without_trailing_gaps(names: Iterable[str]) -> tuple[str, ...]:
     """Names without the "" at their end, where the last inputs or outputs are left out."""
-    found = list(names)
-    while found and not found[-1]:
-        found.pop()
-    return tuple(found)
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return tuple(kept)
 
 
 def _attribute(attribute: Any, proto: Any, node: str, where: str) -> Any:

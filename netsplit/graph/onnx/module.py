@@ -56,15 +56,15 @@ class OnnxModule(nn.Module):
         Raises:
             NetSplitError: the file has none, or one that reads more of the model than its outputs.
         """
-        found = self.__dict__["_loss"]
-        if isinstance(found, NetSplitError):
-            raise found
-        if found is None:
+        loss = self.__dict__["_loss"]
+        if isinstance(loss, NetSplitError):
+            raise loss
+        if loss is None:
             raise NetSplitError(
                 "the ONNX file has no loss after its outputs: give a loss of your own, or name the model's "
                 "outputs (outputs=...) where the file's last value is the loss."
             )
-        return found
+        return loss
 
     def forward(self, *batch: Any) -> Any:
         """Tensors for `input_names`; a tuple or list stands for its items."""
@@ -89,9 +89,9 @@ class OnnxModule(nn.Module):
                 seen.update((name, _type_of(value)) for name, value in made)
             for name in dies:
                 known.pop(name, None)
-        found = tuple(self._value(known, name) for name in part.outputs)
-        found = tuple(v if isinstance(v, Tensor) else as_tensor(v, device) for v in found)
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(self._value(known, name) for name in part.outputs)
+        outputs = tuple(v if isinstance(v, Tensor) else as_tensor(v, device) for v in outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def _run(self, node: OnnxNode, values: list[Value | None], device: torch.device) -> Sequence[Value]:
         if node.op not in DRAWING and all(v is None or isinstance(v, np.ndarray) for v in values):
@@ -101,13 +101,13 @@ class OnnxModule(nn.Module):
         if function is None:
             raise call.refuse("its inputs must not depend on the data: export the model with fixed sizes.")
         try:
-            found = function(call)
+            result = function(call)
         except NetSplitError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
             raise call.refuse(f"{reason}.") from error
-        return found if isinstance(found, tuple | list) else (found,)
+        return result if isinstance(result, tuple | list) else (result,)
 
     def _value(self, known: Mapping[str, Value | None], name: str) -> Any:
         if name in known:

@@ -127,10 +127,10 @@ def _without_unread(node: OnnxNode, read: set[str]) -> OnnxNode:
 
 
 def _matching(patterns: Iterable[str], names: list[str]) -> frozenset[str]:
-    found: set[str] = set()
+    matching: set[str] = set()
     for pattern in patterns:
         matched = fnmatch.filter(names, pattern)
         if not matched:
             raise NetSplitError(f"frozen: no parameter of the ONNX file is named '{pattern}'.")
-        found.update(matched)
-    return frozenset(found)
+        matching.update(matched)
+    return frozenset(matching)

@@ -59,11 +59,11 @@ def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> G
     made = [k for node in nodes for i, k in enumerate(node.outputs) if k and (i == 0 or k in read)]
     shapes = _types(model, dict(sizes or {}), inputs, made, path)
     shapes = {k: shapes[k] for k in (*inputs, *(k for node in nodes for k in node.outputs)) if k in shapes}
-    found = tuple(_node(node, initializers, shapes, opsets) for node in nodes)
-    used = {k for node in found for k in node.initializers}
+    read_nodes = tuple(_node(node, initializers, shapes, opsets) for node in nodes)
+    used = {k for node in read_nodes for k in node.initializers}
     return Graph(
-        nodes={node.name: node for node in found},
-        variables=_variables(found, shapes, initializers),
+        nodes={node.name: node for node in read_nodes},
+        variables=_variables(read_nodes, shapes, initializers),
         input_variables=inputs,
         output_variables=tuple(each.name for each in model.graph.output if each.name in shapes),
         initializers={k: init for k, init in initializers.items() if k in used},
@@ -88,27 +88,27 @@ def _types(
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise NetSplitError(f"'{path}': the shapes of its values cannot be inferred: {reason}.") from error
     kinds = {each.name: each.type for each in (*inferred.input, *inferred.value_info, *inferred.output)}
-    found = {k: _typed(k, kinds.get(k), path) for k in inputs}
+    types = {k: _typed(k, kinds.get(k), path) for k in inputs}
     unknown: list[NetSplitError] = []
     for name in names:
         try:
-            found[name] = _typed(name, kinds.get(name), path)
+            types[name] = _typed(name, kinds.get(name), path)
         except NetSplitError as error:
             unknown.append(error)
     if unknown:
         try:
-            found = value_types(model, path, found) | found
+            types = value_types(model, path, types) | types
         except NetSplitError as error:
             raise unknown[0] from error
     for name in names:
-        if name not in found:
+        if name not in types:
             raise NetSplitError(
                 f"'{path}': the shape of the value '{name}', which no one reads, is not known."
             )
     for name, kind in kinds.items():
         with suppress(NetSplitError):
-            found.setdefault(name, _typed(name, kind, path))
-    return found
+            types.setdefault(name, _typed(name, kind, path))
+    return types
 
 
 def _light(model: Any) -> Any:

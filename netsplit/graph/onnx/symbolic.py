@@ -28,9 +28,9 @@ def _feature_dropout(g: Any, x: Any, p: Any, train: Any) -> Any:
     ones = g.op("ConstantOfShape", g.op("Concat", shape, rest, axis_i=0), value_t=one)
     ratio = g.op("Constant", value_t=torch.tensor(helper._maybe_get_const(p, "f"), dtype=torch.float32))
     draw = g.op("Constant", value_t=torch.tensor(True))
-    found = g.op("Mul", x, g.op("Dropout", ones, ratio, draw))
-    found.setType(x.type())  # operators after it ask for its channels
-    return found
+    scaled = g.op("Mul", x, g.op("Dropout", ones, ratio, draw))
+    scaled.setType(x.type())  # operators after it ask for its channels
+    return scaled
 
 
 @contextmanager

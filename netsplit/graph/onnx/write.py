@@ -12,10 +12,10 @@ import numpy as np
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically, write_text
+from netsplit.graph.arguments import read_by, references
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.onnx.files import METADATA, require_onnx
 from netsplit.graph.onnx.read import PREFIX
-from netsplit.graph.template import references
 
 __all__ = ["NodeNotes", "write_node_data", "write_onnx"]
 
@@ -38,13 +38,13 @@ class NodeNotes:
 
     def of(self, graph: Graph, node: Node) -> dict[str, str]:
         """As text, with the bytes that the graph knows: of the node's outputs and of its parameters."""
-        found = {"device": self.device.get(node.name)}
+        notes = {"device": self.device.get(node.name)}
         for key, seconds in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
-            found[key] = f"{seconds[node.name]:.9g}" if node.name in seconds else None
-        found["output_bytes"] = str(sum(graph.variables[k].nbytes for k in node.outputs if k))
-        found["parameter_bytes"] = str(sum(graph.initializers[k].nbytes for k in node.initializers))
-        found |= {"module": node.module or None, "source": node.source or None}
-        return {key: value for key, value in found.items() if value is not None}
+            notes[key] = f"{seconds[node.name]:.9g}" if node.name in seconds else None
+        notes["output_bytes"] = str(sum(graph.variables[k].nbytes for k in node.outputs if k))
+        notes["parameter_bytes"] = str(sum(graph.initializers[k].nbytes for k in node.initializers))
+        notes |= {"module": node.module or None, "source": node.source or None}
+        return {key: value for key, value in notes.items() if value is not None}
 
 
 def write_onnx(graph: Graph, path: str | Path, notes: NodeNotes | None = None) -> None:
@@ -108,8 +108,8 @@ def write_node_data(graph: Graph, path: str | Path, notes: NodeNotes, what: str 
     if what not in known:
         raise NetSplitError(f"node data of '{what}' is not known: choose one of {', '.join(known)}.")
     _check(graph, notes)
-    found = {node.name: notes.of(graph, node).get(what) for node in graph}
-    values = {name: value for name, value in found.items() if value is not None}
+    texts = {node.name: notes.of(graph, node).get(what) for node in graph}
+    values = {name: value for name, value in texts.items() if value is not None}
     if not values:
         raise NetSplitError(f"no node has a {what}: give it in the notes.")
     data: dict[str, Any] = {"name": what, "results": {}}
@@ -155,7 +155,7 @@ def _node(onnx: Any, graph: Graph, node: Node, notes: NodeNotes, weights: Mappin
 def _tensors(node: Node, gaps: bool) -> list[tuple[str, str]]:
     """The tensors of a call in order; of ONNX's own operators also the inputs that are left out."""
     if not gaps:
-        return list(references([*node.args, *node.kwargs.values()]))
+        return read_by(node)
     return [("var", "") if each is None else next(references(each)) for each in node.args]
 
 
@@ -209,11 +209,11 @@ def _type(dtype: str, name: str) -> int:
 
 def _opsets(onnx: Any, graph: Graph) -> list[Any]:
     """Of ONNX's own operators the set that the graph was read in; of others one of their own."""
-    found = {"": _OPSET}
+    versions = {"": _OPSET}
     for node in graph:
         domain, _, version = _parts(node)
-        found |= {"": version} if domain == "onnx" else {domain: version}
-    return [onnx.helper.make_opsetid(domain, version) for domain, version in found.items()]
+        versions |= {"": version} if domain == "onnx" else {domain: version}
+    return [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
 
 
 def _note(made: Any, notes: Mapping[str, str]) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import Facts, analyse, storage_id
+from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.record import Recorder
 from netsplit.graph.recording.stand_ins import refuse_sharing
 from netsplit.graph.recording.whole import GradientHook
-from netsplit.graph.template import references
 
 __all__ = ["built"]
 
@@ -24,7 +24,7 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
     _refuse_writes(recorder)
     _add_hooks(recorder)
     calls = list(_used(recorder, recorder.calls, outputs))
-    read = {reference for call in calls for reference in _read(call)}
+    read = {reference for call in calls for reference in read_by(call)}
     initializers = {
         name: init for name, init in recorder.stand_ins.initializers.items() if ("init", name) in read
     }
@@ -49,10 +49,6 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
     return analyse(graph, facts)
 
 
-def _read(call: RecordedCall) -> set[tuple[str, str]]:
-    return set(references([*call.args, *call.kwargs.values()]))
-
-
 def _used(
     recorder: Recorder, calls: Sequence[RecordedCall], outputs: Sequence[str]
 ) -> Iterator[RecordedCall]:
@@ -66,20 +62,20 @@ def _used(
     for call in reversed(calls):
         if call.random or call.writes or any(("var", k) in wanted for k in call.outputs):
             keep.add(call.name)
-            wanted |= _read(call)
+            wanted.update(read_by(call))
     return (call for call in calls if call.name in keep)
 
 
 def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
-    found = list(dict.fromkeys(references([*call.args, *call.kwargs.values()])))
-    inputs = tuple(name for tag, name in found if tag == "var")
+    read = list(dict.fromkeys(read_by(call)))
+    inputs = tuple(name for tag, name in read if tag == "var")
     saved, other = _saved(recorder, call, inputs, own)
     return Node(
         name=call.name,
         op=call.op,
         inputs=inputs,
         outputs=tuple(call.outputs),
-        initializers=tuple(name for tag, name in found if tag == "init"),
+        initializers=tuple(name for tag, name in read if tag == "init"),
         args=call.args,
         kwargs=call.kwargs,
         module=call.module,
@@ -100,14 +96,14 @@ def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
     for node in nodes.values():
         if node.checkpoint:
             groups.setdefault(node.checkpoint, []).append(node)
-    found = dict(nodes)
+    kept = dict(nodes)
     for group in groups.values():
         made = {k for node in group for k in node.outputs}
         for node in group:
-            found[node.name] = replace(
+            kept[node.name] = replace(
                 node, saved=tuple(k for k in node.inputs if k not in made), saved_bytes=0
             )
-    return found
+    return kept
 
 
 def _saved(
@@ -189,8 +185,8 @@ def _add_hooks(recorder: Recorder) -> None:
         own = tuple((tensor._backward_hooks or {}).values()) if tensor.is_leaf else ()
         if own and name in recorder.stand_ins.fake:
             hooks["init", name] = [*own, *hooks.get(("init", name), [])]
-    for reference, found in hooks.items():
-        _hook(recorder, reference, found)
+    for reference, own_hooks in hooks.items():
+        _hook(recorder, reference, own_hooks)
 
 
 def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> None:
@@ -211,20 +207,10 @@ def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> N
     recorder.call(GradientHook(hooks), [tensor], [made], [])
     (hook,) = recorder.calls
     hook = replace(hook, no_grad=False, autocast=None)
-    renamed = {reference: ("var", hook.outputs[0])}
-    recorder.calls = [*before[:start], hook, *(_renamed(call, renamed) for call in before[start:])]
+    names = {reference: ("var", hook.outputs[0])}
+    recorder.calls = [*before[:start], hook, *(_renamed(call, names) for call in before[start:])]
 
 
-def _renamed(call: RecordedCall, names: Mapping[tuple[str, str], tuple[str, str]]) -> RecordedCall:
-    def walk(template: Any) -> Any:
-        if isinstance(template, list | tuple):
-            return type(template)(walk(item) for item in template)
-        if isinstance(template, dict) and len(template) == 1:
-            ((tag, name),) = template.items()
-            found = names.get((tag, name)) if isinstance(name, str) else None
-            return {found[0]: found[1]} if found else template
-        return template
-
-    kwargs = {key: walk(value) for key, value in call.kwargs.items()}
+def _renamed(call: RecordedCall, names: Mapping[Reference, Reference]) -> RecordedCall:
     blocked = tuple(names.get(("var", k), ("var", k))[1] for k in call.blocked)
-    return replace(call, args=walk(call.args), kwargs=kwargs, blocked=blocked)
+    return replace(call, **renamed(call, names), blocked=blocked)

@@ -71,12 +71,12 @@ class _Job:
 
     @property
     def paths(self) -> dict[int, str]:
-        found: dict[int, str] = {id(self.step): ""}
+        paths: dict[int, str] = {id(self.step): ""}
         for root, prefix in ((self.model, ""), (self.loss, "loss")):
             if isinstance(root, nn.Module):
                 for path, module in root.named_modules():
-                    found.setdefault(id(module), ".".join(filter(None, (prefix, path))))
-        return found
+                    paths.setdefault(id(module), ".".join(filter(None, (prefix, path))))
+        return paths
 
 
 def graph_of_step(
@@ -201,14 +201,14 @@ def _recorded(job: _Job) -> Graph:
 
 def _outputs(recorder: Recorder, tensors: Sequence[Tensor]) -> list[str]:
     """Variables, each once: a parameter returned as it is, or a tensor returned twice, gets another name."""
-    found: list[str] = []
+    variables: list[str] = []
     for tensor in tensors:
         reference = recorder.reference(tensor)
-        if reference is None or reference[0] == "init" or reference[1] in found:
+        if reference is None or reference[0] == "init" or reference[1] in variables:
             reference = recorder.reference(torch.ops.aten.alias.default(tensor))
         assert reference is not None
-        found.append(reference[1])
-    return found
+        variables.append(reference[1])
+    return variables
 
 
 class _Kept:

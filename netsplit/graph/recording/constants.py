@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from netsplit.graph.arguments import read_by
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import resolve
 from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.stand_ins import StandIns
-from netsplit.graph.template import decode, references
+from netsplit.graph.template import decoded
 
 __all__ = ["constant_value"]
 
@@ -81,7 +82,7 @@ class _Replay:
                 return None
             behind.append(call)
             if call.op not in _OF_SHAPE:
-                given = list(references([*call.args, *call.kwargs.values()]))
+                given = read_by(call)
                 memory |= {self._memory(*each) for each in given}
                 initial |= {each for each in given if each[0] == "init"}
         inputs = self.tensors.keys() - {k for call in self.calls for k in call.outputs}
@@ -105,8 +106,7 @@ class _Replay:
         return self.stand_ins.constants[name] if tag == "init" else self.values[name]
 
     def run(self, call: RecordedCall) -> None:
-        args = decode(call.args, self._given, "cpu")
-        kwargs = {key: decode(each, self._given, "cpu") for key, each in call.kwargs.items()}
+        args, kwargs = decoded(call, self._given, "cpu")
         result = resolve(call.op)(*args, **kwargs)
         results = [result] if isinstance(result, Tensor) else list(result)
         self.values |= {k: each for k, each in zip(call.outputs, results, strict=True) if k}

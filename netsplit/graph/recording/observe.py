@@ -54,17 +54,17 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
     """
     if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
         raise CaptureError("it has no values here to run it with")
-    found = []
+    observed = []
     with kept(*step.children()):
         watch = SeedWatch()
         for values in (batch, valid_other_values(step, batch)):
             with watch.running():
-                found.append(_one(step, values, modules, watch))
-    return found
+                observed.append(_one(step, values, modules, watch))
+    return observed
 
 
 def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], watch: SeedWatch) -> Observed:
-    found: Observed = {}
+    observed: Observed = {}
     versions: dict[int, list[tuple[Tensor, int]]] = {}
     calls: dict[int, list[SeededCall]] = {}
 
@@ -78,7 +78,7 @@ def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], w
         writes = any(tensor._version != version for tensor, version in versions[id(module)])
         tensors, tree, _ = flatten(result)
         kinds = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in tensors)
-        found.setdefault(id(module), []).append(Observation(tree, kinds, writes, seeded))
+        observed.setdefault(id(module), []).append(Observation(tree, kinds, writes, seeded))
 
     with ExitStack() as stack:
         for module in step.modules():
@@ -86,7 +86,7 @@ def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], w
                 stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         step(*batch)
-    return found
+    return observed
 
 
 def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -111,7 +111,7 @@ def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     samples in the same order.
     """
     generator = torch.Generator().manual_seed(1)
-    found = []
+    others = []
     for tensor in batch:
         moved = tensor.detach().clone()
         if moved.dim() and len(moved) > 1:
@@ -120,5 +120,5 @@ def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             spread = float(moved.float().std()) if moved.numel() > 1 else 1.0
             noise = torch.randn(moved.shape, generator=generator)
             moved = moved + (0.3 * (spread or 1.0) * noise).to(moved.dtype).to(moved.device)
-        found.append(torch.empty_like(tensor).copy_(moved))
-    return tuple(found)
+        others.append(torch.empty_like(tensor).copy_(moved))
+    return tuple(others)

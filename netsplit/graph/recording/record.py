@@ -171,13 +171,13 @@ class Recorder(SchemaCheckMode):
 
     def ours(self, tensor: Tensor) -> Tensor:
         """The stand-in of a real tensor; of a stand-in, itself."""
-        found: Tensor = self._ours(tensor)
-        return found
+        stand_in: Tensor = self._ours(tensor)
+        return stand_in
 
     def reference(self, tensor: Tensor) -> tuple[str, str] | None:
         """("var" | "init", name) of a tensor that the model's code holds; None: no operator made it."""
-        found = self._known(self._ours(tensor))
-        return next(iter(found.items())) if found else None
+        known = self._known(self._ours(tensor))
+        return next(iter(known.items())) if known else None
 
     def tensor(self, tag: str, name: str) -> Tensor:
         """The stand-in that a reference means."""
@@ -238,8 +238,8 @@ class Recorder(SchemaCheckMode):
         return fake
 
     def _known(self, tensor: Tensor) -> dict[str, str]:
-        found = self._reference.get(tensor._cdata)
-        return self._twin(tensor) if found is None else found
+        template = self._reference.get(tensor._cdata)
+        return self._twin(tensor) if template is None else template
 
     def _twin(self, tensor: Tensor) -> dict[str, str]:
         """torch's factories hand out another tensor than they made, on the same memory."""
@@ -254,10 +254,10 @@ class Recorder(SchemaCheckMode):
     def _template(self, value: Any) -> dict[str, str] | None:
         if not isinstance(value, Tensor):
             return None
-        found = self._known(value)
-        if not found:
+        template = self._known(value)
+        if not template:
             raise self.failure("it computes with a tensor that no operator made")
-        return found
+        return template
 
     def _name(self, tensor: Tensor, name: str) -> None:
         self._reference[tensor._cdata] = {"var": name}
@@ -348,18 +348,18 @@ class Recorder(SchemaCheckMode):
         known = self._draws.get(args[0]._cdata, (None,))[0]
         if known is not None:
             return known
-        found = self.constant_value(args[0])
-        if found is not None and func is not _ATEN.equal.default:
+        constant = self.constant_value(args[0])
+        if constant is not None and func is not _ATEN.equal.default:
             with torch.utils._python_dispatch._disable_current_modes():
-                return found.item()
+                return constant.item()
         raise self.failure("it needs the value of a tensor")
 
     def constant_value(self, tensor: Tensor) -> Tensor | None:
         """What a tensor holds in every step: made of literals alone, by operators that draw nothing."""
-        found = self._known(tensor)
-        if not found:
+        template = self._known(tensor)
+        if not template:
             return None
-        return constant_value(self.calls, self.tensors, self.stand_ins, *next(iter(found.items())))
+        return constant_value(self.calls, self.tensors, self.stand_ins, *next(iter(template.items())))
 
     def comes_up(self, error: BaseException) -> None:
         """Remember the modules around an error, before they are left."""

@@ -26,13 +26,13 @@ __all__ = [
 
 def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
     """Every parameter and buffer under all its names: the model's own, and the loss's behind a prefix."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for module in (model, loss):
         if isinstance(module, nn.Module):
-            prefix = _free_prefix(found) if module is loss else ""
+            prefix = _free_prefix(tensors) if module is loss else ""
             for named in (nn.Module.named_parameters, nn.Module.named_buffers):  # a model may have others
-                found |= {prefix + name: tensor for name, tensor in named(module, remove_duplicate=False)}
-    return found
+                tensors |= {prefix + name: tensor for name, tensor in named(module, remove_duplicate=False)}
+    return tensors
 
 
 def persistent_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -96,8 +96,8 @@ class StandIns:
 
     def of(self, tensor: Tensor) -> Tensor:
         """The stand-in of a real tensor."""
-        found = self._by_real.get(tensor._cdata)
-        return self._made(tensor) if found is None else found
+        stand_in = self._by_real.get(tensor._cdata)
+        return self._made(tensor) if stand_in is None else stand_in
 
     def knows(self, tensor: Tensor) -> bool:
         return tensor._cdata in self._by_real

@@ -30,7 +30,7 @@ from netsplit.graph.surroundings.keep import kept
 __all__ = ["Inference", "LossFunction", "TrainingStep", "as_tuple", "capture", "capture_inference"]
 
 
-class _Found:
+class _Structure:
     """What a call leaves beside its tensors."""
 
     tree: Tree | None = None  # the structure of the metrics, or of the output
@@ -57,14 +57,14 @@ class TrainingStep(RecordedStep):
         self.model = model
         self.loss = loss if loss is None or isinstance(loss, nn.Module) else LossFunction(loss)
         self.batch = batch
-        self.found = _Found()
+        self.structure = _Structure()
 
     def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
         inputs, targets = self.batch.given(batch)
         outputs = call_model(self.model, inputs, targets if self.loss is None else None)
         result = outputs if self.loss is None else call_loss(self.loss, outputs, targets)
         value, metrics = read_loss(result, inside=self.loss is None)
-        scalars, self.found.tree = metric_tensors(metrics)
+        scalars, self.structure.tree = metric_tensors(metrics)
         return (value, *scalars)
 
 
@@ -75,12 +75,12 @@ class Inference(RecordedStep):
         super().__init__()
         self.model = model
         self.batch = batch
-        self.found = _Found()
+        self.structure = _Structure()
 
     def forward(self, *batch: Tensor) -> tuple[Tensor, ...]:
         outputs = call_model(self.model, self.batch.given(batch)[0])
-        found, self.found.tree = output_tensors(self.model, batch, outputs)
-        return tuple(found)
+        tensors, self.structure.tree = output_tensors(self.model, batch, outputs)
+        return tuple(tensors)
 
 
 def capture(
@@ -145,7 +145,8 @@ def capture_inference(
 
 def _described(graph: Graph, step: TrainingStep | Inference, example: Batch) -> Graph:
     """With what flat tensors do not say: the samples, and the structure that the outputs make up."""
-    return replace(graph, output_spec=step.found.tree, batch_size=example.samples, input_dims=example.dims)
+    tree = step.structure.tree
+    return replace(graph, output_spec=tree, batch_size=example.samples, input_dims=example.dims)
 
 
 def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:

@@ -255,12 +255,12 @@ def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
     if not asked or not given:
         return {id(tensor) for tensor in asked}
     try:
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             given, asked, [torch.empty_like(t) for t in given], retain_graph=True, allow_unused=True
         )
     except Exception:
         return {id(tensor) for tensor in asked}
-    return {id(tensor) for tensor, gradient in zip(asked, found, strict=True) if gradient is not None}
+    return {id(tensor) for tensor, gradient in zip(asked, gradients, strict=True) if gradient is not None}
 
 
 def _reentrant(recorder: Recorder, name: str, run: Callable[..., Any], args: list[Any]) -> Any:

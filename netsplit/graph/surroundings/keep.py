@@ -140,9 +140,9 @@ def _kept(value: Any) -> Iterator[PutBack]:
 
 
 def _kept_attributes(value: Any) -> Iterator[PutBack]:
-    found = attributes(value)
-    if found is not None:
-        yield functools.partial(_put_back, found, dict(found))
+    own = attributes(value)
+    if own is not None:
+        yield functools.partial(_put_back, own, dict(own))
     for key in slots(value):
         yield functools.partial(setattr, value, key, getattr(value, key))
 

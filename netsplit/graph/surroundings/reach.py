@@ -75,8 +75,8 @@ def attributes(value: Any) -> dict[str, Any] | None:
     """The dictionary of an object's attributes; None where it has none that may be written."""
     if isinstance(value, (*_CLOSED, type, ModuleType, FunctionType, MethodType)):
         return None
-    found = getattr(value, "__dict__", None)
-    return found if isinstance(found, dict) else None
+    own = getattr(value, "__dict__", None)
+    return own if isinstance(own, dict) else None
 
 
 def _parts(name: str, value: Any) -> Iterator[Named]:
@@ -221,10 +221,10 @@ def _reduced(value: Any) -> tuple[Any, ...]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of iterators, which later Pythons no longer pickle
-            found = value.__reduce_ex__(4)
+            reduced = value.__reduce_ex__(4)
     except Exception:
         return ()
-    return found[1:3] if isinstance(found, tuple) else ()
+    return reduced[1:3] if isinstance(reduced, tuple) else ()
 
 
 @functools.cache

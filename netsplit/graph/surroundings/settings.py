@@ -24,11 +24,11 @@ _KINDS = ("flash", "mem_efficient", "math", "cudnn")
 
 def settings() -> dict[str, Any]:
     """As they are here, by names of this module."""
-    found: dict[str, Any] = {name: get() for name, (get, _) in _CALLS.items()}
+    values: dict[str, Any] = {name: get() for name, (get, _) in _CALLS.items()}
     for name in _FLAGS:
         with suppress(AttributeError, RuntimeError):  # not in this torch, or replaced by a newer setting
-            found[name] = getattr(*_place(name))
-    return found
+            values[name] = getattr(*_place(name))
+    return values
 
 
 def take_settings(given: dict[str, Any]) -> None:
@@ -45,10 +45,10 @@ def take_settings(given: dict[str, Any]) -> None:
 
 def _place(name: str) -> tuple[Any, str]:
     *path, last = name.split(".")
-    found: Any = torch.backends
+    owner: Any = torch.backends
     for part in path:
-        found = getattr(found, part)
-    return found, last
+        owner = getattr(owner, part)
+    return owner, last
 
 
 def _deterministic() -> tuple[bool, bool]:

@@ -51,10 +51,10 @@ class _AttributeName:
         return f"'{self.key}' of {self.owner or self.module}"
 
     def home(self) -> Any:
-        found = import_module(self.module)
+        owner = import_module(self.module)
         for part in filter(None, self.owner.split(".")):
-            found = getattr(found, part)
-        return found
+            owner = getattr(owner, part)
+        return owner
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,19 @@ class Surroundings:
 
 def surroundings_of(roots: Iterable[Any]) -> Surroundings:
     """Of the code within reach of some objects; that of a script itself travels with these."""
-    found: dict[_AttributeName, Any] = {}
+    values: dict[_AttributeName, Any] = {}
     reached = [value for _, value in within(("", root) for root in roots)]
     for value in reached:
         if isinstance(value, FunctionType):
-            found |= _around(value)
+            values |= _around(value)
         elif isinstance(value, type) and _is_imported(value.__module__):
-            found |= _of_class(value)
+            values |= _of_class(value)
         elif isinstance(value, nn.Module):
             for kind in type(value).__mro__:
-                found |= _replaced(kind)
+                values |= _replaced(kind)
     for space in _TORCH if reached else ():
-        found |= _replaced(space)
-    return _packed(found)
+        values |= _replaced(space)
+    return _packed(values)
 
 
 def _becomes(here: Any, value: Any) -> bool:
@@ -140,7 +140,7 @@ def _around(function: FunctionType) -> dict[_AttributeName, Any]:
         if id(space) not in spaces:
             spaces[id(space)] = space
             waiting += [value for key in names if isinstance(value := vars(space).get(key), ModuleType)]
-    found: dict[_AttributeName, Any] = {}
+    around: dict[_AttributeName, Any] = {}
     for space in spaces.values():
         imported = _is_imported(space.__name__)
         for key in names:
@@ -148,19 +148,19 @@ def _around(function: FunctionType) -> dict[_AttributeName, Any]:
                 continue
             place, value = _AttributeName(space.__name__, "", key), vars(space)[key]
             if _travels(place, value) if imported else _is_replaced(place, value):
-                found[place] = value
-    return found
+                around[place] = value
+    return around
 
 
 def _of_class(kind: type) -> dict[_AttributeName, Any]:
     if "<locals>" in kind.__qualname__ or issubclass(kind, Enum):
         return {}
-    found = {
+    own = {
         _AttributeName(kind.__module__, kind.__qualname__, key): value for key, value in vars(kind).items()
     }
     return {
         place: value
-        for place, value in found.items()
+        for place, value in own.items()
         if place.key not in _MADE
         and (not place.key.startswith("__") or _function_in(value) is not None)
         and _travels(place, value)
@@ -172,8 +172,8 @@ def _replaced(home: Any) -> dict[_AttributeName, Any]:
     module, owner = (home.__module__, home.__qualname__) if isinstance(home, type) else (home.__name__, "")
     if _is_imported(module) or "<locals>" in owner:
         return {}
-    found = {_AttributeName(module, owner, key): value for key, value in vars(home).items()}
-    return {place: value for place, value in found.items() if _is_replaced(place, value)}
+    own = {_AttributeName(module, owner, key): value for key, value in vars(home).items()}
+    return {place: value for place, value in own.items() if _is_replaced(place, value)}
 
 
 def _is_imported(module: str) -> bool:
@@ -224,15 +224,15 @@ def _travels(place: _AttributeName, value: Any) -> bool:
 
 
 def _is_importable(kind: type) -> bool:
-    found: Any = sys.modules.get(kind.__module__)
+    there: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is kind
+        there = getattr(there, part, None)
+    return there is kind
 
 
-def _packed(found: dict[_AttributeName, Any]) -> Surroundings:
+def _packed(reached: dict[_AttributeName, Any]) -> Surroundings:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    posing = {place: value for place, value in found.items() if _poses(value)}
+    posing = {place: value for place, value in reached.items() if _poses(value)}
     # A decorated function is as its import makes it; what the script, or a library, has there is not.
     kept = {
         place: _told(value)
@@ -240,7 +240,7 @@ def _packed(found: dict[_AttributeName, Any]) -> Surroundings:
         if _is_imported(place.module) and _file(value) != script
     }
     by_value = {id(_function_in(value)) for place, value in posing.items() if place not in kept}
-    sent = [(place, value) for place, value in found.items() if place not in kept]
+    sent = [(place, value) for place, value in reached.items() if place not in kept]
     try:
         values = _pickled(sent, by_value)
     except Exception:

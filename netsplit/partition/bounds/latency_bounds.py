@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.bounds.latency_chain import chain_bound
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock, diagram_bound
 from netsplit.partition.bounds.latency_relaxed import Relaxed, RelaxedModel
-from netsplit.partition.common.atoms import DisjointSets
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.step_graph import Edge, StepGraph
 
@@ -99,15 +99,15 @@ def _model(
 
 def _diagrams(graph: StepGraph, most_s: float, deadline: float) -> float:
     """Ever wider diagrams, as long as the next, which takes twice as long, should be ready in time."""
-    found, width, began = 0.0, 250, time.perf_counter()
+    best_s, width, began = 0.0, 250, time.perf_counter()
     while True:
         bound = diagram_bound(graph, most_s, width, deadline)
         if bound is None:
-            return found
-        found = max(found, bound)
+            return best_s
+        best_s = max(best_s, bound)
         now = time.perf_counter()
-        if found >= most_s or width >= 64_000 or now + 2.2 * (now - began) > deadline:
-            return found
+        if best_s >= most_s or width >= 64_000 or now + 2.2 * (now - began) > deadline:
+            return best_s
         width, began = 2 * width, now
 
 
@@ -123,11 +123,11 @@ def never_cut(
         OutOfTime: after the deadline.
     """
     allowed = most_s * (1 + 1e-9)
-    found = {}
+    pairs = {}
     for edge in graph.edges:
         check_clock(deadline)
-        found[edge] = graph.cut_path_s(edge) > allowed
-    return found
+        pairs[edge] = graph.cut_path_s(edge) > allowed
+    return pairs
 
 
 def _groups(instance: Instance, graph: StepGraph, shut: dict[Edge, Any]) -> Ints:

@@ -1,7 +1,7 @@
-"""A lower bound on latency by dynamic programming over the blocks of the folded graph.
+"""A lower bound on latency by dynamic programming over the sections of the folded graph.
 
 A label is (device of the last node that everything passes, bytes of each device in whole buckets); its
-value are the seconds so far, so labels that are equal lose nothing when they meet. Over a run of blocks on
+value are the seconds so far, so labels that are equal lose nothing when they meet. Over a run of sections on
 one device the buckets are differences of rounded prefix sums: a run, however long, is short by two at most.
 
 Source: resource-constrained shortest paths with rounded resources; rounding by prefix sums is our own.
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from netsplit.partition.bounds.latency_blocks import Block, Steps, blocks_of, steps_of
 from netsplit.partition.bounds.latency_diagram import OutOfTime
 from netsplit.partition.bounds.latency_fold import Folded, fold
 from netsplit.partition.bounds.latency_kernels import Labels, Limits, StepArrays, advance, undominated
+from netsplit.partition.bounds.latency_sections import Section, Steps, sections_of, steps_of
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.step_graph import StepGraph
 
@@ -33,16 +33,16 @@ FOLDING_S = 2e-6  # of a pair of nodes: folding compares all pairs; twice what w
 @dataclass(eq=False)
 class Chain:
     folded: Folded
-    blocks: list[Block]
+    sections: list[Section]
     steps: list[Steps]
     most_s: float
-    ahead: list[Floats] = field(default_factory=list)  # [blocks + 1][D] least seconds that follow
+    ahead: list[Floats] = field(default_factory=list)  # [sections + 1][D] least seconds that follow
 
     def bound(self, buckets: int, limit: int, deadline: float) -> float | None:
         """Seconds that no answer beats, at most `most_s`; None: too many labels, or out of time."""
         capacity = self.folded.capacity.astype(np.int64)
         bucket = max(1, int(capacity.max()) // buckets)
-        need = np.rint([block.need for block in self.blocks]).astype(np.int64)
+        need = np.rint([section.need for section in self.sections]).astype(np.int64)
         behind = np.concatenate([[0], np.cumsum(need)])
         labels = Labels(np.array([start_key(len(capacity))]), np.zeros(1))
         for k in range(len(self.steps)):
@@ -64,14 +64,14 @@ class Chain:
         return float(min(labels.seconds.min(), self.most_s))
 
     def _steps_in_buckets(self, k: int, need: float, bucket: int) -> StepArrays:
-        """What no other step through block k dominates: by source, ascending in seconds to the end."""
+        """What no other step through section k dominates: by source, ascending in seconds to the end."""
         steps = self.steps[k]
         counts = np.floor(steps.used).astype(np.int64) // bucket
         arrays = StepArrays(steps.source, steps.target, _pure(steps, need), counts, steps.seconds)
-        arrays = arrays.take(np.argsort(arrays.cost, kind="stable"))
-        arrays = arrays.take(undominated(arrays))
-        arrays = arrays.take(np.argsort(arrays.cost + self.ahead[k + 1][arrays.target], kind="stable"))
-        return arrays.take(np.argsort(arrays.source, kind="stable"))
+        rows = np.argsort(arrays.cost, kind="stable")
+        rows = rows[undominated(arrays.take(rows))]
+        ends = arrays.cost + self.ahead[k + 1][arrays.target]
+        return arrays.take(rows[np.lexsort((ends[rows], arrays.source[rows]))])
 
 
 def start_key(devices: int) -> int:
@@ -108,51 +108,51 @@ def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float
         chain = chain_of(folded, target, width, deadline)
         if chain is None:
             break
-        found = float(chain.ahead[0][0])
+        bound_s = float(chain.ahead[0][0])
         for buckets in (16, 24, 40, 64, 100, 160, 256, 400, 640, 1000):
-            if found >= target:
+            if bound_s >= target:
                 break
             bound = chain.bound(buckets, LABELS, deadline)
             if bound is None:
                 break
-            if bound > found:
-                found, notes = bound, {"width": width, "buckets": buckets}
-        if found < target:  # nearly as good as it can be proven at this width
+            if bound > bound_s:
+                bound_s, notes = bound, {"width": width, "buckets": buckets}
+        if bound_s < target:  # nearly as good as it can be proven at this width
             width, step = 2 * width, 1 + max(0.004, (step - 1) / 2)
-        best_s = max(best_s, min(found, target))
+        best_s = max(best_s, min(bound_s, target))
     return best_s, notes
 
 
 def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chain | None:
-    """The blocks' steps that an iteration of less than `most_s` may consist of."""
+    """The sections' steps that an iteration of less than `most_s` may consist of."""
     if not folded.count or len(folded.capacity) > DEVICES:
         return None
     devices = len(folded.capacity)
     try:
-        blocks = blocks_of(folded, deadline)
+        sections = sections_of(folded, deadline)
     except OutOfTime:
         return None
-    before, found = np.zeros(devices), []
+    before, layers = np.zeros(devices), []
     before[1:] = np.inf
-    for block in blocks:
-        beyond = 0.0 if block.target < 0 else float(folded.inside[block.target])
-        steps = steps_of(folded, block, before, most_s, width, deadline, beyond)
+    for section in sections:
+        beyond = 0.0 if section.target < 0 else float(folded.inside[section.target])
+        steps = steps_of(folded, section, before, most_s, width, deadline, beyond)
         if steps is None:
             return None
-        found.append(steps)
+        layers.append(steps)
         after = np.full(devices, np.inf)
         np.minimum.at(after, steps.target, before[steps.source] + steps.seconds)
         before = after
-    ahead: list[Floats] = [np.full(devices, np.inf) for _ in blocks] + [np.zeros(devices)]
+    ahead: list[Floats] = [np.full(devices, np.inf) for _ in sections] + [np.zeros(devices)]
     befores = [np.concatenate([[0.0], np.full(devices - 1, np.inf)])]
-    for k in range(len(blocks) - 1, -1, -1):
-        np.minimum.at(ahead[k], found[k].source, found[k].seconds + ahead[k + 1][found[k].target])
+    for k in range(len(sections) - 1, -1, -1):
+        np.minimum.at(ahead[k], layers[k].source, layers[k].seconds + ahead[k + 1][layers[k].target])
     kept = []
-    for k, steps in enumerate(found):
+    for k, steps in enumerate(layers):
         fine = befores[-1][steps.source] + steps.seconds + ahead[k + 1][steps.target] < most_s
         steps = steps.take(fine)
         kept.append(steps)
         after = np.full(devices, np.inf)
         np.minimum.at(after, steps.target, befores[-1][steps.source] + steps.seconds)
         befores.append(after)
-    return Chain(folded, blocks, kept, most_s, ahead)
+    return Chain(folded, sections, kept, most_s, ahead)

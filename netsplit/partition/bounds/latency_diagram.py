@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.graph.order import chosen_order
+from netsplit.graph.quotient import successors
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.step_graph import StepGraph
 
-__all__ = ["OutOfTime", "check_clock", "diagram_bound", "topological_frontier_order"]
+__all__ = ["OutOfTime", "check_clock", "diagram_bound", "narrow_order", "node_order"]
 
 _DEVICES = 59  # devices as bits of one integer
 
@@ -82,37 +85,52 @@ class _Bytes:
         self.need = need  # [n] bytes that the node surely adds to the total
 
 
-def topological_frontier_order(graph: StepGraph, deadline: float = math.inf) -> list[int]:
-    """A topological order with few variables open at once: always the node that closes the most.
+def narrow_order(
+    reads: Sequence[Collection[int]],
+    left: list[int],
+    makes: Sequence[int],
+    before: Sequence[Collection[int]],
+    deadline: float = math.inf,
+) -> list[int]:
+    """A topological order with few values open at once: always the node that closes the most.
+
+    Args:
+        reads: [n] values that a node reads.
+        left: how many nodes read each value; counted down here.
+        makes: [n] how many values a node opens.
+        before: [n] the nodes that a node waits for.
 
     Raises:
         OutOfTime: after the deadline.
     """
-    instance = graph.instance
-    waits = [len(instance.predecessors[v]) for v in range(graph.n)]
-    left = np.diff(instance.consumers.starts).tolist()
-    ready = [v for v in range(graph.n) if not waits[v]]
-    order: list[int] = []
+    after = successors(len(before), ((u, v) for v, feeders in enumerate(before) for u in feeders))
     made: dict[int, int] = {}
-    while ready:
+
+    def gain(v: int) -> tuple[int, int, int]:
+        latest = max([made[u] for u in before[v]], default=-1)
+        return sum(left[k] == 1 for k in reads[v]) - makes[v], latest, -v
+
+    def narrowest(ready: list[int]) -> int:
         check_clock(deadline)
-
-        def gain(v: int) -> tuple[int, int, int]:
-            closes = sum(left[u] == 1 for u in instance.reads[v])
-            latest = max([made.get(int(p), -1) for p in instance.predecessors[v]], default=-1)
-            return closes - len(instance.makes[v]), latest, -v
-
         v = max(ready, key=gain)
-        ready.remove(v)
-        made[v] = len(order)
-        order.append(v)
-        for u in instance.reads[v]:
-            left[u] -= 1
-        for w in instance.successors[v].tolist():
-            waits[w] -= 1
-            if not waits[w]:
-                ready.append(w)
-    return order
+        made[v] = len(made)
+        for k in reads[v]:
+            left[k] -= 1
+        return v
+
+    return chosen_order(after, narrowest)
+
+
+def node_order(graph: StepGraph, deadline: float = math.inf) -> list[int]:
+    """The nodes in a topological order with few variables open at once; raises as `narrow_order`."""
+    instance, nodes = graph.instance, range(graph.n)
+    return narrow_order(
+        [instance.reads[v].tolist() for v in nodes],
+        np.diff(instance.consumers.starts).tolist(),
+        [len(instance.makes[v]) for v in nodes],
+        [instance.predecessors[v].tolist() for v in nodes],
+        deadline,
+    )
 
 
 def diagram_bound(graph: StepGraph, most_s: float, width: int, deadline: float) -> float | None:
@@ -132,7 +150,7 @@ def diagram_bound(graph: StepGraph, most_s: float, width: int, deadline: float) 
 def _bound(graph: StepGraph, most_s: float, width: int, deadline: float) -> float | None:
     instance, n = graph.instance, graph.n
     devices = len(instance.devices)
-    order = topological_frontier_order(graph, deadline)
+    order = node_order(graph, deadline)
     sizes = _Bytes(graph)
     coming = float(sizes.need.sum())
     reads_left = np.diff(instance.consumers.starts).copy()
@@ -238,21 +256,21 @@ def _merge(layer: _Layer, capacity: Ints, width: int) -> _Layer:
     low, high = float(layer.least.min()), float(layer.least.max())
     share = layer.used / np.maximum(capacity, 1)
     times = (layer.least - low) / ((high - low) or 1.0)
-    cells, found = 4096.0, None
+    cells, cell = 4096.0, None
     while True:
         code = key.copy()
         for axis, scale in [*((share[:, d], cells) for d in range(share.shape[1])), (times, cells)]:
             code = code * (int(scale) + 2) + (axis * scale).astype(np.int64)
             _, code = np.unique(code, return_inverse=True)
             code = code.reshape(-1).astype(np.int64)
-        found = code
-        if int(found.max()) + 1 <= width or cells < 1:
+        cell = code
+        if int(cell.max()) + 1 <= width or cells < 1:
             break
         cells /= 1.5
-    if int(found.max()) + 1 == len(found):
+    if int(cell.max()) + 1 == len(cell):
         return layer
-    order = np.argsort(found, kind="stable")
-    starts = np.flatnonzero(np.diff(found[order], prepend=-1))
+    order = np.argsort(cell, kind="stable")
+    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
     merged = layer.take(order[starts])
     for name in ("ended", "rest", "used", "total", "least"):
         values = getattr(layer, name)[order]

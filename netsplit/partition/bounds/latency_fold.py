@@ -105,11 +105,11 @@ def fold(graph: StepGraph) -> Folded | None:
 
 def _reachable(graph: StepGraph) -> list[int]:
     """[2n] bits of the tasks after each task."""
-    found = [0] * (2 * graph.n)
+    after = [0] * (2 * graph.n)
     for t in reversed(graph.order):
         for s in graph.after[t]:
-            found[t] |= found[s] | 1 << s
-    return found
+            after[t] |= after[s] | 1 << s
+    return after
 
 
 def _inside(graph: StepGraph, v: int, back: int, later: list[int]) -> float:

@@ -17,11 +17,11 @@ __all__ = ["Labels", "Limits", "StepArrays", "advance", "undominated"]
 
 
 class StepArrays(NamedTuple):
-    """Steps through a block. S steps, D devices."""
+    """Steps through a section. S steps, D devices."""
 
     source: Ints  # [S] device
     target: Ints  # [S]
-    pure: Ints  # [S] the one device used, for the bytes of the block's nodes alone; or -1
+    pure: Ints  # [S] the one device used, for the bytes of the section's nodes alone; or -1
     counts: Ints  # [S, D] buckets
     cost: Floats  # [S] seconds
 
@@ -31,7 +31,7 @@ class StepArrays(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What labels after a block must keep to."""
+    """What labels after a section must keep to."""
 
     ahead: Floats  # [D] least seconds that follow
     room: Ints  # [D] buckets
@@ -59,7 +59,7 @@ class _LabelTable(NamedTuple):
 def advance(
     before: Labels, steps: StepArrays, starts: Ints, going: int, fresh: int, limits: Limits
 ) -> tuple[Labels, bool]:
-    """The labels after a block, the least seconds of each; false where over the limits' labels or trials.
+    """The labels after a section, the least seconds of each; false where over the limits' labels or trials.
 
     Args:
         steps: by source, each ascending in cost + ahead.

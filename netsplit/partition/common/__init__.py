@@ -1,1 +1,1 @@
-"""What methods share: atoms, capacities, a problem as arrays, total orders."""
+"""What methods share: bytes and capacities, a problem as arrays, total orders."""

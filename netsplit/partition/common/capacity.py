@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from netsplit.errors import InfeasibleError
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.profile.memory import memory_of, node_weight_bytes, related_nodes, static_bytes
 
 __all__ = ["Load", "MemoryModel", "check_capacity", "fill_in_order", "infeasible", "read_bytes"]
@@ -152,16 +152,16 @@ def _least_fill(problem: Problem) -> dict[str, str]:
     """The fill in topological order with the least common rise of all capacities (by bisection)."""
     capacities = [device.capacity_bytes for device in problem.cluster.devices]
     low, high = -1, max(0, _required_bytes(problem, problem.graph.nodes) - min(capacities))
-    found = fill_in_order(problem, [c + high for c in capacities])
-    assert found is not None
+    placed = fill_in_order(problem, [c + high for c in capacities])
+    assert placed is not None
     while high - low > 1:
         rise = (low + high) // 2
         trial = fill_in_order(problem, [c + rise for c in capacities])
         if trial is None:
             low = rise
         else:
-            found, high = trial, rise
-    return found
+            placed, high = trial, rise
+    return placed
 
 
 def _subject(atom: tuple[str, ...]) -> str:

@@ -9,28 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.cluster.cluster import Link
+from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.profile.memory import node_weight_bytes, related_nodes
 
-__all__ = ["Csr", "CsrArrays", "Floats", "Instance", "Ints"]
+__all__ = ["Csr", "Floats", "Instance", "Ints", "Packed"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Packed: TypeAlias = Ints
+"""`Csr` in one array, for compiled functions: row i is ``p[p[i] : p[i + 1]]``; there are ``p[0] - 1``."""
 _MOST_PLACEMENTS = 100_000
-
-
-class CsrArrays(NamedTuple):
-    """`Csr` for compiled functions, which take a tuple of arrays as one argument."""
-
-    starts: Ints
-    items: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +49,8 @@ class Csr:
         return len(self.starts) - 1
 
     @property
-    def arrays(self) -> CsrArrays:
-        return CsrArrays(self.starts, self.items)
+    def packed(self) -> Packed:
+        return np.concatenate([self.starts + len(self.starts), self.items])
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +96,6 @@ class Instance:
             float,
         ).reshape(len(names), len(on), 2)
         held = list(graph.variables.values())
-        atom_of = np.zeros(len(names), np.int64)
-        for a, atom in enumerate(atoms_of(graph)):
-            atom_of[[index[name] for name in atom]] = a
         links = [
             [cluster.links.get((p.name, q.name), Link(0.0, 0.0)) for q in cluster.devices]
             for p in cluster.devices
@@ -127,8 +119,8 @@ class Instance:
             requires_backward=np.array([k in requires_backward for k in used], bool),
             latency_s=np.array([[link.latency_s for link in row] for row in links]),
             seconds_per_byte=np.array([[link.seconds_per_byte for link in row] for row in links]),
-            atom_of=atom_of,
-            unit_of=_units(problem),
+            atom_of=_numbers(names, atoms_of(graph)),
+            unit_of=_numbers(names, units_of(graph)),
             state_bytes=np.array([costs.alpha * weights[name] for name in names], np.int64),
             held_bytes=np.array([problem.copies * v.nbytes for v in held], np.int64),
             holders=Csr.of([sorted({index[name] for name in related_nodes(v)}) for v in held]),
@@ -225,9 +217,9 @@ class Instance:
 
     def _present(self, rows: Csr, where: Ints) -> NDArray[np.bool_]:
         """[rows, D] whether any node of the row is on the device."""
-        found = np.zeros((len(rows), len(self.devices)), bool)
-        found[np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]] = True
-        return found
+        present = np.zeros((len(rows), len(self.devices)), bool)
+        present[np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]] = True
+        return present
 
     def fits(self, where: Ints) -> bool:
         return bool((self.used_bytes(where) <= self.capacity).all())
@@ -237,16 +229,14 @@ def _trainable_bytes(problem: Problem) -> dict[str, int]:
     """Bytes of the parameters that the optimiser changes, at the first node that uses each."""
     graph = problem.graph
     seen: set[str] = set()
-    found: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
     for node in graph:
         own = [k for k in node.initializers if k not in seen and graph.initializers[k].requires_grad]
         seen.update(own)
-        found[node.name] = sum(graph.initializers[k].nbytes for k in own)
-    return found
+        nbytes[node.name] = sum(graph.initializers[k].nbytes for k in own)
+    return nbytes
 
 
-def _units(problem: Problem) -> Ints:
-    graph = problem.graph
-    unit_of = {name: i for i, unit in enumerate(graph.units) for name in unit}
-    number: dict[object, int] = {}
-    return np.array([number.setdefault(unit_of.get(v, v), len(number)) for v in graph.nodes], np.int64)
+def _numbers(names: Sequence[str], sets: Sets) -> Ints:
+    number = {name: i for i, together in enumerate(sets) for name in together}
+    return np.array([number[name] for name in names], np.int64)

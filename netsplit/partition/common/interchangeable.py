@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.atoms import DisjointSets
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.common.instance import Instance
 
 __all__ = ["interchangeable", "interchangeable_devices"]

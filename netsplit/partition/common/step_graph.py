@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from netsplit.graph.order import longest_before
 from netsplit.partition.common.instance import Floats, Instance
 
 __all__ = ["Edge", "StepGraph"]
@@ -52,29 +53,21 @@ class StepGraph:
     @cached_property
     def head(self) -> Floats:
         """[2n] least seconds before the task starts."""
-        found = np.zeros(2 * self.n)
-        for t in self.order:
-            for s in self.before[t]:
-                found[t] = max(found[t], found[s] + self.fastest[s])
-        return found
+        return np.array(longest_before(self.before, self.order, self.fastest.tolist()), float)
 
     @cached_property
     def tail(self) -> Floats:
         """[2n] least seconds after the task has ended."""
-        found = np.zeros(2 * self.n)
-        for s in reversed(self.order):
-            for t in self.after[s]:
-                found[s] = max(found[s], found[t] + self.fastest[t])
-        return found
+        return np.array(longest_before(self.after, reversed(self.order), self.fastest.tolist()), float)
 
     @cached_property
     def there_and_back(self) -> Floats:
         """[n] least seconds from the start of a node's forward to the end of its backward; trained nodes."""
-        n, found = self.n, np.zeros(self.n)
+        n, seconds = self.n, np.zeros(self.n)
         for v in reversed(range(n)):
-            inner = [found[t - n] for t in self.before[n + v] if t >= n]
-            found[v] = self.fastest[v] + self.fastest[n + v] + max(inner, default=0.0)
-        return found
+            inner = [seconds[t - n] for t in self.before[n + v] if t >= n]
+            seconds[v] = self.fastest[v] + self.fastest[n + v] + max(inner, default=0.0)
+        return seconds
 
     def transfer_s(self, edge: Edge, backward: bool = False) -> Floats:
         """[D, D] seconds of the edge's transfer where its source is on p and its target on q."""

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netsplit.partition.common.atoms import DisjointSets
-from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
-from netsplit.partition.engines.compiled import compiled, inner
+from netsplit.graph.quotient import DisjointSets
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
+from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.engines.kernels import Arrays, SingleBatchStep, list_schedule, makespan, upward_rank
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
@@ -35,9 +35,9 @@ class Annealed:
 class Pieces(NamedTuple):
     """What a move needs."""
 
-    atoms: CsrArrays  # [A] -> nodes
-    clusters: CsrArrays  # -> atoms
-    holds: CsrArrays  # [A] -> held variables that the atom touches
+    atoms: Packed  # [A] -> nodes
+    clusters: Packed  # -> atoms
+    holds: Packed  # [A] -> held variables that the atom touches
     state: Ints  # [A] bytes
     held: Ints  # [h] bytes
     capacity: Ints  # [D]
@@ -59,7 +59,7 @@ class Annealer:
         self.clusters = clusters_of(instance)
         self.stop = np.zeros(1, np.int64)  # set to 1 by another thread: runs end at once
         self.pieces = Pieces(
-            instance.atoms.arrays, self.clusters.arrays, _held_by_atom(instance).arrays,
+            instance.atoms.packed, self.clusters.packed, _held_by_atom(instance).packed,
             _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity, periods,
             instance.forward_s + instance.backward_s, instance.hop_s,
         )  # fmt: skip
@@ -123,9 +123,9 @@ def clusters_of(instance: Instance) -> Csr:
 
 
 def _by_atom(instance: Instance, values: Floats | Ints) -> Any:
-    found = np.zeros(len(instance.atoms), values.dtype)
-    np.add.at(found, instance.atom_of, values)
-    return found
+    sums = np.zeros(len(instance.atoms), values.dtype)
+    np.add.at(sums, instance.atom_of, values)
+    return sums
 
 
 def _held_by_atom(instance: Instance) -> Csr:
@@ -165,8 +165,8 @@ def max_load(where: Ints, w: Pieces, a: Arrays) -> float:
     reached = np.full(devices, -1)
     for u in range(len(a.producer)):
         home = where[a.producer[u]]
-        for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
-            q = where[a.consumers.items[c]]
+        for c in range(a.consumers[u], a.consumers[u + 1]):
+            q = where[a.consumers[c]]
             if q != home and reached[q] != u:
                 load[q] += w.hop_s[u, q]
                 reached[q] = u
@@ -185,7 +185,7 @@ class State(NamedTuple):
     touched: Ints  # [h, D] atoms on the device that touch the held variable
 
 
-@inner
+@inlined
 def place(x: int, q: int, state: State, w: Pieces) -> None:
     """Take atom x to device q."""
     p = state.where[x]
@@ -193,8 +193,8 @@ def place(x: int, q: int, state: State, w: Pieces) -> None:
         return
     state.used[p] -= w.state[x]
     state.used[q] += w.state[x]
-    for k in range(w.holds.starts[x], w.holds.starts[x + 1]):
-        h = w.holds.items[k]
+    for k in range(w.holds[x], w.holds[x + 1]):
+        h = w.holds[k]
         state.touched[h, p] -= 1
         if state.touched[h, p] == 0:
             state.used[p] -= w.held[h]
@@ -202,8 +202,8 @@ def place(x: int, q: int, state: State, w: Pieces) -> None:
             state.used[q] += w.held[h]
         state.touched[h, q] += 1
     state.where[x] = q
-    for k in range(w.atoms.starts[x], w.atoms.starts[x + 1]):
-        state.nodes[w.atoms.items[k]] = q
+    for k in range(w.atoms[x], w.atoms[x + 1]):
+        state.nodes[w.atoms[k]] = q
 
 
 @inner
@@ -216,16 +216,16 @@ def begin(start: Ints, n: int, w: Pieces) -> State:
     for x in range(len(start)):
         p = start[x]
         state.used[p] += w.state[x]
-        for k in range(w.holds.starts[x], w.holds.starts[x + 1]):
-            if state.touched[w.holds.items[k], p] == 0:
-                state.used[p] += w.held[w.holds.items[k]]
-            state.touched[w.holds.items[k], p] += 1
-        for k in range(w.atoms.starts[x], w.atoms.starts[x + 1]):
-            state.nodes[w.atoms.items[k]] = p
+        for k in range(w.holds[x], w.holds[x + 1]):
+            if state.touched[w.holds[k], p] == 0:
+                state.used[p] += w.held[w.holds[k]]
+            state.touched[w.holds[k], p] += 1
+        for k in range(w.atoms[x], w.atoms[x + 1]):
+            state.nodes[w.atoms[k]] = p
     return state
 
 
-@inner
+@inlined
 def excess(state: State, w: Pieces) -> float:
     """Bytes too many, as a share of each device's capacity, summed."""
     over = 0.0
@@ -234,7 +234,7 @@ def excess(state: State, w: Pieces) -> float:
     return over
 
 
-@inner
+@inlined
 def draw_move(where: Ints, changed: Ints, target: Ints, w: Pieces) -> int:
     """Draw a move: fills which atoms go to which devices, and answers how many."""
     count, devices = len(where), len(w.capacity)
@@ -245,11 +245,11 @@ def draw_move(where: Ints, changed: Ints, target: Ints, w: Pieces) -> int:
         changed[0], target[0] = np.random.randint(count), q
         return 1 if where[changed[0]] != q else 0
     if draw < 0.75:  # a cluster, or its part on one device
-        c = np.random.randint(len(w.clusters.starts) - 1)
-        home = where[w.clusters.items[np.random.randint(w.clusters.starts[c], w.clusters.starts[c + 1])]]
+        c = np.random.randint(w.clusters[0] - 1)
+        home = where[w.clusters[np.random.randint(w.clusters[c], w.clusters[c + 1])]]
         whole = np.random.random() < 0.5
-        for k in range(w.clusters.starts[c], w.clusters.starts[c + 1]):
-            x = w.clusters.items[k]
+        for k in range(w.clusters[c], w.clusters[c + 1]):
+            x = w.clusters[k]
             if where[x] != q and (whole or where[x] == home):
                 changed[size], target[size] = x, q
                 size += 1

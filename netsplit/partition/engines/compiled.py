@@ -23,8 +23,11 @@ def inner(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """As `inner`, for small work in every turn of a loop: passing tuples of arrays on would take as long."""
-    return _kept(function, forceinline=True, **_NOT_FROM_PYTHON)
+    """As `inner`, for what makes no arrays: counting references to those of its tuples would take as long.
+
+    The caller counts them.
+    """
+    return _kept(function, forceinline=True, _nrt=False, **_NOT_FROM_PYTHON)
 
 
 def _kept(function: Callable[..., Any], **options: Any) -> Any:

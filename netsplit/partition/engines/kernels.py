@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import CsrArrays, Floats, Instance, Ints
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inlined, inner
 
 __all__ = ["NOTHING", "Arrays", "SingleBatchStep", "StepTimes", "list_schedule", "makespan", "upward_rank"]
@@ -27,14 +27,14 @@ class Arrays(NamedTuple):
     trained: NDArray[np.bool_]  # [n]
     producer: Ints  # [m]
     requires_backward: NDArray[np.bool_]  # [m]
-    consumers: CsrArrays  # [m] -> nodes
-    reads: CsrArrays  # [n] -> variables
-    makes: CsrArrays  # [n] -> variables
+    consumers: Packed  # [m] -> nodes
+    reads: Packed  # [n] -> variables
+    makes: Packed  # [n] -> variables
     transfer_s: Floats  # [m, D, D]
     step_s: Floats  # [n, D]
     overhead: Floats  # [D] of every instruction
     block_of: Ints  # [n] nodes of a unit are one block
-    blocks: CsrArrays  # -> nodes
+    blocks: Packed  # -> nodes
 
 
 class _Devices(NamedTuple):
@@ -43,7 +43,14 @@ class _Devices(NamedTuple):
     clock: Floats  # [D] until when the device is busy
     link: Floats  # [D, D] until when the link is busy
     segment: Ints  # [n] of each node
-    closing: Ints  # [segments] the place of each segment in the order in which they were closed
+    closing: Ints  # [segments] the place of each segment in the order in which they were closed; -1: open
+    current: Ints  # [D] the device's open segment
+    opened: NDArray[np.bool_]  # [D] whether it has one
+    posted: Floats  # [D] when the device came to its open segment: receives met since are posted
+    reached: NDArray[np.bool_]  # [D] whether a variable is read there
+    arrive: Floats  # [m, D] of a variable
+    waiting: Ints  # [m, D] nodes on the device that have still to give the variable a gradient
+    gradient: Floats  # [m, D] when the device's gradient arrives
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +70,7 @@ class SingleBatchStep:
         i = instance
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.producer, i.requires_backward,
-            i.consumers.arrays, i.reads.arrays, i.makes.arrays, i.transfer_s, i.step_s,
+            i.consumers.packed, i.reads.packed, i.makes.packed, i.transfer_s, i.step_s,
             i.instruction_s, i.unit_of, _blocks(i),
         )  # fmt: skip
 
@@ -98,12 +105,12 @@ class SingleBatchStep:
 NOTHING = np.zeros((0, 2))
 
 
-def _blocks(instance: Instance) -> CsrArrays:
+def _blocks(instance: Instance) -> Packed:
     """The nodes of each block: units run in one piece."""
     unit = instance.unit_of
     members = np.argsort(unit, kind="stable").astype(np.int64)
     starts = np.searchsorted(unit[members], np.arange(int(unit.max(initial=-1)) + 2)).astype(np.int64)
-    return CsrArrays(starts, members)
+    return Csr(starts, members).packed
 
 
 @compiled
@@ -120,10 +127,13 @@ def makespan(where: Ints, order: Ints, a: Arrays, f_times: Floats, b_times: Floa
     3. Backwards of whole segments, the one that was closed last first; gradients take the way back.
     4. Each device's optimiser steps, when all its gradients are there.
     """
-    n, devices = len(order), a.forward_s.shape[1]
+    n, m, devices = len(order), len(a.producer), a.forward_s.shape[1]
     run = _Devices(
-        np.zeros(devices), np.zeros((devices, devices)), np.zeros(n, np.int64), np.zeros(n + 1, np.int64)
-    )
+        np.zeros(devices), np.zeros((devices, devices)), np.zeros(n, np.int64), np.full(n, -1),
+        np.zeros(devices, np.int64), np.zeros(devices, np.bool_), np.zeros(devices),
+        np.zeros(devices, np.bool_), np.zeros((m, devices)), np.zeros((m, devices), np.int64),
+        np.full((m, devices), -1.0),
+    )  # fmt: skip
     # 1. forwards
     last = _forwards(where, order, a, run, f_times)
     # 2. order
@@ -157,20 +167,16 @@ def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats)
     clock, link = run.clock, run.link
     segment, closing, overhead, producer = run.segment, run.closing, a.overhead, a.producer
     reads, makes, consumers, forward_s, transfer_s = a.reads, a.makes, a.consumers, a.forward_s, a.transfer_s
+    current, opened, posted, reached, arrive = run.current, run.opened, run.posted, run.reached, run.arrive
     devices = len(clock)
-    posted = np.zeros(devices)  # when the device came to its open segment: receives met since are posted
-    opened = np.zeros(devices, np.bool_)
-    current = np.zeros(devices, np.int64)  # the device's open segment
-    arrive = np.zeros((len(a.producer), devices))
-    dest = np.zeros(devices, np.bool_)
     last, segments, closed = 0.0, 0, 0
     for v in order:
         d = where[v]
         # 1. wait
         begin = clock[d]
         remote = False
-        for k in range(reads.starts[v], reads.starts[v + 1]):
-            u = reads.items[k]
+        for k in range(reads[v], reads[v + 1]):
+            u = reads[k]
             if where[producer[u]] != d:
                 remote = True
                 begin = max(begin, arrive[u, d])
@@ -194,13 +200,13 @@ def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats)
             times[v, 1] = end
         # 4. send
         sends = False
-        for k in range(makes.starts[v], makes.starts[v + 1]):
-            u = makes.items[k]
-            dest[:] = False
-            for c in range(consumers.starts[u], consumers.starts[u + 1]):
-                dest[where[consumers.items[c]]] = True
+        for k in range(makes[v], makes[v + 1]):
+            u = makes[k]
+            reached[:] = False
+            for c in range(consumers[u], consumers[u + 1]):
+                reached[where[consumers[c]]] = True
             for q in range(devices):
-                if dest[q] and q != d:
+                if reached[q] and q != d:
                     sends = True
                     clock[d] += overhead[d]
                     ready = max(clock[d], posted[q] if opened[q] else clock[q])
@@ -212,10 +218,10 @@ def _forwards(where: Ints, order: Ints, a: Arrays, run: _Devices, times: Floats)
             closing[current[d]] = closed
             closed += 1
     # 5. close
-    left = np.where(opened)[0]
-    for d in left[np.argsort(current[left])]:
-        closing[current[d]] = closed
-        closed += 1
+    for s in range(segments):
+        if closing[s] < 0:
+            closing[s] = closed
+            closed += 1
     return last
 
 
@@ -237,22 +243,22 @@ def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floa
         a.backward_s,
         a.transfer_s,
     )
-    devices, m = len(clock), len(a.producer)
+    waiting, gradient = run.waiting, run.gradient
+    devices = len(clock)
     # 1. count
-    waiting = np.zeros((m, devices), np.int64)
-    for u in range(m):
+    for u in range(len(producer)):
         if requires_backward[u]:
-            for c in range(consumers.starts[u], consumers.starts[u + 1]):
-                w = consumers.items[c]
+            for c in range(consumers[u], consumers[u + 1]):
+                w = consumers[c]
                 if trained[w]:
                     waiting[u, where[w]] += 1
-    gradient = np.full((m, devices), -1.0)
     last, previous = 0.0, -1
     for i in range(len(nodes) - 1, -1, -1):
         v = nodes[i]
         d = where[v]
         if len(f_times) > 0:
-            b_times[v] = f_times[v]
+            b_times[v, 0] = f_times[v, 0]
+            b_times[v, 1] = f_times[v, 1]
         if not trained[v]:
             continue
         # 2. wait
@@ -260,8 +266,8 @@ def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floa
             clock[d] += overhead[d]
             previous = segment[v]
         begin = clock[d]
-        for k in range(makes.starts[v], makes.starts[v + 1]):
-            u = makes.items[k]
+        for k in range(makes[v], makes[v + 1]):
+            u = makes[k]
             for q in range(devices):
                 begin = max(begin, gradient[u, q])
         # 3. run
@@ -271,8 +277,8 @@ def _backwards(where: Ints, nodes: Ints, a: Arrays, run: _Devices, f_times: Floa
             b_times[v, 0] = begin
             b_times[v, 1] = end
         # 4. send
-        for k in range(reads.starts[v], reads.starts[v + 1]):
-            u = reads.items[k]
+        for k in range(reads[v], reads[v + 1]):
+            u = reads[k]
             p = where[producer[u]]
             if requires_backward[u]:
                 waiting[u, d] -= 1
@@ -293,10 +299,10 @@ def upward_rank(where: Ints, a: Arrays) -> Floats:
     for v in range(n - 1, -1, -1):
         p = where[v]
         tail = 0.0
-        for k in range(makes.starts[v], makes.starts[v + 1]):
-            u = makes.items[k]
-            for c in range(consumers.starts[u], consumers.starts[u + 1]):
-                w = consumers.items[c]
+        for k in range(makes[v], makes[v + 1]):
+            u = makes[k]
+            for c in range(consumers[u], consumers[u + 1]):
+                w = consumers[c]
                 q = where[w]
                 way = transfer_s[u, p, q]
                 if requires_backward[u]:
@@ -334,27 +340,27 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
         # 2. take
         best, now, best_rank = -1, np.inf, -1.0
         for k in range(count):
-            v = blocks.items[blocks.starts[ready[k]]]
+            v = blocks[blocks[ready[k]]]
             start = max(clock[where[v]], ready_at[ready[k]])
             if start < now or (start == now and rank[v] > best_rank):
                 best, now, best_rank = k, start, rank[v]
         b = ready[best]
         count -= 1
         ready[best] = ready[count]
-        for j in range(blocks.starts[b], blocks.starts[b + 1]):
+        for j in range(blocks[b], blocks[b + 1]):
             # 3. run
-            v = blocks.items[j]
+            v = blocks[j]
             d = where[v]
             now += forward_s[v, d]
             ends[v] = now
             order[taken] = v
             taken += 1
             # 4. send
-            for k in range(makes.starts[v], makes.starts[v + 1]):
-                u = makes.items[k]
+            for k in range(makes[v], makes[v + 1]):
+                u = makes[k]
                 sent[:] = False
-                for c in range(consumers.starts[u], consumers.starts[u + 1]):
-                    w = consumers.items[c]
+                for c in range(consumers[u], consumers[u + 1]):
+                    w = consumers[c]
                     q = where[w]
                     if q != d and not sent[q]:
                         link[d, q] = max(link[d, q], now) + transfer_s[u, d, q]
@@ -369,16 +375,16 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
                         if missing[other] == 0:
                             ready[count] = other
                             count += 1
-        clock[where[blocks.items[blocks.starts[b]]]] = now
+        clock[where[blocks[blocks[b]]]] = now
     return ends
 
 
 @inner
 def _missing(a: Arrays) -> Ints:
     """[blocks] how many reads of each block's nodes are of variables that other blocks make."""
-    missing = np.zeros(len(a.blocks.starts) - 1, np.int64)
+    missing = np.zeros(a.blocks[0] - 1, np.int64)
     for v in range(len(a.block_of)):
-        for k in range(a.reads.starts[v], a.reads.starts[v + 1]):
-            if a.block_of[a.producer[a.reads.items[k]]] != a.block_of[v]:
+        for k in range(a.reads[v], a.reads[v + 1]):
+            if a.block_of[a.producer[a.reads[k]]] != a.block_of[v]:
                 missing[a.block_of[v]] += 1
     return missing

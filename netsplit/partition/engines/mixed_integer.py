@@ -15,14 +15,17 @@ import tempfile
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import picos
 
 from netsplit.errors import ConfigError
 from netsplit.partition.base import Status
 
-__all__ = ["EngineName", "Outcome", "check_engine", "solve", "write_lp"]
+if TYPE_CHECKING:
+    import highspy
+
+__all__ = ["EngineName", "Outcome", "check_engine", "highs", "solve", "write_lp"]
 
 EngineName = Literal["auto", "gurobi", "highs"]
 
@@ -102,7 +105,8 @@ def _element_names(name: str, length: int) -> list[str]:
     return [name] if length == 1 else [f"{name}_{i}" for i in range(length)]
 
 
-def _highs(path: Path, time_limit_s: float, gap: float, seed: int) -> Outcome:
+def highs(time_limit_s: float, gap: float, seed: int) -> highspy.Highs:
+    """HiGHS, silent, on one thread: the same problem has the same answer."""
     import highspy
 
     solver = highspy.Highs()
@@ -110,11 +114,18 @@ def _highs(path: Path, time_limit_s: float, gap: float, seed: int) -> Outcome:
         "output_flag": False,
         "time_limit": max(0.01, time_limit_s),
         "mip_rel_gap": gap,
-        "random_seed": seed,
-        "parallel": "off",  # same problem, same answer
+        "random_seed": seed % 2_000_000_000,
+        "parallel": "off",
     }
     for key, value in options.items():
         solver.setOptionValue(key, value)
+    return solver
+
+
+def _highs(path: Path, time_limit_s: float, gap: float, seed: int) -> Outcome:
+    import highspy
+
+    solver = highs(time_limit_s, gap, seed)
     read = solver.readModel(str(path))
     assert read != highspy.HighsStatus.kError, "HiGHS cannot read the model"
     solver.run()

@@ -21,7 +21,7 @@ from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.partitioner import Partitioner
 
-__all__ = ["Found", "Proof", "Search"]
+__all__ = ["Proof", "Scheduled", "Search"]
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ SLIGHT = 1e-9  # relative: a difference by rounding
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Scheduled:
     where: Ints  # [n]
     order: Ints  # [n]
     value_s: float
@@ -49,7 +49,7 @@ class Proof(Protocol):
 
     def start(self) -> None: ...
 
-    def finish(self) -> Found | None:
+    def finish(self) -> Scheduled | None:
         """Wait for the end; the best answer that it came across."""
 
 
@@ -76,7 +76,7 @@ class Search:
         self.instance = Instance.of(problem)
         self.simulated = simulated and problem.evaluate is not None
         self.annealer = Annealer(self.instance, problem.in_flight - 1.0 if self.simulated else 0.0)
-        self.best: Found | None = None
+        self.best: Scheduled | None = None
         self.notes: dict[str, Any] = {"moves": 0}
         self.warm = threading.Event()  # a good answer is known, and a core is free
         self._seeds = np.random.SeedSequence(problem.seed % 2**63)
@@ -90,7 +90,7 @@ class Search:
             log.info("compiled the search in %.1f s, once for this installation", spent)
             self.started, self.deadline = self.started + spent, self.deadline + spent
 
-    def run(self, prover: Proof | None) -> Found | None:
+    def run(self, prover: Proof | None) -> Scheduled | None:
         """The best found, by the search or the prover; None where nothing fits."""
         stops = self.started + (ANNEALED if self.simulated else 1.0) * (self.deadline - self.started)
         clock = threading.Timer(max(0.0, stops - time.perf_counter()), self.stop)
@@ -119,36 +119,36 @@ class Search:
     def stop(self) -> None:
         self.annealer.stop[0] = 1
 
-    def scheduled(self, where: Ints, source: str) -> Found:
+    def scheduled(self, where: Ints, source: str) -> Scheduled:
         """A placement in the order of its list schedule."""
         value, order = self.annealer.evaluate(where)
-        return Found(where, order, value, source)
+        return Scheduled(where, order, value, source)
 
-    def _offer(self, found: Found) -> None:
-        if found.value_s < self.value_s:
-            self.best = found
-            log.info("%s: %.6g s by %s", self.name, found.value_s, found.source)
+    def _offer(self, answer: Scheduled) -> None:
+        if answer.value_s < self.value_s:
+            self.best = answer
+            log.info("%s: %.6g s by %s", self.name, answer.value_s, answer.source)
 
     def _portfolio(self) -> list[Candidate]:
-        found = []
+        tried = []
         filled = fill_in_order(self.problem, self.instance.capacity.tolist())
         if filled is not None:  # whatever the clock does, there is an answer
             where = self.instance.encode(filled)
             self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
         until = self.started + 0.3 * (self.deadline - self.started)
         for each in candidates(self.problem, self.instance, self.methods, self._value_of, until):
-            found.append(each)
+            tried.append(each)
             if each.fits:
                 order = order_of(self.instance, each.placement)
-                self._offer(Found(each.where, order, each.value_s, each.method))
+                self._offer(Scheduled(each.where, order, each.value_s, each.method))
                 if not self.simulated:
                     self._offer(self.scheduled(each.where, f"{each.method}, list-scheduled"))
-        self.notes["portfolio"] = {each.method: each.value_s for each in found}
-        return found
+        self.notes["portfolio"] = {each.method: each.value_s for each in tried}
+        return tried
 
-    def _anneal(self, found: Sequence[Candidate]) -> list[Annealed]:
+    def _anneal(self, starts: Sequence[Candidate]) -> list[Annealed]:
         """Successive halving: every start a little, the better ones longer and colder."""
-        ranked = sorted(found, key=lambda each: (not each.fits, each.value_s, each.method))
+        ranked = sorted(starts, key=lambda each: (not each.fits, each.value_s, each.method))
         places = [each.where for each in ranked[: max(1, self.starts // 2)]]
         places += self._fills(self.starts - len(places))
         share = 0.6 if self.simulated else 1.0
@@ -164,7 +164,7 @@ class Search:
             self.notes["moves"] += moves * count
             for each in results:
                 if np.isfinite(each.value_s) and not self.simulated:
-                    self._offer(Found(each.where, each.order, each.value_s, "annealing"))
+                    self._offer(Scheduled(each.where, each.order, each.value_s, "annealing"))
             results.sort(key=lambda each: each.value_s)
             places = [each.where for each in results]
             if self.annealer.stop[0]:
@@ -185,7 +185,7 @@ class Search:
     def _fills(self, count: int) -> list[Ints]:
         """Contiguous placements: devices in drawn orders, filled to drawn shares of their capacity."""
         draw = random.Random(self.problem.seed)
-        cluster, found = self.problem.cluster, []
+        cluster, placements = self.problem.cluster, []
         for _ in range(count):
             devices = draw.sample(cluster.devices, len(cluster.devices))
             problem = replace(self.problem, cluster=replace(cluster, devices=tuple(devices)))
@@ -193,8 +193,8 @@ class Search:
             limits[-1] = sum(device.capacity_bytes for device in devices)
             filled = fill_in_order(problem, limits)
             if filled is not None:
-                found.append(self.instance.encode(filled))
-        return found
+                placements.append(self.instance.encode(filled))
+        return placements
 
     def _simulate(self, results: Sequence[Annealed]) -> None:
         """The schedule's own iteration: of what annealing found, and of moves from the best of it."""
@@ -221,7 +221,7 @@ class Search:
             topological_priority(self.problem.graph, rank),
             SolverReport("feasible", 0.0),
         )
-        self._offer(Found(where, order, self._value_of(placement), source))
+        self._offer(Scheduled(where, order, self._value_of(placement), source))
 
     def _value_of(self, placement: Placement) -> float:
         if self.simulated:

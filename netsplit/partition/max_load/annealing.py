@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from netsplit.partition.common.atoms import DisjointSets
-from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined, inner
+from netsplit.graph.quotient import DisjointSets
+from netsplit.partition.common.instance import Csr, Floats, Ints, Packed
+from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
 __all__ = ["ClusterArrays", "LoadAnnealer"]
@@ -27,7 +27,7 @@ class ClusterArrays(NamedTuple):
     """Groups that dear nets join, at several levels."""
 
     level_of: Ints  # [L, G] cluster of each group
-    members: CsrArrays  # [clusters] -> groups
+    members: Packed  # [clusters] -> groups
 
 
 class _Loads(NamedTuple):
@@ -71,7 +71,7 @@ class LoadAnnealer:
                 rows.append(members)
             levels.append(label)
         level_of = np.array(levels, np.int64).reshape(len(levels), model.count)
-        return cls(model, ClusterArrays(level_of, Csr.of(rows).arrays))
+        return cls(model, ClusterArrays(level_of, Csr.of(rows).packed))
 
     def run(
         self,
@@ -117,8 +117,8 @@ def _thresholds(model: Hypergraph) -> Floats:
 def _shift(g: int, q: int, s: _Loads, m: HypergraphArrays) -> None:
     """Take group g to device q."""
     p = s.where[g]
-    for i in range(m.nets.starts[g], m.nets.starts[g + 1]):
-        e = m.nets.items[i]
+    for i in range(m.nets[g], m.nets[g + 1]):
+        e = m.nets[i]
         size = m.size[e]
         before = s.pins[e, p]
         if before == size:
@@ -132,8 +132,8 @@ def _shift(g: int, q: int, s: _Loads, m: HypergraphArrays) -> None:
         if before == size - 1:
             s.load[q] -= m.hop[e, q]
         s.pins[e, q] = before + 1
-    for i in range(m.sets.starts[g], m.sets.starts[g + 1]):
-        h = m.sets.items[i]
+    for i in range(m.sets[g], m.sets[g + 1]):
+        h = m.sets[i]
         s.held[h, p] -= 1
         if s.held[h, p] == 0:
             s.used[p] -= m.held_bytes[h]
@@ -160,7 +160,7 @@ def _energy(s: _Loads, m: HypergraphArrays) -> float:
     return total
 
 
-@inner
+@inlined
 def _fits(s: _Loads, m: HypergraphArrays) -> bool:
     over = False
     for d in range(len(s.used)):
@@ -168,7 +168,7 @@ def _fits(s: _Loads, m: HypergraphArrays) -> bool:
     return not over
 
 
-@inner
+@inlined
 def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) -> int:
     """Fill a move, and answer how many groups it takes; 0: what was drawn is none.
 
@@ -182,10 +182,10 @@ def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) 
     p = s.where[g]
     kind = np.random.random()
     q = np.random.randint(devices)
-    if kind < 0.75 and m.nets.starts[g + 1] > m.nets.starts[g]:
-        e = m.nets.items[np.random.randint(m.nets.starts[g], m.nets.starts[g + 1])]
+    if kind < 0.75 and m.nets[g + 1] > m.nets[g]:
+        e = m.nets[np.random.randint(m.nets[g], m.nets[g + 1])]
         if s.pins[e, p] < m.size[e]:
-            q = s.where[m.pins.items[np.random.randint(m.pins.starts[e], m.pins.starts[e + 1])]]
+            q = s.where[m.pins[np.random.randint(m.pins[e], m.pins[e + 1])]]
         elif kind < 0.6:
             return 0
     if q == p or not m.allowed[g, q]:
@@ -196,8 +196,8 @@ def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) 
         n = 0
         c = clusters.level_of[np.random.randint(levels), g]
         whole = kind < 0.5
-        for i in range(clusters.members.starts[c], clusters.members.starts[c + 1]):
-            v = clusters.members.items[i]
+        for i in range(clusters.members[c], clusters.members[c + 1]):
+            v = clusters.members[i]
             if s.where[v] != q and (whole or s.where[v] == p):
                 if not m.allowed[v, q]:
                     return 0
@@ -215,7 +215,7 @@ def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) 
     return 1
 
 
-@inner
+@inlined
 def _add_up(s: _Loads, m: HypergraphArrays) -> None:
     """The loads anew: additions and subtractions leave rounding behind."""
     s.load[:] = 0.0

@@ -14,13 +14,13 @@ import numpy as np
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
-__all__ = ["BlockModel", "core_bound", "quiet", "sharing_bound"]
+__all__ = ["ColumnModel", "core_bound", "quiet", "sharing_bound"]
 
 _INF = highspy.kHighsInf
 _ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
 
 
-class BlockModel:
+class ColumnModel:
     """The sets of groups that one device may have: x [G] binary, and the cut of every net, in HiGHS."""
 
     def __init__(self, model: Hypergraph, device: int, integral: bool) -> None:
@@ -32,8 +32,8 @@ class BlockModel:
         wide = [len(p) > 2 for p in pins]
         extra = [column for e, w in zip(nets, wide, strict=True) for column in ((e, 1), (e, -1))[: 1 + w]]
         upper = np.concatenate([model.allowed[:, device].astype(float), np.ones(len(extra))])
-        self.columns = len(upper)
-        self._highs.addVars(self.columns, np.zeros(self.columns), upper)
+        self.variables = len(upper)
+        self._highs.addVars(self.variables, np.zeros(self.variables), upper)
         rows: list[tuple[list[int], list[float]]] = []
         k = model.count
         for p, w in zip(pins, wide, strict=True):
@@ -67,13 +67,13 @@ class BlockModel:
             return
         self._scale = seconds  # of the first limit: the row is in its units
         scaled = self.load / seconds
-        self._highs.addRow(-_INF, 1.0, self.columns, np.arange(self.columns, dtype=np.int32), scaled)
+        self._highs.addRow(-_INF, 1.0, self.variables, np.arange(self.variables, dtype=np.int32), scaled)
         self._limited = True
 
     def most(self, prices: Floats, time_limit_s: float, gap: float) -> tuple[float, Ints | None]:
-        """An upper bound of the price [G] of a block, and the groups of the best block found."""
+        """An upper bound of the price [G] of a column, and the groups of the best column found."""
         self._priced = True
-        self._costs(np.concatenate([-prices, np.zeros(self.columns - self.count)]))
+        self._costs(np.concatenate([-prices, np.zeros(self.variables - self.count)]))
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(time_limit_s, 0.01))
         self._highs.setOptionValue("mip_rel_gap", gap)
         self._highs.run()
@@ -111,7 +111,7 @@ class BlockModel:
         return value * (1 - _ROUNDING)
 
     def _costs(self, costs: Floats) -> None:
-        self._highs.changeColsCost(self.columns, np.arange(self.columns, dtype=np.int32), costs)
+        self._highs.changeColsCost(self.variables, np.arange(self.variables, dtype=np.int32), costs)
 
 
 def sharing_bound(model: Hypergraph) -> float:
@@ -136,7 +136,7 @@ def sharing_bound(model: Hypergraph) -> float:
 def core_bound(model: Hypergraph, deadline: float, at_most: int = 200) -> float:
     """The largest, over the groups of most seconds, of the least load of a device that has the group."""
     first = [same[0] for same in model.classes]
-    blocks = [BlockModel(model, d, integral=False) for d in first]
+    columns = [ColumnModel(model, d, integral=False) for d in first]
     reach = np.array([sum(model.hop[e].max() for e in model.nets_of[g]) for g in range(model.count)])
     own = np.where(model.allowed, model.weight, np.inf).min(axis=1)
     bound = 0.0
@@ -144,8 +144,8 @@ def core_bound(model: Hypergraph, deadline: float, at_most: int = 200) -> float:
         if time.perf_counter() > deadline:
             break
         least = float("inf")
-        for block in blocks:
-            least = min(least, block.least_with(g))
+        for column in columns:
+            least = min(least, column.least_with(g))
             if least <= bound:
                 break
         bound = max(bound, least)

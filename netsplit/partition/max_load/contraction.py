@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.common.atoms import DisjointSets
+from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.max_load.bounds import BlockModel
+from netsplit.partition.max_load.bounds import ColumnModel
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["contract", "probe"]
@@ -141,9 +141,9 @@ class _Probe:
         self.model, self.below = model, below
         self.classes = model.classes
         self.first = [same[0] for same in self.classes]
-        blocks = [BlockModel(model, d, integral=False) for d in self.first]
+        columns = [ColumnModel(model, d, integral=False) for d in self.first]
         pairs = sorted({(a, b) for e in range(len(model.pins)) for a, b in _pairs(model.pins[e].tolist())})
-        self.alone = np.array([[b.least_with(g) for b in blocks] for g in range(model.count)])
+        self.alone = np.array([[b.least_with(g) for b in columns] for g in range(model.count)])
         allowed = model.allowed[:, self.first] & (self.alone < below)
         self.allowed = allowed
         self.apart: dict[tuple[int, int], np.ndarray] = {}  # (a, b): [class] a may be there without b
@@ -151,7 +151,7 @@ class _Probe:
             if time.perf_counter() > deadline:
                 break
             self.apart[a, b] = np.array(
-                [bool(allowed[a, c]) and blocks[c].least_with(a, b) < below for c in range(len(blocks))]
+                [bool(allowed[a, c]) and columns[c].least_with(a, b) < below for c in range(len(columns))]
             )
 
     def follow(self) -> np.ndarray:
@@ -197,10 +197,10 @@ def _pairs(pins: list[int]) -> list[tuple[int, int]]:
 
 
 def _closure(group: int, needs: dict[int, list[int]]) -> list[int]:
-    found, stack = {group}, [group]
+    closure, stack = {group}, [group]
     while stack:
         for b in needs.get(stack.pop(), ()):
-            if b not in found:
-                found.add(b)
+            if b not in closure:
+                closure.add(b)
                 stack.append(b)
-    return sorted(found)
+    return sorted(closure)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import strong_components, successors
 from netsplit.partition.common.instance import Csr, Instance, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
@@ -42,7 +43,7 @@ class Order:
             source = np.where(as_is, group[tail], group[head])[alike]
             target = np.where(as_is, group[head], group[tail])[alike]
             arcs = set(zip(source.tolist(), target.tolist(), strict=True))
-            label = _components(model.count, arcs)
+            label = np.array(strong_components(model.count, arcs), np.int64)
             if chosen is None or label.max(initial=-1) > chosen[0].max(initial=-1):
                 chosen = label, arcs
         assert chosen is not None
@@ -50,19 +51,13 @@ class Order:
         if label.max(initial=-1) + 1 < model.count:
             model = model.merged(label, model.allowed)
             arcs = {(int(label[a]), int(label[b])) for a, b in arcs}
-        before: list[set[int]] = [set() for _ in range(model.count)]
-        for a, b in arcs:
-            if a != b:
-                before[b].add(a)
-        return model, cls(tuple(frozenset(found) for found in before))
+        return model, cls(tuple(map(frozenset, successors(model.count, ((b, a) for a, b in arcs)))))
 
     @property
     def after(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in self.before]
-        for b, feeders in enumerate(self.before):
-            for a in sorted(feeders):
-                found[a].append(b)
-        return found
+        return successors(
+            len(self.before), ((a, b) for b, feeders in enumerate(self.before) for a in feeders)
+        )
 
     def linear(self, key: Sequence[float]) -> list[int]:
         """The topological order that takes a ready group of least key first."""
@@ -98,7 +93,7 @@ class Ideals:
     def of(cls, order: Order, limit: int, deadline: float = float("inf")) -> Ideals | None:
         """All ideals; None where there are more than `limit`, or the clock passes `deadline`."""
         count = len(order.before)
-        need = [sum(1 << a for a in found) for found in order.before]
+        need = [sum(1 << a for a in groups) for groups in order.before]
         after = order.after
         layer: dict[int, tuple[int, tuple[int, ...]]] = {
             0: (0, tuple(g for g in range(count) if not order.before[g]))
@@ -123,16 +118,3 @@ class Ideals:
             if len(rows) > limit or time.perf_counter() > deadline:
                 return None
         return cls(Csr.of(rows), np.array([g for row in removed for g in row], np.int64))
-
-
-def _components(count: int, arcs: set[tuple[int, int]]) -> Ints:
-    """[count] strongly connected component of each group, numbered by the least group in it."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    a = np.array(sorted(arcs), np.int64).reshape(-1, 2)
-    graph = coo_array((np.ones(len(a)), (a[:, 0], a[:, 1])), shape=(count, count)).tocsr()
-    found = connected_components(graph, directed=True, connection="strong")[1]
-    first = {int(c): i for i, c in reversed(list(enumerate(found)))}
-    rank = {c: r for r, c in enumerate(sorted(first, key=first.__getitem__))}
-    return np.array([rank[int(c)] for c in found], np.int64)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import Csr, CsrArrays, Floats, Instance, Ints
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.common.interchangeable import interchangeable
 
 __all__ = ["Hypergraph", "HypergraphArrays"]
@@ -27,12 +27,12 @@ class HypergraphArrays(NamedTuple):
 
     weight: Floats  # [G, D]
     allowed: NDArray[np.bool_]  # [G, D]
-    nets: CsrArrays  # [G] -> nets with the group as a pin
-    pins: CsrArrays  # [E] -> groups
+    nets: Packed  # [G] -> nets with the group as a pin
+    pins: Packed  # [E] -> groups
     size: Ints  # [E] how many pins
     hop: Floats  # [E, D]
     state: Ints  # [G]
-    sets: CsrArrays  # [G] -> held sets with the group in them
+    sets: Packed  # [G] -> held sets with the group in them
     held_bytes: Ints  # [h]
     capacity: Ints  # [D]
 
@@ -146,12 +146,12 @@ class Hypergraph:
         return HypergraphArrays(
             np.ascontiguousarray(self.weight[:, devices]) / unit_s,
             np.ascontiguousarray(self.allowed[:, devices]),
-            self.nets_of.arrays,
-            self.pins.arrays,
+            self.nets_of.packed,
+            self.pins.packed,
             np.diff(self.pins.starts),
             np.ascontiguousarray(self.hop[:, devices]) / unit_s,
             self.state,
-            self.sets_of.arrays,
+            self.sets_of.packed,
             self.held_bytes,
             self.capacity[devices],
         )
@@ -171,9 +171,9 @@ class Hypergraph:
 
     def counts(self, where: Ints, rows: Csr) -> Ints:
         """[rows, D] how many groups of the row are on each device."""
-        found = np.zeros((len(rows), self.devices), np.int64)
-        np.add.at(found, (np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]), 1)
-        return found
+        counts = np.zeros((len(rows), self.devices), np.int64)
+        np.add.at(counts, (np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]), 1)
+        return counts
 
     def loads(self, where: Ints) -> Floats:
         """[D] seconds, of [G] device of each group."""
@@ -207,9 +207,9 @@ class Hypergraph:
 
     def groups(self, where: Ints) -> Ints:
         """[G] device of each group, of [n] device of each node (any node of a group speaks for it)."""
-        found = np.zeros(self.count, np.int64)
-        found[self.group_of] = where
-        return found
+        device_of = np.zeros(self.count, np.int64)
+        device_of[self.group_of] = where
+        return device_of
 
 
 def _memory(instance: Instance) -> tuple[Ints, Iterable[list[int]], Ints]:

@@ -1,4 +1,4 @@
-"""`max_load` without contiguity: annealing for the answer, blocks of one device for the bound."""
+"""`max_load` without contiguity: annealing for the answer, columns of one device for the bound."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
-from netsplit.partition.max_load.blocks import excluded
 from netsplit.partition.max_load.bounds import core_bound, sharing_bound
+from netsplit.partition.max_load.column_generation import excluded
 from netsplit.partition.max_load.contraction import contract, probe
 from netsplit.partition.max_load.ideals import Order
 from netsplit.partition.max_load.model import Hypergraph
@@ -49,7 +49,7 @@ def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap
             incumbent.halt[0] = 1
         search.result()
     notes = {"starts": incumbent.runs, "proofs": incumbent.proofs}
-    return answer_of(instance, incumbent.where, incumbent.bound, gap, "annealing + blocks", notes)
+    return answer_of(instance, incumbent.where, incumbent.bound, gap, "annealing + column generation", notes)
 
 
 def proven_bound(instance: Instance, value: float, deadline: float, gap: float) -> float:
@@ -118,9 +118,9 @@ def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: floa
         budget = max(1000, int((0.4 if turn >= 6 else 0.05) * rate * left))
         budget = min(budget, 40_000_000, 100_000 if turn < 3 else 1_000_000 if turn < 6 else budget)
         begun = time.perf_counter()
-        found, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot, halt=incumbent.halt)
+        improved, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot, halt=incumbent.halt)
         rate = 0.5 * rate + 0.5 * budget / max(time.perf_counter() - begun, 1e-6) if turn else rate
-        incumbent.offer(model.nodes(found))
+        incumbent.offer(model.nodes(improved))
         turn += 1
         incumbent.runs = turn
 
@@ -172,7 +172,7 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
 
 @dataclass
 class _Prover:
-    """Proofs for one target after another; blocks that were found for one are tried for the next."""
+    """Proofs for one target after another; columns that were found for one are tried for the next."""
 
     instance: Instance
     full: Hypergraph
@@ -182,7 +182,7 @@ class _Prover:
 
     def __post_init__(self) -> None:
         self._ranks = _topological_ranks(self.instance, self.full)
-        self._blocks: list[tuple[int, np.ndarray]] = []
+        self._columns: list[tuple[int, np.ndarray]] = []
         self._prices = np.zeros(self.instance.n)  # of nodes
 
     def prove(self, target: float, part: float) -> bool:
@@ -201,21 +201,21 @@ class _Prover:
 
         model = probe(self.full, target, now + 0.1 * (until - now))
         prices: Floats = np.bincount(model.group_of, self._prices, model.count).astype(np.float64)
-        bound, blocks, prices = excluded(
+        bound, columns, prices = excluded(
             model, target, until, self._known(model, target), self._orders(model), prices, stop
         )
         self._prices = (prices / np.bincount(model.group_of, minlength=model.count))[model.group_of]
         done = bound >= target
         incumbent.proofs.append((target, done))
         incumbent.raise_bound(bound)
-        self._blocks = [(c, np.isin(model.group_of, groups)) for c, groups in blocks]
+        self._columns = [(c, np.isin(model.group_of, groups)) for c, groups in columns]
         return done
 
     def _known(self, model: Hypergraph, target: float) -> list[tuple[int, Ints]]:
-        """Blocks found before that are unions of the model's groups, and within the target."""
+        """Columns found before that are unions of the model's groups, and within the target."""
         size = np.bincount(model.group_of, minlength=model.count)
         known = []
-        for c, nodes in self._blocks:
+        for c, nodes in self._columns:
             inside = np.bincount(model.group_of, weights=nodes, minlength=model.count)
             whole = (inside == 0) | (inside == size)
             if whole.all() and model.load(inside > 0, model.classes[c][0]) <= target:
@@ -235,12 +235,12 @@ def _topological_ranks(instance: Instance, full: Hypergraph) -> list[Ints]:
     """[n] ranks of the nodes in a few topological orders of their groups."""
     model, order = Order.acyclic(instance, full)
     depth = order.depths()
-    found = []
+    ranks = []
     for key in (list(range(model.count)), depth, [-d for d in depth]):
         rank = np.zeros(model.count, np.int64)
         rank[order.linear(key)] = np.arange(model.count)
-        found.append(rank[model.group_of])
-    return found
+        ranks.append(rank[model.group_of])
+    return ranks
 
 
 def _packed(instance: Instance, deadline: float, seed: int) -> Ints:

@@ -1,4 +1,4 @@
-"""The whole problem in CP-SAT: closes models of a few hundred (group, device) pairs, where blocks may not."""
+"""The whole problem in CP-SAT: closes a few hundred (group, device) pairs, where columns may not."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from netsplit.partition.common.instance import CsrArrays, Floats, Ints
+from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.ideals import Ideals
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
@@ -48,7 +48,8 @@ class _Uses:
 class _IdealArrays(NamedTuple):
     """`Ideals`."""
 
-    smaller: CsrArrays  # [I] -> ideals with one group less
+    starts: Ints  # [I + 1] of rows
+    smaller: Ints  # ideals with one group less
     removed: Ints  # the group that is missing there
 
 
@@ -94,7 +95,7 @@ def best_stages(model: Hypergraph, ideals: Ideals, below: float, deadline: float
     classes = [list(same) for same in model.classes]
     arrays = model.arrays([same[0] for same in classes])
     uses = _Uses.of([len(same) for same in classes])
-    family = _IdealArrays(ideals.smaller.arrays, ideals.removed)
+    family = _IdealArrays(ideals.smaller.starts, ideals.smaller.items, ideals.removed)
     table = _StageTable.empty(len(ideals), uses.count)
     below = below * (1 + _SLACK) if np.isfinite(below) else np.inf
     step = max(1, min(512, 20_000_000 // max(len(ideals), 1)))
@@ -123,12 +124,12 @@ def _decode(
 
 
 def _members(ideals: Ideals, ideal: int) -> set[int]:
-    found = set()
+    members = set()
     while ideal:
         k = ideals.smaller.starts[ideal]
-        found.add(int(ideals.removed[k]))
+        members.add(int(ideals.removed[k]))
         ideal = int(ideals.smaller.items[k])
-    return found
+    return members
 
 
 @compiled
@@ -162,12 +163,12 @@ def _extend(
     for ideal in range(low, high):
         depth = 0
         at[0] = ideal
-        edge[0] = family.smaller.starts[ideal]
+        edge[0] = family.starts[ideal]
         stage.seconds[:] = 0.0
         stage.cut[:] = 0.0
         while depth >= 0:
             # 1. back
-            if edge[depth] == family.smaller.starts[at[depth] + 1]:
+            if edge[depth] == family.starts[at[depth] + 1]:
                 if depth > 0:
                     _change(group[depth], -1, stage, model)
                 depth -= 1
@@ -175,7 +176,7 @@ def _extend(
             # 2. on
             k = edge[depth]
             edge[depth] += 1
-            target, g = family.smaller.items[k], family.removed[k]
+            target, g = family.smaller[k], family.removed[k]
             if table.seen[target] == ideal:
                 continue
             table.seen[target] = ideal
@@ -183,7 +184,7 @@ def _extend(
                 continue
             _change(g, 1, stage, model)
             depth += 1
-            at[depth], edge[depth], group[depth] = target, family.smaller.starts[target], g
+            at[depth], edge[depth], group[depth] = target, family.starts[target], g
             # 3. the stage, on each class
             for j in range(len(steps)):
                 c, before, after = steps[j, 0], steps[j, 1], steps[j, 2]
@@ -221,8 +222,8 @@ def _may_join(g: int, stage: _Stage, model: HypergraphArrays, below: float) -> b
 def _change(g: int, sign: int, stage: _Stage, model: HypergraphArrays) -> None:
     """Take a group into the stage (sign 1), or the last one out again (-1)."""
     classes = len(stage.barred)
-    for i in range(model.nets.starts[g], model.nets.starts[g + 1]):
-        e = model.nets.items[i]
+    for i in range(model.nets[g], model.nets[g + 1]):
+        e = model.nets[i]
         if stage.pins[e] == (0 if sign > 0 else model.size[e]):
             for c in range(classes):
                 stage.cut[c] += model.hop[e, c]
@@ -230,8 +231,8 @@ def _change(g: int, sign: int, stage: _Stage, model: HypergraphArrays) -> None:
         if stage.pins[e] == (model.size[e] if sign > 0 else 0):
             for c in range(classes):
                 stage.cut[c] -= model.hop[e, c]
-    for i in range(model.sets.starts[g], model.sets.starts[g + 1]):
-        h = model.sets.items[i]
+    for i in range(model.sets[g], model.sets[g + 1]):
+        h = model.sets[i]
         if stage.held[h] == (0 if sign > 0 else 1):
             stage.used[0] += sign * model.held_bytes[h]
         stage.held[h] += sign

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.common.capacity import MemoryModel, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -56,17 +56,17 @@ def _slowest(until: Floats, first: Ints) -> tuple[float, Ints]:
     """
     count, devices = until.shape
     ends = np.arange(count)
-    found = np.full(count, np.inf)
-    found[0] = 0.0
+    least = np.full(count, np.inf)
+    least[0] = 0.0
     begins = np.zeros((devices, count), np.int64)
     for p in range(devices):
         time_p = until[:, p]
-        meet = np.searchsorted(found + time_p, time_p)
+        meet = np.searchsorted(least + time_p, time_p)
         trials = [np.clip(meet + d, first[p], ends) for d in (0, -1)]
-        slow = [np.maximum(found[k], time_p - time_p[k]) for k in trials]
+        slow = [np.maximum(least[k], time_p - time_p[k]) for k in trials]
         begins[p] = np.where(slow[0] <= slow[1], trials[0], trials[1])
-        found = np.minimum(slow[0], slow[1])
-    return float(found[-1]), begins
+        least = np.minimum(slow[0], slow[1])
+    return float(least[-1]), begins
 
 
 def _first_that_fits(problem: Problem, capacities: list[int]) -> Ints:

@@ -15,7 +15,7 @@ enough. The model is the scheduling literature's: a device does one task at a ti
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -24,8 +24,9 @@ import numpy as np
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.room import Room
 
-__all__ = ["Chooser", "IdleSlots", "PartialSchedule", "Room", "StepTasks", "schedule_within_memory"]
+__all__ = ["Chooser", "IdleSlots", "PartialSchedule", "StepTasks", "schedule_within_memory"]
 
 RETRIES = 4
 
@@ -132,53 +133,10 @@ class StepTasks:
 
     def feeders(self) -> list[list[tuple[int, int]]]:
         """[2n] -> (edge, feeding task)."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(2 * self.n)]
+        edges_into: list[list[tuple[int, int]]] = [[] for _ in range(2 * self.n)]
         for e, (u, t) in enumerate(zip(self.source.tolist(), self.target.tolist(), strict=True)):
-            found[t].append((e, u))
-        return found
-
-
-class Room:
-    """What is left of each device's capacity under (5-18) while atoms are placed one by one."""
-
-    def __init__(self, instance: Instance) -> None:
-        self.left = instance.capacity.copy()  # [D] bytes
-        self._held_bytes = instance.held_bytes
-        atoms = len(instance.atoms)
-        self._state = np.zeros(atoms, np.int64)
-        np.add.at(self._state, instance.atom_of, instance.state_bytes)
-        touched: list[set[int]] = [set() for _ in range(atoms)]
-        atom_of = instance.atom_of.tolist()
-        for h in range(len(instance.holders)):
-            for v in instance.holders[h].tolist():
-                touched[atom_of[v]].add(h)
-        self._touched = [np.array(sorted(each), np.int64) for each in touched]
-        self._present = np.zeros((len(instance.holders), len(instance.devices)), bool)
-
-    def need(self, atom: int) -> Ints:
-        """[D] bytes by which each device's use would grow."""
-        touched = self._touched[atom]
-        absent = self._held_bytes[touched] @ ~self._present[touched]
-        return np.asarray(absent + self._state[atom])
-
-    def devices(self, atom: int) -> list[int]:
-        """Devices on which the atom fits."""
-        return np.flatnonzero(self.need(atom) <= self.left).tolist()
-
-    def take(self, atom: int, p: int) -> None:
-        self.left[p] -= self.need(atom)[p]
-        self._present[self._touched[atom], p] = True
-
-    def run_length(self, atoms: Sequence[int], p: int) -> int:
-        """How many of these atoms, from the first on, fit on a device together."""
-        present, left = self._present[:, p].copy(), int(self.left[p])
-        for count, atom in enumerate(atoms):
-            touched = self._touched[atom]
-            left -= int(self._state[atom] + self._held_bytes[touched] @ ~present[touched])
-            if left < 0:
-                return count
-            present[touched] = True
-        return len(atoms)
+            edges_into[t].append((e, u))
+        return edges_into
 
 
 class PartialSchedule:
@@ -186,7 +144,7 @@ class PartialSchedule:
 
     def __init__(self, instance: Instance, tasks: StepTasks) -> None:
         self.instance = instance
-        self.room = Room(instance)
+        self.room = Room(instance, instance.capacity)
         self.where = [-1] * len(instance.atoms)  # [A] device of each atom; -1: none yet
         self.start = [0.0] * (2 * instance.n)
         self.finish = [0.0] * (2 * instance.n)
@@ -291,11 +249,11 @@ def schedule_within_memory(
 
 def _reserve(made: PartialSchedule, atoms: Iterable[int]) -> int | None:
     """Place atoms, the largest first, where the most bytes stay free; or the one that does not fit."""
-    for atom in sorted(atoms, key=lambda atom: (-int(made.room.need(atom).max()), atom)):
+    for atom in sorted(atoms, key=lambda atom: (-int(made.room.need[atom].max()), atom)):
         devices = made.room.devices(atom)
         if not devices:
             return atom
-        left = made.room.left - made.room.need(atom)
+        left = made.room.left - made.room.need[atom]
         made.place(atom, max(devices, key=lambda p: (left[p], -p)))
     return None
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baechi.m_topo import footprints

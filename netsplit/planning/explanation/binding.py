@@ -228,12 +228,12 @@ def memory_sentence(binding: Binding, objective_s: float) -> str:
 
 def _outstanding(blocked: list[Move]) -> tuple[Move, ...]:
     """Per device the move that lacks the fewest bytes and the one that gains most."""
-    found: dict[Move, None] = {}
+    moves: dict[Move, None] = {}
     for target in dict.fromkeys(move.target for move in blocked):
         mine = [move for move in blocked if move.target == target]
-        found[min(mine, key=lambda m: (m.missing_bytes, -m.gain_s))] = None
-        found[max(mine, key=lambda m: (m.gain_s, -m.missing_bytes))] = None
-    return tuple(sorted(found, key=lambda m: m.missing_bytes))
+        moves[min(mine, key=lambda m: (m.missing_bytes, -m.gain_s))] = None
+        moves[max(mine, key=lambda m: (m.gain_s, -m.missing_bytes))] = None
+    return tuple(sorted(moves, key=lambda m: m.missing_bytes))
 
 
 def _candidates(

@@ -7,6 +7,7 @@ placement, timeline ──► explain ──► Explanation ──► .lines()  
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from netsplit.partition.base import Objective, Placement, Problem
 from netsplit.partition.common.instance import Instance
@@ -19,9 +20,12 @@ from netsplit.planning.explanation.binding import (
     try_moves,
 )
 from netsplit.planning.explanation.explanation import Explanation
-from netsplit.planning.explanation.inputs import ProgramLike, TimelineLike, predicted
-from netsplit.planning.explanation.path import PathSpan, critical_path, overheads
+from netsplit.planning.explanation.path import PathSpan, critical_path, overheads, predicted
 from netsplit.planning.explanation.uses import cut_edges, device_uses, with_replicas
+
+if TYPE_CHECKING:  # explaining a plan of a file loads neither room
+    from netsplit.program.instructions import Program
+    from netsplit.simulate.timeline import Timeline
 
 __all__ = ["explain"]
 
@@ -29,8 +33,8 @@ __all__ = ["explain"]
 def explain(
     problem: Problem,
     placement: Placement,
-    timeline: TimelineLike | None = None,
-    program: ProgramLike | None = None,
+    timeline: Timeline | None = None,
+    program: Program | None = None,
     moves: int = 80,
     moves_time_s: float = 3.0,
 ) -> Explanation:

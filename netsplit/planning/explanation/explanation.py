@@ -182,6 +182,6 @@ def _span(span: PathSpan) -> str:
 
 
 def _span_facts(span: PathSpan) -> dict[str, Any]:
-    found = asdict(span) | {"seconds": span.seconds, "node_count": len(span.nodes)}
-    del found["nodes"]
-    return found | {"first": span.nodes[0], "last": span.nodes[-1]} if span.nodes else found
+    facts = asdict(span) | {"seconds": span.seconds, "node_count": len(span.nodes)}
+    del facts["nodes"]
+    return facts | {"first": span.nodes[0], "last": span.nodes[-1]} if span.nodes else facts

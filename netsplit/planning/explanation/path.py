@@ -13,13 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.planning.explanation.inputs import EventLike, ProgramLike, TimelineLike
+from netsplit.partition.base import Placement, Problem
 from netsplit.profile.costs import Costs
 
-__all__ = ["PathSpan", "critical_path", "merged", "overheads", "totals"]
+if TYPE_CHECKING:  # explaining a plan of a file loads neither room
+    from netsplit.program.instructions import Program
+    from netsplit.simulate.timeline import Event, Timeline
+
+__all__ = ["PathSpan", "critical_path", "merged", "overheads", "predicted", "totals"]
 
 TOLERANCE = 1e-9  # of the iteration: two clocks that differ by less are one
 
@@ -52,9 +56,14 @@ class PathSpan:
         return self.end_s - self.start_s
 
 
+def predicted(problem: Problem, placement: Placement) -> Timeline | None:
+    """What the problem predicts of a placement; None where it has nothing to predict with."""
+    return None if problem.evaluate is None else cast("Timeline", problem.evaluate(placement))
+
+
 def critical_path(
-    timeline: TimelineLike,
-    program: ProgramLike | None = None,
+    timeline: Timeline,
+    program: Program | None = None,
     instruction_s: Mapping[str, float] | None = None,
     message_s: Mapping[str, float] | None = None,
 ) -> tuple[PathSpan, ...]:
@@ -80,26 +89,26 @@ def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[st
 
 def merged(path: Iterable[PathSpan]) -> list[PathSpan]:
     """The same path with computations of one kind on one device, one after another, as one span."""
-    found: list[PathSpan] = []
+    joined: list[PathSpan] = []
     for span in path:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         same = last is not None and (last.what, last.where) == (span.what, span.where)
         if last is not None and same and span.what in _MERGING:
             i = last.microbatch if last.microbatch == span.microbatch else -1
             nodes = tuple(dict.fromkeys(last.nodes + span.nodes))
             name = last.name if last.name == span.name else f"{last.name} .. {span.name}"
-            found[-1] = replace(last, end_s=span.end_s, nodes=nodes, microbatch=i, name=name)
+            joined[-1] = replace(last, end_s=span.end_s, nodes=nodes, microbatch=i, name=name)
         else:
-            found.append(span)
-    return found
+            joined.append(span)
+    return joined
 
 
 def totals(path: Iterable[PathSpan]) -> dict[str, float]:
     """Device or link -> its seconds on the path, the most first."""
-    found: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
     for span in path:
-        found[span.where] += span.seconds  # type: ignore[assignment]
-    return {where: float(seconds) for where, seconds in found.most_common()}
+        sums[span.where] += span.seconds  # type: ignore[assignment]
+    return {where: float(seconds) for where, seconds in sums.most_common()}
 
 
 @dataclass(frozen=True)
@@ -113,16 +122,16 @@ class _Post:
 class _PathWalk:
     def __init__(
         self,
-        timeline: TimelineLike,
-        program: ProgramLike | None,
+        timeline: Timeline,
+        program: Program | None,
         instruction_s: Mapping[str, float],
         message_s: Mapping[str, float],
     ) -> None:
         self.end_s = timeline.iteration_s
         self.program = program
-        self.lanes: dict[str, list[EventLike]] = {}
-        self.links: dict[tuple[str, str], list[EventLike]] = {}
-        self.sums: dict[str, dict[str, list[EventLike]]] = {}  # name -> device -> one after another
+        self.lanes: dict[str, list[Event]] = {}
+        self.links: dict[tuple[str, str], list[Event]] = {}
+        self.sums: dict[str, dict[str, list[Event]]] = {}  # name -> device -> one after another
         # By start, then end; the sort is stable, so events without duration keep their order.
         for event in sorted(timeline.events, key=lambda e: (e.start_s, e.end_s)):
             if event.kind == "send":
@@ -145,7 +154,7 @@ class _PathWalk:
         self.last: dict[str, float] = {p: max(e.end_s for e in lane) for p, lane in self.lanes.items()}
         if program is not None:
             self._replay(program, instruction_s, message_s)
-        self.found: list[PathSpan] = []
+        self.walked: list[PathSpan] = []
 
     def spans(self) -> tuple[PathSpan, ...]:
         if self.last and self.end_s > 0:
@@ -154,9 +163,9 @@ class _PathWalk:
             t = self.end_s
             while state is not None:
                 state, t = self._back(*state, t)
-        found = list(reversed(self.found))
+        spans = list(reversed(self.walked))
         return tuple(
-            replace(span, after=after) for span, after in zip(found, self._reasons(found), strict=True)
+            replace(span, after=after) for span, after in zip(spans, self._reasons(spans), strict=True)
         )
 
     def _back(self, device: str, at: int, t: float) -> tuple[tuple[str, int] | None, float]:
@@ -175,8 +184,7 @@ class _PathWalk:
             arrival = self.arrivals.get((device, before.peer, _sent_name(before), before.microbatch))
             if arrival is not None and arrival not in self.passed:
                 return self._transfer(*arrival, t)
-        kind: SpanKind = before.kind
-        self._add(kind, device, before.start_s, t, before)
+        self._add(cast(SpanKind, before.kind), device, before.start_s, t, before)
         return (device, at - 1), min(t, before.start_s)
 
     def _transfer(self, link: tuple[str, str], i: int, t: float) -> tuple[tuple[str, int] | None, float]:
@@ -200,10 +208,10 @@ class _PathWalk:
             if before.kind == "reduce":
                 return self._sum(before.name, self.sums[before.name][link[0]].index(before), t)
         late = 0 if posts[0].clock >= posts[1].clock else 1
-        self.found[-1] = replace(self.found[-1], after=("sender", "receiver")[late])
+        self.walked[-1] = replace(self.walked[-1], after=("sender", "receiver")[late])
         return (link[late], posts[late].at), t
 
-    def _number_of_sum(self, wait: EventLike) -> int | None:
+    def _number_of_sum(self, wait: Event) -> int | None:
         """Which of the sums of that name a wait is for: the last that began before it ended."""
         events = self.sums.get(wait.name, {}).get(wait.device, [])
         return sum(e.start_s <= wait.end_s for e in events) - 1 if events else None
@@ -223,7 +231,7 @@ class _PathWalk:
                         return self._transfer(link, i, start)
         return (last, posts[last].at), start
 
-    def _post(self, device: str, peer: str, event: EventLike, t: float, number: int | None = None) -> _Post:
+    def _post(self, device: str, peer: str, event: Event, t: float, number: int | None = None) -> _Post:
         known = self.posts.get((device, peer, event.name, event.microbatch if number is None else number))
         if known is not None:
             return known
@@ -233,21 +241,19 @@ class _PathWalk:
         at = sum(e.end_s <= t and e.start_s < t for e in lane)
         return _Post(lane[at - 1].end_s if at else 0.0, at)
 
-    def _add(
-        self, what: SpanKind, where: str, start: float, end: float, event: EventLike | None = None
-    ) -> None:
+    def _add(self, what: SpanKind, where: str, start: float, end: float, event: Event | None = None) -> None:
         nodes: tuple[str, ...] = ()
         name = event.name if event is not None else "instructions"
         if event is not None and self.program is not None and name.startswith("segment "):
             nodes = tuple(self.program.segments[int(name.split()[1])].nodes)
             nodes = nodes[::-1] if what in ("backward", "weight") else nodes
         i = event.microbatch if event is not None else -1
-        self.found.append(PathSpan(what, where, min(start, end), end, name, nodes, i))
+        self.walked.append(PathSpan(what, where, min(start, end), end, name, nodes, i))
 
-    def _reasons(self, found: list[PathSpan]) -> list[str]:
+    def _reasons(self, spans: list[PathSpan]) -> list[str]:
         reasons = []
-        for i, span in enumerate(found):
-            before = found[i - 1] if i else None
+        for i, span in enumerate(spans):
+            before = spans[i - 1] if i else None
             if before is None:
                 reasons.append("start")
             elif span.what == "transfer":
@@ -257,7 +263,7 @@ class _PathWalk:
         return reasons
 
     def _replay(
-        self, program: ProgramLike, instruction_s: Mapping[str, float], message_s: Mapping[str, float]
+        self, program: Program, instruction_s: Mapping[str, float], message_s: Mapping[str, float]
     ) -> None:
         """The clock of each device at each of its messages, from its lane and its instructions."""
         for device, instructions in program.instructions.items():
@@ -266,6 +272,7 @@ class _PathWalk:
             message = message_s.get(device, overhead)
             begun: Counter[str] = Counter()
             waits_for = ""  # the sum that was begun and not yet waited for
+            ins: Any
             for ins in instructions:
                 if hasattr(ins, "source"):
                     clock += message
@@ -284,7 +291,7 @@ class _PathWalk:
             self.last[device] = max(clock, self.last.get(device, 0.0))
 
 
-def _computed(lane: list[EventLike], at: int, clock: float) -> tuple[float, int]:
+def _computed(lane: list[Event], at: int, clock: float) -> tuple[float, int]:
     """Clock and place in the lane after the next computation, what is recomputed for it included."""
     while at < len(lane):
         event = lane[at]
@@ -300,7 +307,7 @@ def _ring(name: str) -> dict[str, str]:
     return dict(zip(devices, (*devices[1:], devices[0]), strict=True))
 
 
-def _sent_name(wait: EventLike) -> str:
+def _sent_name(wait: Event) -> str:
     """The name of the send event of what a wait waits for: "the gradient of variable 'k' of ..."."""
     name = wait.name.partition("variable '")[2].rpartition("' of micro-batch")[0]
     return f"gradient of {name}" if wait.name.startswith("the gradient") else name

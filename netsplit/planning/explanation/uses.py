@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from netsplit.partition.base import Placement, Stage
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.planning.explanation.inputs import TimelineLike
 from netsplit.planning.explanation.words import is_path
+
+if TYPE_CHECKING:  # explaining a plan of a file loads neither room
+    from netsplit.simulate.timeline import Timeline
 
 __all__ = ["CutEdge", "DeviceUse", "Holding", "cut_edges", "device_uses", "load_parts", "with_replicas"]
 
@@ -93,7 +96,7 @@ class CutEdge:
 def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
     """Every cut edge, the costliest first."""
     periodic = not instance.problem.objective.simulated
-    found = []
+    edges = []
     for u, variable in enumerate(instance.variables):
         p = int(where[instance.producer[u]])
         readers: dict[int, list[str]] = {}
@@ -109,7 +112,7 @@ def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
             else:
                 value = float(instance.transfer_s[u, p, q])
                 gradient = float(instance.transfer_s[u, q, p]) * back
-            found.append(
+            edges.append(
                 CutEdge(
                     variable=variable,
                     producer=instance.names[instance.producer[u]],
@@ -121,7 +124,7 @@ def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
                     gradient_s=gradient,
                 )
             )
-    return tuple(sorted(found, key=lambda e: (-e.seconds, -e.nbytes, e.variable, e.target)))
+    return tuple(sorted(edges, key=lambda e: (-e.seconds, -e.nbytes, e.variable, e.target)))
 
 
 def load_parts(instance: Instance, where: Ints) -> dict[str, Floats]:
@@ -146,7 +149,7 @@ def load_parts(instance: Instance, where: Ints) -> dict[str, Floats]:
 
 
 def device_uses(
-    instance: Instance, placement: Placement, timeline: TimelineLike | None, top: int = 3
+    instance: Instance, placement: Placement, timeline: Timeline | None, top: int = 3
 ) -> tuple[DeviceUse, ...]:
     """What each device does and holds, in rank order; without a timeline its loads under `max_load`."""
     problem = instance.problem
@@ -154,11 +157,11 @@ def device_uses(
     spent = _timeline_seconds(timeline) if timeline is not None else _load_seconds(instance, where)
     counts = Counter(placement.device_of.values())
     owners, variables, copies = _holdings(instance, placement)
-    found = []
+    uses = []
     for device in problem.cluster.devices:
         mine = spent.get(device.name, {})
         own, made, got = (kinds[device.name] for kinds in (owners, variables, copies))
-        found.append(
+        uses.append(
             DeviceUse(
                 device=device.name,
                 kind=device.kind,
@@ -178,7 +181,7 @@ def device_uses(
                 copies=_largest(got, top),
             )
         )
-    return tuple(found)
+    return tuple(uses)
 
 
 def with_replicas(uses: Sequence[DeviceUse], stages: Sequence[Stage]) -> tuple[DeviceUse, ...]:
@@ -203,16 +206,16 @@ def with_replicas(uses: Sequence[DeviceUse], stages: Sequence[Stage]) -> tuple[D
     return tuple(of[use.device] for use in uses)
 
 
-def _timeline_seconds(timeline: TimelineLike) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+def _timeline_seconds(timeline: Timeline) -> dict[str, dict[str, float]]:
+    seconds: dict[str, dict[str, float]] = {}
     for event in timeline.events:
         if event.kind == "recv":
             continue
         ends = [(event.device, event.kind)] + ([(event.peer, "receive")] if event.kind == "send" else [])
         for device, kind in ends:
-            mine = found.setdefault(device, {})
+            mine = seconds.setdefault(device, {})
             mine[kind] = mine.get(kind, 0.0) + event.end_s - event.start_s
-    return found
+    return seconds
 
 
 def _load_seconds(instance: Instance, where: Ints) -> dict[str, dict[str, float]]:

@@ -76,7 +76,7 @@ def node_run(nodes: Sequence[str], length: int = 26) -> str:
 def wrapped(text: str, indent: str = "", hanging: str | None = None) -> list[str]:
     """Lines of at most `WIDTH` columns; a word that is wider is cut."""
     hanging = indent + "  " if hanging is None else hanging
-    text = _TOGETHER.sub(lambda found: found[0].replace(" ", "\u00a0"), text)
+    text = _TOGETHER.sub(lambda match: match[0].replace(" ", "\u00a0"), text)
     lines = textwrap.wrap(
         text, WIDTH, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
     )

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from netsplit.graph.arguments import Reference, read_by
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.module import path_of_tensor
 from netsplit.graph.operators import mode_of, operator_of, written_references
+from netsplit.graph.template import decoded
 from netsplit.profile.measure.clock import Clock, Lap
-from netsplit.profile.measure.frontier import LiveValues, Reference, arguments, as_tuple, read_by
+from netsplit.profile.measure.frontier import LiveValues, as_tuple
 
 __all__ = ["NodeBench"]
 
@@ -41,7 +43,7 @@ class NodeBench:
     backward: list[Lap] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.read = read_by(self.node)
+        self.read = tuple(dict.fromkeys(read_by(self.node)))
         self.written = set(written_references(self.graph, self.node))
         self.look_up = [attrgetter(path_of_tensor(name)) for name in self.node.initializers]
         if self.node.op.startswith(CALL):
@@ -55,7 +57,7 @@ class NodeBench:
         leaves = {reference: frontier.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
         device = self.clock.device
-        args, kwargs = arguments(self.node, given.__getitem__, device)
+        args, kwargs = decoded(self.node, lambda *reference: given[reference], device)
         with torch.enable_grad(), autocast_of(self.graph, device), mode_of(self.node, device):
             start = self.clock.now()
             for look_up in self.look_up:
@@ -83,8 +85,8 @@ class NodeBench:
         seeds = [gradients.pop(k) if k in gradients else random_like(t) for k, t in context.outputs.items()]
         parts = [gradients.get(name) if tag == "var" else None for tag, name in context.leaves]
         start = self.clock.now()
-        found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
-        sums = [g if p is None else p if g is None else p + g for g, p in zip(found, parts, strict=True)]
+        grads = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
+        sums = [g if p is None else p if g is None else p + g for g, p in zip(grads, parts, strict=True)]
         end = self.clock.now()
         self.backward.append((start, end))
         for (tag, name), gradient in zip(context.leaves, sums, strict=True):

@@ -106,10 +106,10 @@ class Profiler:
 
     def seconds(self) -> dict[str, NodeSeconds]:
         """Of every node: medians over the timed walks of all rounds so far."""
-        found: dict[str, NodeSeconds] = {}
+        seconds: dict[str, NodeSeconds] = {}
         for window in self.windows:
-            found |= window.seconds(self.timed, min(self.engine_call_s))
-        return found
+            seconds |= window.seconds(self.timed, min(self.engine_call_s))
+        return seconds
 
     @property
     def drift(self) -> float:

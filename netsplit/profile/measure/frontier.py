@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from netsplit.graph.arguments import Reference, read_by
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of
-from netsplit.graph.template import decode, references
+from netsplit.graph.template import decoded
 
-__all__ = ["LiveValues", "Reference", "arguments", "as_tuple", "read_by"]
-
-Reference = tuple[str, str]  # ("var" | "init", name)
+__all__ = ["LiveValues", "as_tuple"]
 
 
 class LiveValues:
@@ -55,7 +54,7 @@ class LiveValues:
         that shares their storage sees the write.
         """
         if outputs is None:
-            args, kwargs = arguments(node, self.__getitem__, self.device)
+            args, kwargs = decoded(node, lambda *reference: self[reference], self.device)
             with torch.no_grad(), autocast_of(self.graph, self.device):
                 operator = in_its_mode(node, operator_of(self.graph, node), self.device)
                 outputs = dict(zip(node.outputs, as_tuple(operator(*args, **kwargs)), strict=False))
@@ -65,23 +64,6 @@ class LiveValues:
         for reference in read_by(node):
             if self.last_reader[reference] == node.name:
                 self.tensors.pop(reference, None)
-
-
-def read_by(node: Node) -> tuple[Reference, ...]:
-    """The tensors in a node's arguments, each once."""
-    return tuple(dict.fromkeys(references([node.args, list(node.kwargs.values())])))
-
-
-def arguments(
-    node: Node, tensor: Callable[[Reference], Tensor], device: torch.device
-) -> tuple[list[Any], dict[str, Any]]:
-    """A node's positional and keyword arguments, with tensors by reference."""
-
-    def get(tag: str, name: str) -> Tensor:
-        return tensor((tag, name))
-
-    args = decode(node.args, get, device)
-    return args, {key: decode(template, get, device) for key, template in node.kwargs.items()}
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What an optimiser costs: bytes of training state, and seconds of a step, per byte of parameter."""
+"""What an optimiser costs per byte of parameter: bytes of training state (alpha), and seconds of a step."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def _dummy_model(factory: OptimizerFactory, count: int) -> ForModel:
 def _with_dummies(factory: OptimizerFactory) -> tuple[ForModel, list[str]]:
     """The factory for a model in which each group's largest parameter is small, and these parameters."""
     if not isinstance(factory, ForModel) or not factory.parameters:
-        found = _dummy_model(factory.factory if isinstance(factory, ForModel) else factory, 1)
-        return found, list(found.parameters)
+        dummies = _dummy_model(factory.factory if isinstance(factory, ForModel) else factory, 1)
+        return dummies, list(dummies.parameters)
     shapes = {name: shape for name, (_, shape) in factory.parameters.items()}
     groups = make_optimizer(factory, {}).groups
     chosen = [max(group, key=lambda name: prod(shapes[name])) for group in groups if group]

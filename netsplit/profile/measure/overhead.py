@@ -32,5 +32,5 @@ def instruction_seconds(run: Callable[[], float], instructions: int, repeats: in
     Args:
         run: executes a program of `trivial_step` with that many instructions; its seconds.
     """
-    found = [run() for _ in range(repeats)]
-    return median(found[repeats // 4 :]) / instructions
+    runs = [run() for _ in range(repeats)]
+    return median(runs[repeats // 4 :]) / instructions

@@ -78,12 +78,12 @@ class SplitBackward:
 
     def _own_seconds(self) -> dict[str, float]:
         """Of every deferrable node, as measured; a view's weight is known by its parameter too."""
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         for parameter, laps in self.own.items():
             users = [name for name in self.owner.get(parameter, ()) if name in self.nodes]
             for name in users:
-                found[name] = found.get(name, 0.0) + median(self.clock.seconds(laps)) / len(users)
-        return found
+                seconds[name] = seconds.get(name, 0.0) + median(self.clock.seconds(laps)) / len(users)
+        return seconds
 
 
 class _TimedGradients(WeightGradients):
@@ -105,9 +105,9 @@ class _TimedGradients(WeightGradients):
 
         def timed(*given: Tensor) -> Tensor | Sequence[Tensor | None]:
             start = self.clock.now()
-            found = compute(*given)
+            gradients = compute(*given)
             self.laps.append((name, (start, self.clock.now())))
-            return found
+            return gradients
 
         super().put(edges, timed, held)
 
@@ -121,7 +121,7 @@ def _leaf_of(function: Any) -> Any:
 
 def _spread(total: float, like: Mapping[str, float], bounds: Mapping[str, float]) -> dict[str, float]:
     """`total` shared out in proportion to `like`, none above its bound."""
-    found = dict.fromkeys(like, 0.0)
+    shares = dict.fromkeys(like, 0.0)
     open_, left = set(like), total
     while open_ and left > 0:
         weight = sum(like[name] for name in open_)
@@ -129,9 +129,9 @@ def _spread(total: float, like: Mapping[str, float], bounds: Mapping[str, float]
             break
         full = {name for name in open_ if left * like[name] / weight >= bounds[name]}
         for name in full or open_:
-            found[name] = bounds[name] if full else left * like[name] / weight
+            shares[name] = bounds[name] if full else left * like[name] / weight
         if not full:
             break
         left -= sum(bounds[name] for name in full)
         open_ -= full
-    return found
+    return shares

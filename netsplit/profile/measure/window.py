@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -79,16 +78,16 @@ class Window:
         self, graph: Graph, inputs: tuple[Tensor, ...], tensors: dict[str, Tensor]
     ) -> list[Tensor]:
         """Outputs of the last of the micro-batches, detached."""
-        found: list[list[Tensor]] = []
+        outputs: list[list[Tensor]] = []
         last: list[Tensor] = []
         with torch.enable_grad():
             for _ in range(self.in_flight):
                 with autocast_of(graph, self.clock.device):
                     results = functional_call(self.segment, tensors, _cloned(inputs))
                 last = [t.detach() for t in results]
-                found.append(self._ends(results))
+                outputs.append(self._ends(results))
                 del results
-        for ends in found:
+        for ends in outputs:
             if ends:
                 seeds = [random_like(t) for t in ends]
                 start = self.clock.now()
@@ -189,6 +188,8 @@ def fitted(alone: Mapping[str, float], together: float) -> dict[str, float]:
     most = max(alone.values())
     if sum(less(most).values()) >= together:
         return less(most)
+    from scipy.optimize import brentq  # half a second to load, which only a measurement needs
+
     return less(brentq(lambda each_s: sum(less(each_s).values()) - together, 0.0, most, xtol=1e-15))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+from netsplit.graph.arguments import argument
 from netsplit.graph.ir import Graph, Node
 
 __all__ = [
@@ -98,12 +99,12 @@ def operator_class(graph: Graph, node: Node) -> str:
 
 def unknown_operators(graph: Graph) -> dict[str, int]:
     """Operators that are in no class -> how many nodes: each counts as one elementwise pass."""
-    found = Counter(
+    counts = Counter(
         node.op
         for node in graph
         if plain_kind(node) not in _CLASS_OF and operator_class(graph, node) == "elementwise"
     )
-    return dict(sorted(found.items()))
+    return dict(sorted(counts.items()))
 
 
 def plain_kind(node: Node) -> str:
@@ -132,7 +133,7 @@ def is_transposed(node: Node) -> bool:
 def _groups(node: Node) -> int:
     """Of a convolution; `aten.convolution` has two more arguments before it."""
     place = 8 if node.kind == "convolution" else 6
-    return int(node.args[place]) if len(node.args) > place else int(node.kwargs.get("groups", 1))
+    return int(argument(node, place, "groups") or 1)
 
 
 def _weight_shape(graph: Graph, node: Node) -> tuple[int, ...]:

@@ -53,16 +53,16 @@ def fitted_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]], na
     if not profiles:
         raise ValueError("rates are fitted to at least one measured profile, and there is none.")
     samples = _samples(profiles)
-    found: dict[str, Array] = {}
+    coefficients: dict[str, Array] = {}
     for of in sorted({of for _, of in samples}):
         everything = [each for (_, other), group in samples.items() if other == of for each in group]
         common = _fit(everything, None)
-        found[f":{of}"] = common
+        coefficients[f":{of}"] = common
         for (kind, other), group in samples.items():
             if other == of and len(group) >= FEWEST:
-                found[f"{kind}:{of}"] = _fit(group, common)
-    found[""] = found[":forward"]
-    return _rates(found, name)
+                coefficients[f"{kind}:{of}"] = _fit(group, common)
+    coefficients[""] = coefficients[":forward"]
+    return _rates(coefficients, name)
 
 
 def _samples(
@@ -116,17 +116,23 @@ def _fit(samples: Sequence[Sample], prior: Array | None) -> Array:
         least_squares(errors, start + offset, slopes, loss="soft_l1", f_scale=LARGE, max_nfev=100)
         for offset in STARTS
     ]
-    found: Array = np.exp(min(fits, key=lambda fit: float(fit.cost)).x) * used
-    return found
+    coefficients: Array = np.exp(min(fits, key=lambda fit: float(fit.cost)).x) * used
+    return coefficients
 
 
-def _rates(found: Mapping[str, Array], name: str) -> Rates:
+def _rates(coefficients: Mapping[str, Array], name: str) -> Rates:
     """Peaks are what the best class reaches, and shares are of them."""
-    call = found["elementwise:forward"][0] if "elementwise:forward" in found else found[""][0]
+    call = (
+        coefficients["elementwise:forward"][0]
+        if "elementwise:forward" in coefficients
+        else coefficients[""][0]
+    )
     launch_s = float(max(call, BEST) * UNITS[0])
-    products = [c[1] for key, c in found.items() if c[1] > BEST and ("convolution" in key or "matmul" in key)]
+    products = [
+        c[1] for key, c in coefficients.items() if c[1] > BEST and ("convolution" in key or "matmul" in key)
+    ]
     flops = 1.0 / (min(products, default=1.0) * UNITS[1])
-    bandwidth = 1.0 / (min((c[2] for c in found.values() if c[2] > BEST), default=1.0) * UNITS[2])
+    bandwidth = 1.0 / (min((c[2] for c in coefficients.values() if c[2] > BEST), default=1.0) * UNITS[2])
 
     def efficiency(c: Array) -> Efficiency:
         peaks = (flops, bandwidth, bandwidth, flops)
@@ -137,7 +143,7 @@ def _rates(found: Mapping[str, Array], name: str) -> Rates:
         calls, crowded = (float(c[i] * UNITS[i]) / launch_s for i in (0, 4))
         return Efficiency(compute, memory, calls, weights, crowded, idle)
 
-    shares = {key: efficiency(c) for key, c in found.items()}
+    shares = {key: efficiency(c) for key, c in coefficients.items()}
     return Rates(
         name,
         float(flops),

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
+from netsplit.graph.arguments import argument
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Initializer, Node, Variable, dtype_bytes
 from netsplit.profile.roofline.classes import (
@@ -110,12 +110,9 @@ class _Call:
     graph: Graph
     node: Node
 
-    def argument(self, i: int, name: str = "") -> Any:
-        return self.node.args[i] if len(self.node.args) > i else self.node.kwargs.get(name)
-
     def tensor(self, i: int) -> Variable | Initializer | None:
         """A positional tensor; None where the argument is none."""
-        template = self.argument(i)
+        template = argument(self.node, i)
         if not isinstance(template, dict):
             return None
         if "var" in template:
@@ -124,13 +121,13 @@ class _Call:
 
     def shape(self, i: int) -> tuple[int, ...]:
         """Of a positional tensor; () where the argument is none."""
-        found = self.tensor(i)
-        return () if found is None else found.shape
+        tensor = self.tensor(i)
+        return () if tensor is None else tensor.shape
 
     def size(self, i: int) -> int:
         """Bytes of a positional tensor; 0 where the argument is none."""
-        found = self.tensor(i)
-        return 0 if found is None else found.nbytes
+        tensor = self.tensor(i)
+        return 0 if tensor is None else tensor.nbytes
 
     def traffic(self, i: int) -> Pass:
         """Reading or writing a positional tensor once."""
@@ -139,16 +136,16 @@ class _Call:
 
     def cast(self, i: int) -> Pass:
         """What autocast adds to reading a positional tensor: writing and reading it in half the bytes."""
-        found = self.tensor(i)
-        lowered = self.graph.autocast is not None and found is not None and found.dtype == "float32"
+        tensor = self.tensor(i)
+        lowered = self.graph.autocast is not None and tensor is not None and tensor.dtype == "float32"
         return self.traffic(i) if lowered and self.out_dtype == self.graph.autocast else Pass()
 
     def wanted(self, i: int) -> bool:
         """Whether a gradient of a positional tensor is computed."""
-        found = self.tensor(i)
-        if isinstance(found, Variable):
-            return found.name in self.graph.requires_backward
-        return found is not None and found.requires_grad
+        tensor = self.tensor(i)
+        if isinstance(tensor, Variable):
+            return tensor.name in self.graph.requires_backward
+        return tensor is not None and tensor.requires_grad
 
     @property
     def has_backward(self) -> bool:
@@ -250,7 +247,7 @@ def _product(call: _Call, arithmetic: Pass, factors: tuple[int, int], extra: Pas
     parts = {"input": Pass(), "weight": Pass()}
     for i in factors:
         if call.wanted(i):
-            part = "weight" if i == own or "init" in call.argument(i) else "input"
+            part = "weight" if i == own or "init" in argument(call.node, i) else "input"
             parts[part] += once
     if bias >= 0 and call.wanted(bias):
         parts["weight"] += Pass(extra.flops, call.out_bytes)
@@ -284,7 +281,7 @@ def _normalisation(call: _Call, kind: str) -> Work:
 
 def _pooling(call: _Call, kind: str) -> Work:
     """Windows overlap, and kernels read each of them whole; the arithmetic is of places more than of taps."""
-    window = call.argument(1, "kernel_size")
+    window = argument(call.node, 1, "kernel_size")
     places = prod(call.out_shape)
     taps = prod(call.shape(0)) / places  # adaptive: every input once
     if isinstance(window, Sequence) and "adaptive" not in call.node.kind:

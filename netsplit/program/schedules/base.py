@@ -1,15 +1,16 @@
-"""What a schedule is given and what it answers: an order of computation of segments and micro-batches."""
+"""What a schedule decides: how a batch is cut into micro-batches, and in which order they are computed."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self, TypeAlias
 
 from netsplit.errors import ConfigError
+from netsplit.graph.order import longest_before
 
-__all__ = ["Compute", "Phase", "Pipeline", "Schedule", "longest", "split_backward"]
+__all__ = ["Compute", "Phase", "Pipeline", "Schedule", "split_backward"]
 
 Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
 """``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
@@ -38,24 +39,24 @@ class Pipeline:
 
     def readers(self) -> list[list[int]]:
         """Of every segment: the segments that read from it."""
-        found: list[list[int]] = [[] for _ in self.feeders]
+        readers: list[list[int]] = [[] for _ in self.feeders]
         for s, feeds in enumerate(self.feeders):
             for u in feeds:
-                found[u].append(s)
-        return found
+                readers[u].append(s)
+        return readers
 
     def depths(self) -> list[int]:
         """Segments on the longest path before each."""
-        return longest(self.feeders, range(len(self)), [1] * len(self))
+        return longest_before(self.feeders, range(len(self)), [1] * len(self))
 
     def heights(self) -> list[int]:
         """Segments on the longest path after each."""
-        return longest(self.readers(), range(len(self) - 1, -1, -1), [1] * len(self))
+        return longest_before(self.readers(), range(len(self) - 1, -1, -1), [1] * len(self))
 
     def workers_from(self) -> list[int]:
         """Of every segment: replicas on the longest path from it to the end, its own included."""
         own = [len(devices) for devices in self.devices]
-        after = longest(self.readers(), range(len(self) - 1, -1, -1), own)
+        after = longest_before(self.readers(), range(len(self) - 1, -1, -1), own)
         return [mine + behind for mine, behind in zip(own, after, strict=True)]
 
 
@@ -114,20 +115,10 @@ class Schedule(ABC):
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:
     """The same order with every backward in two parts, one right after the other."""
-    found: list[Compute] = []
+    tasks: list[Compute] = []
     for phase, s, i in order:
         if phase == "backward":
-            found += [("input", s, i), ("weight", s, i)]
+            tasks += [("input", s, i), ("weight", s, i)]
         else:
-            found.append((phase, s, i))
-    return found
-
-
-def longest(
-    before: Mapping[int, Sequence[int]] | Sequence[Sequence[int]], order: Iterable[int], own: Sequence[int]
-) -> list[int]:
-    """Heaviest path before each segment; `order` has every segment after those in `before` it."""
-    found = [0] * len(own)
-    for s in order:
-        found[s] = max((found[u] + own[u] for u in before[s]), default=0)
-    return found
+            tasks.append((phase, s, i))
+    return tasks

@@ -53,8 +53,8 @@ class OneFOneB(Schedule):
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
         policy = Policy(backward_first, self.limits(pipeline))
-        found = list_schedule(pipeline, self.microbatches, policy)
-        return split_backward(found) if self.delay_weights else found
+        tasks = list_schedule(pipeline, self.microbatches, policy)
+        return split_backward(tasks) if self.delay_weights else tasks
 
 
 @dataclass(frozen=True)
@@ -102,5 +102,5 @@ class Interleaved(OneFOneB):
             return (0, i // p, height[s], i % p, -s)
 
         policy = Policy(urgency, [self.microbatches] * len(pipeline), on_device)
-        found = list_schedule(pipeline, self.microbatches, policy)
-        return split_backward(found) if self.delay_weights else found
+        tasks = list_schedule(pipeline, self.microbatches, policy)
+        return split_backward(tasks) if self.delay_weights else tasks

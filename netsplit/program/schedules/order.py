@@ -68,7 +68,7 @@ class _ListSchedule:
         self.open: Counter[tuple[int, str]] = Counter()  # forwards without (input) backward
         self.kept: Counter[tuple[int, str]] = Counter()  # forwards without weight backward
         self.left = self._backwards_left()
-        self.found: list[Compute] = []
+        self.done: list[Compute] = []
         self.now = 0
 
     def run(self) -> list[Compute]:
@@ -76,13 +76,14 @@ class _ListSchedule:
         for task, count in self.missing.items():
             if count == 0:
                 self._offer(task)
-        while len(self.found) < total or self.running:
+        while len(self.done) < total or self.running:
             if not self._begin_all() and not self.running:
-                self._begin(min(self._waiting(), key=lambda task: (task[2], task[1])))
+                waiting = (task for name in self.names for task in self.ready[name])
+                self._begin(min(waiting, key=lambda task: (task[2], task[1])))
             self.now = self.running[0][0]
             while self.running and self.running[0][0] == self.now:
                 self._end(heapq.heappop(self.running)[2])
-        return self.found
+        return self.done
 
     def _begin_all(self) -> bool:
         begun = False
@@ -93,9 +94,6 @@ class _ListSchedule:
                     self._begin(min(allowed, key=self.policy.urgency))
                     begun = True
         return begun
-
-    def _waiting(self) -> list[Compute]:
-        return [task for name in self.names for task in self.ready[name]]
 
     def _may_begin(self, task: Compute, name: str) -> bool:
         phase, s, i = task
@@ -123,7 +121,7 @@ class _ListSchedule:
         if phase == "forward" and s in self.pipeline.trained:
             self.open[s, name] += 1
             self.kept[s, name] += 1
-        self.found.append(task)
+        self.done.append(task)
         heapq.heappush(self.running, (self.now + _UNITS[phase], self.names.index(name), task))
 
     def _end(self, task: Compute) -> None:
@@ -152,18 +150,18 @@ class _ListSchedule:
         phase, s, i = task
         pipeline = self.pipeline
         following = range(i + len(pipeline.devices[s]), self.microbatches, len(pipeline.devices[s]))
-        found: list[Compute] = []
+        tasks: list[Compute] = []
         if phase == "forward":
-            found += [("forward", s, j) for j in following[:1]]
-            found += [("forward", v, i) for v in self._all_readers[s]]
-            found += [(self._back(i), s, i)] if s in pipeline.trained else []
+            tasks += [("forward", s, j) for j in following[:1]]
+            tasks += [("forward", v, i) for v in self._all_readers[s]]
+            tasks += [(self._back(i), s, i)] if s in pipeline.trained else []
         elif phase == "weight":
-            found += [("weight", s, j) for j in [j for j in following if j in self.policy.split][:1]]
+            tasks += [("weight", s, j) for j in [j for j in following if j in self.policy.split][:1]]
         else:
-            found += [(self._back(j), s, j) for j in following[:1]]
-            found += [(phase, u, i) for u in pipeline.feeders[s] if u in pipeline.trained]
-            found += [("weight", s, i)] if phase == "input" else []
-        return found
+            tasks += [(self._back(j), s, j) for j in following[:1]]
+            tasks += [(phase, u, i) for u in pipeline.feeders[s] if u in pipeline.trained]
+            tasks += [("weight", s, i)] if phase == "input" else []
+        return tasks
 
     def _dependencies(self) -> dict[Compute, int]:
         """How many tasks each waits for."""

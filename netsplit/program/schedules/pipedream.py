@@ -53,8 +53,8 @@ class AsyncOneFOneB(Schedule):
         if self.weights == "double" and any(len(devices) > 1 for devices in pipeline.devices):
             raise ConfigError("schedule.weights is double, which replicated stages do not have: use stashed.")
         policy = Policy(backward_first, warm_up(pipeline), waits_for=self._last_before)
-        found = list_schedule(pipeline, self.microbatches, policy)
-        return split_backward(found) if self.delay_weights else found
+        tasks = list_schedule(pipeline, self.microbatches, policy)
+        return split_backward(tasks) if self.delay_weights else tasks
 
     def _last_before(self, i: int) -> int:
         """The last micro-batch whose gradient is in the weights that micro-batch i uses."""

@@ -25,9 +25,9 @@ class SingleBatch(Schedule):
         return 1
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
-        found: list[Compute] = [("forward", s, 0) for s in range(len(pipeline))]
-        found += [("backward", s, 0) for s in reversed(range(len(pipeline))) if s in pipeline.trained]
-        return split_backward(found) if self.delay_weights else found
+        tasks: list[Compute] = [("forward", s, 0) for s in range(len(pipeline))]
+        tasks += [("backward", s, 0) for s in reversed(range(len(pipeline))) if s in pipeline.trained]
+        return split_backward(tasks) if self.delay_weights else tasks
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class GPipe(Schedule):
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
         segments = range(len(pipeline))
-        found = self._by_tick("forward", segments, pipeline.depths())
-        found += self._by_tick("backward", sorted(pipeline.trained), pipeline.heights())
-        return split_backward(found) if self.delay_weights else found
+        tasks = self._by_tick("forward", segments, pipeline.depths())
+        tasks += self._by_tick("backward", sorted(pipeline.trained), pipeline.heights())
+        return split_backward(tasks) if self.delay_weights else tasks
 
     def _by_tick(self, phase: Phase, segments: Sequence[int], depth: Sequence[int]) -> list[Compute]:
         pairs = [(s, i) for s in segments for i in range(self.microbatches)]

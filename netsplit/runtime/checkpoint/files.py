@@ -19,18 +19,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.planner import SavePlan
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.storage import WriteResult
 
 from netsplit.errors import ConfigError, NetSplitError
+
+if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never save
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+    from torch.distributed.checkpoint.planner import SavePlan
+    from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
     "CheckpointPart",
@@ -72,6 +71,8 @@ class CheckpointPart:
     """One writer's share of a checkpoint: planned, and written once all plans are one."""
 
     def __init__(self, state: State, folder: Path) -> None:
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
         self.planner = _save_planner()
         self.writer = FileSystemWriter(folder)
         self.planner.set_up_planner(state, is_coordinator=False)
@@ -172,12 +173,12 @@ def read_extra(folder: Path) -> dict[str, Any]:
     if not is_complete(folder):
         raise ConfigError(f"there is no whole checkpoint at '{folder}': give the folder of one.")
     try:
-        found = json.loads((folder / EXTRA).read_text(encoding="utf-8"))
+        extra = json.loads((folder / EXTRA).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NetSplitError(f"checkpoint '{folder}' cannot be read: {reason_of(error)}.") from error
-    if found.pop("format", None) != _FORMAT:
+    if extra.pop("format", None) != _FORMAT:
         raise ConfigError(f"checkpoint '{folder}' was written by another version of netsplit.")
-    return dict(found)
+    return dict(extra)
 
 
 def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
@@ -192,11 +193,11 @@ def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
     start = f"checkpoint '{folder}' is of another model"
     saved = Saved(folder)
     for name, (dtype, shape) in needed.items():
-        found = saved.kind(f"model.{name}")
-        if found is None:
+        kind = saved.kind(f"model.{name}")
+        if kind is None:
             raise ConfigError(f"{start}: it has no '{name}'.")
-        if found != (dtype, shape):
-            raise ConfigError(f"{start}: '{name}' is {found[0]} {found[1]} there and {dtype} {shape} here.")
+        if kind != (dtype, shape):
+            raise ConfigError(f"{start}: '{name}' is {kind[0]} {kind[1]} there and {dtype} {shape} here.")
     left = [name for name in saved.names if name not in needed]
     if left:
         raise ConfigError(f"{start}: its '{left[0]}' is not in this one.")
@@ -210,6 +211,8 @@ class Saved:
     """
 
     def __init__(self, folder: Path) -> None:
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+
         self.folder = folder
         try:
             self.entries = dict(FileSystemReader(folder).read_metadata().state_dict_metadata)
@@ -231,6 +234,8 @@ class Saved:
 
     def kind(self, place: str) -> Kind | None:
         """(dtype, shape) of a tensor; None where there is none."""
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
         entry = self.entries.get(place)
         if not isinstance(entry, TensorStorageMetadata):
             return None
@@ -238,6 +243,8 @@ class Saved:
 
     def blank(self, place: str, device: torch.device | None = None) -> Any:
         """What a value can be read into; `device` is for tensors that are no single number."""
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
         entry = self.entries[place]
         if isinstance(entry, TensorStorageMetadata):
             return torch.empty(entry.size, dtype=entry.properties.dtype, device=device)
@@ -245,6 +252,9 @@ class Saved:
 
     def read(self, flat: dict[str, Any]) -> dict[str, Any]:
         """Fill the tensors of `flat` in place and replace its other values."""
+        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+        from torch.distributed.checkpoint.state_dict_loader import load
+
         if flat:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that no process group is used
@@ -259,6 +269,8 @@ def kind_of(tensor: Tensor) -> Kind:
 
 def _save_planner() -> DefaultSavePlanner:
     """A value that is a list or a mapping is one value; of equal keys the first device's is written."""
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
     return DefaultSavePlanner(False, False, dedup_save_to_lowest_rank=True)
 
 

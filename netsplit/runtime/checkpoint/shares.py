@@ -67,17 +67,17 @@ class Holder:
 
     def state(self) -> State:
         """What this device writes; the tensors themselves, not copies."""
-        found: State = {}
+        state: State = {}
         for name, tensor in self.share.tensors.items():
             if name in self.skip:
                 continue
             if name in self.copies and not tensor.requires_grad:
-                found[f"replica.{self.device}.{name}"] = tensor.detach()
+                state[f"replica.{self.device}.{name}"] = tensor.detach()
                 continue
             for key in (name, *self.aliases.get(name, ())):
-                found[f"model.{key}"] = tensor.detach()
-        found |= _optimizer_state(self.share) | _scheduler_state(self.share)
-        return found | self._averages() | ({} if self.share.idle else _scaler_state(self.share))
+                state[f"model.{key}"] = tensor.detach()
+        state |= _optimizer_state(self.share) | _scheduler_state(self.share)
+        return state | self._averages() | ({} if self.share.idle else _scaler_state(self.share))
 
     def load(self, folder: Path) -> list[str] | Refusal:
         """Take this device's tensors from a checkpoint; hyperparameters that it changed, in words."""
@@ -101,10 +101,10 @@ class Holder:
         averages = self.share.averages
         if averages is None:
             return {}
-        found: State = {"averages.count": averages.count}
+        state: State = {"averages.count": averages.count}
         for name, tensor in averages.values.items():
-            found |= {f"average.{key}": tensor for key in (name, *self.aliases.get(name, ()))}
-        return found
+            state |= {f"average.{key}": tensor for key in (name, *self.aliases.get(name, ()))}
+        return state
 
     def _load_averages(self, saved: Saved) -> list[str]:
         averages, there = self.share.averages, "averages.count" in saved.entries
@@ -199,8 +199,8 @@ def _load_averaged_model(averages: AveragedModel, model: nn.Module, saved: Saved
     if "averages.count" not in saved.entries:
         raise ConfigError(f"checkpoint '{saved.folder}' has no averages of parameters: leave averages out.")
     averages.module.load_state_dict(model.state_dict())
-    found = {f"average.{name}": tensor.detach() for name, tensor in averages.module.named_parameters()}
-    saved.read({place: tensor for place, tensor in found.items() if place in saved.entries})
+    state = {f"average.{name}": tensor.detach() for name, tensor in averages.module.named_parameters()}
+    saved.read({place: tensor for place, tensor in state.items() if place in saved.entries})
     averages.n_averaged.fill_(saved.read({"averages.count": None})["averages.count"])
 
 
@@ -234,16 +234,16 @@ def _optimizer_state(share: Share) -> dict[str, Any]:
     if share.optimizer is None:
         return {}
     names = {id(tensor): name for name, tensor in reversed(share.tensors.items())}
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for group in share.optimizer.param_groups:
         for parameter in group["params"]:
             name = names[id(parameter)]
             for key, value in share.optimizer.state.get(parameter, {}).items():
-                found[f"{_state(name)}.{key}"] = value.detach() if isinstance(value, Tensor) else value
+                state[f"{_state(name)}.{key}"] = value.detach() if isinstance(value, Tensor) else value
             for key, value in group.items():
                 if key not in _LISTS:
-                    found[f"{_hyper(name)}.{key}"] = value
-    return found
+                    state[f"{_hyper(name)}.{key}"] = value
+    return state
 
 
 def _load_optimizer(share: Share, saved: Saved) -> list[str]:
@@ -322,14 +322,14 @@ def _load_scheduler(scheduler: LRScheduler | None, saved: Saved) -> list[str]:
 def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     """What is read for one group: those of its first parameter that the checkpoint has."""
     own = {key for key in group if key not in _LISTS}
-    found = saved.below(_hyper(name))
-    theirs, ours = sorted(set(found) - own), sorted(own - set(found))
+    places = saved.below(_hyper(name))
+    theirs, ours = sorted(set(places) - own), sorted(own - set(places))
     if theirs and ours:
         raise ConfigError(
             f"checkpoint '{saved.folder}' was made with another optimiser: with {', '.join(theirs)}, where "
             f"this one has {', '.join(ours)}."
         )
-    return {place: saved.blank(place) for key, place in found.items() if key in own}
+    return {place: saved.blank(place) for key, place in places.items() if key in own}
 
 
 def _moments(saved: Saved, name: str, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,29 +81,29 @@ class Findings:
         return [r for r in self.busy if r not in self.standings or self.standings[r].waits is None]
 
 
-def explain(found: Findings, who: Callable[[int], str], doing: str) -> str:
+def explain(findings: Findings, who: Callable[[int], str], doing: str) -> str:
     """One sentence: the cause, then what the others were waiting for.
 
     Args:
         who: words for a rank.
         doing: what was asked, for those who are in no program.
     """
-    causes = [f"worker {who(r)} {how}{_where(found, r, doing)}" for r, how in found.dead.items()]
-    causes += [f"worker {who(r)} does not answer{_where(found, r, doing)}" for r in found.quiet]
-    for r in found.raised:
-        error, known = found.replies[r].error, found.replies[r].known
-        raised = f"worker {who(r)} raised {error}{_where(found, r, doing)}"
+    causes = [f"worker {who(r)} {how}{_where(findings, r, doing)}" for r, how in findings.dead.items()]
+    causes += [f"worker {who(r)} does not answer{_where(findings, r, doing)}" for r in findings.quiet]
+    for r in findings.raised:
+        error, known = findings.replies[r].error, findings.replies[r].known
+        raised = f"worker {who(r)} raised {error}{_where(findings, r, doing)}"
         causes.append(f"worker {who(r)}: {error}" if known else raised)
-    causes += [f"worker {who(r)} hangs{_where(found, r, doing)}" for r in found.hanging]
-    told = [reply.error for reply in found.replies.values() if reply.error and reply.waited]
+    causes += [f"worker {who(r)} hangs{_where(findings, r, doing)}" for r in findings.hanging]
+    told = [reply.error for reply in findings.replies.values() if reply.error and reply.waited]
     told += [
-        f"{who(r)} stood{found.standings[r].where}"
-        for r in found.busy
-        if r in found.standings and r not in found.hanging
+        f"{who(r)} stood{findings.standings[r].where}"
+        for r in findings.busy
+        if r in findings.standings and r not in findings.hanging
     ]
-    cure = " (raise cluster.timeout_s if it is only slow)" if found.quiet or found.hanging else ""
+    cure = " (raise cluster.timeout_s if it is only slow)" if findings.quiet or findings.hanging else ""
     return "; ".join(part.rstrip(".") for part in [*causes, *told]) + cure + "."
 
 
-def _where(found: Findings, rank: int, doing: str) -> str:
-    return found.standings[rank].where if rank in found.standings else f" during '{doing}'"
+def _where(findings: Findings, rank: int, doing: str) -> str:
+    return findings.standings[rank].where if rank in findings.standings else f" during '{doing}'"

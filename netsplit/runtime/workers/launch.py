@@ -89,9 +89,9 @@ class Launcher:
             if (self.process.poll() or 0) < 0:
                 return f", as its torchrun agent (process {self.process.pid}) is gone"
             with contextlib.suppress(OSError):
-                found = pattern.search(self.log.read_text(errors="replace"))
-                if found is not None:
-                    return _words(int(found[1]))
+                match = pattern.search(self.log.read_text(errors="replace"))
+                if match is not None:
+                    return _words(int(match[1]))
             time.sleep(0.05)
         return ""
 

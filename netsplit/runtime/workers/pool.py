@@ -156,14 +156,14 @@ class WorkerPool:
         self._gather(list(range(len(self.connections))), limit_s=_START_TIMEOUT_S)
 
     def _accept(self, listener: Listener, key: bytes) -> None:
-        found: dict[int, tuple[Hello, Connection]] = {}
+        joined: dict[int, tuple[Hello, Connection]] = {}
         deadline = time.monotonic() + _START_TIMEOUT_S
         # The listener has no timeout of its own; its socket does.
         listener._listener._socket.settimeout(0.5)  # type: ignore[attr-defined]
-        while len(found) < len(self.spec.devices):
+        while len(joined) < len(self.spec.devices):
             if self._launcher is not None:
-                self._launcher.check(deadline, len(found))
-            self._forget_gone(found)
+                self._launcher.check(deadline, len(joined))
+            self._forget_gone(joined)
             try:
                 connection = listener.accept()
             except TimeoutError:
@@ -178,21 +178,21 @@ class WorkerPool:
             if hello is None:
                 connection.close()
                 continue
-            found[hello.rank] = (hello, connection)
-            self.hellos = [found[rank][0] for rank in sorted(found)]
-            self.connections = [found[rank][1] for rank in sorted(found)]
+            joined[hello.rank] = (hello, connection)
+            self.hellos = [joined[rank][0] for rank in sorted(joined)]
+            self.connections = [joined[rank][1] for rank in sorted(joined)]
             if self.spec.external:
-                log.info("%d of %d workers: %s", len(found), len(self.spec.devices), hello)
+                log.info("%d of %d workers: %s", len(joined), len(self.spec.devices), hello)
 
-    def _forget_gone(self, found: dict[int, tuple[Hello, Connection]]) -> None:
+    def _forget_gone(self, joined: dict[int, tuple[Hello, Connection]]) -> None:
         """Nobody sends after his Hello: who can be read from has ended, and may be started again."""
-        for rank, (hello, connection) in list(found.items()):
+        for rank, (hello, connection) in list(joined.items()):
             if connection.poll():
                 log.warning("%s ended before all were up", hello)
                 connection.close()
-                del found[rank]
-        self.hellos = [found[rank][0] for rank in sorted(found)]
-        self.connections = [found[rank][1] for rank in sorted(found)]
+                del joined[rank]
+        self.hellos = [joined[rank][0] for rank in sorted(joined)]
+        self.connections = [joined[rank][1] for rank in sorted(joined)]
 
     def _send(self, rank: int, message: object) -> None:
         try:
@@ -264,18 +264,18 @@ class WorkerPool:
         return watch.places.get(rank)
 
     def _standings(self, places: dict[int, Heartbeat | None]) -> dict[int, Standing]:
-        found = {rank: standing(self.programs, rank, place) for rank, place in places.items()}
-        return {rank: each for rank, each in found.items() if each is not None}
+        standings = {rank: standing(self.programs, rank, place) for rank, place in places.items()}
+        return {rank: each for rank, each in standings.items() if each is not None}
 
-    def _failure(self, found: Findings) -> WorkerError:
-        first = next(iter(found.dead), None)
-        if first is not None and found.dead[first] == "died" and self._launcher is not None:
-            found.dead[first] += self._launcher.exit_of(self.hellos[first].pid)
-        traces = [f"rank {rank}\n{reply.trace}" for rank, reply in found.replies.items() if reply.trace]
+    def _failure(self, findings: Findings) -> WorkerError:
+        first = next(iter(findings.dead), None)
+        if first is not None and findings.dead[first] == "died" and self._launcher is not None:
+            findings.dead[first] += self._launcher.exit_of(self.hellos[first].pid)
+        traces = [f"rank {rank}\n{reply.trace}" for rank, reply in findings.replies.items() if reply.trace]
         with contextlib.suppress(OSError):
             if traces:
                 (self.folder / "failure.log").write_text("\n".join(traces))
-        sentence = explain(found, self._who, self._doing)
+        sentence = explain(findings, self._who, self._doing)
         self.failed = True
         self.close(sentence)
         return WorkerError(sentence)

@@ -18,6 +18,6 @@ def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
     pool.call(_take, surroundings_of([*calls, *(each for each in others if each is not None)]))
 
 
-def _take(worker: Worker, found: Surroundings) -> None:
+def _take(worker: Worker, surroundings: Surroundings) -> None:
     del worker
-    found.take()
+    surroundings.take()

@@ -86,12 +86,12 @@ def _node_seconds(placement: Placement, costs: Costs | None, cluster: Cluster | 
         return {}
     only = next(iter(costs.devices))
     kind_of = {} if cluster is None else {device.name: device.kind for device in cluster.devices}
-    found = {}
+    seconds = {}
     for name, device in placement.device_of.items():
         table = costs.of(kind_of.get(device, only)).nodes
         if name in table:
-            found[name] = table[name].total_s
-    return found
+            seconds[name] = table[name].total_s
+    return seconds
 
 
 def _devices(placement: Placement, cluster: Cluster | None) -> list[str]:

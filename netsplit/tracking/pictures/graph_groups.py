@@ -16,6 +16,7 @@ from math import log
 
 from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import passing
 
 __all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
 
@@ -123,12 +124,12 @@ class _Merger:
 
     def merge_modules(self, depth: int) -> None:
         """Merge connected groups that share a device and the first `depth` parts of their module path."""
-        found: dict[tuple[str, str], list[int]] = {}
+        members: dict[tuple[str, str], list[int]] = {}
         for group in self.members:
             parts = self.module(group).split(".")
             if len(parts) >= depth:
-                found.setdefault((".".join(parts[:depth]), self.device(group)), []).append(group)
-        for together in found.values():
+                members.setdefault((".".join(parts[:depth]), self.device(group)), []).append(group)
+        for together in members.values():
             for connected in self._components(together):
                 if len(connected) > 1 and self._convex(connected):
                     first, *rest = sorted(connected)
@@ -142,12 +143,8 @@ class _Merger:
         order = self._topological()
         index = {group: i for i, group in enumerate(order)}
         owner = {name: index[group] for group in order for name in self.members[group]}
-        variables: dict[tuple[int, int], list[str]] = {}
-        for u, v, variable in self.graph.edges:
-            if owner[u] != owner[v]:
-                variables.setdefault((owner[u], owner[v]), []).append(variable)
-        once = {edge: tuple(dict.fromkeys(names)) for edge, names in variables.items()}
-        return GroupGraph(tuple(self._group(group) for group in order), tuple(once), once)
+        variables = passing((owner[u], owner[v], variable) for u, v, variable in self.graph.edges)
+        return GroupGraph(tuple(self._group(group) for group in order), tuple(variables), variables)
 
     def _group(self, group: int) -> NodeGroup:
         names = sorted(self.members[group], key=self.graph.position.__getitem__)
@@ -167,7 +164,7 @@ class _Merger:
 
     def _components(self, groups: Iterable[int]) -> list[set[int]]:
         left = set(groups)
-        found = []
+        components = []
         while left:
             start = left.pop()
             component, stack = {start}, [start]
@@ -177,8 +174,8 @@ class _Merger:
                 left -= near
                 component |= near
                 stack += near
-            found.append(component)
-        return found
+            components.append(component)
+        return components
 
     def _convex(self, groups: set[int]) -> bool:
         outside = {g for group in groups for g in self.after[group]} - groups

@@ -12,9 +12,13 @@ connector at the column's foot, and goes on from the connector of the same lette
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
+
+from netsplit.graph.order import longest_before
 
 __all__ = ["Jump", "Layout", "lay_out"]
 
@@ -53,11 +57,7 @@ def lay_out(count: int, edges: Sequence[tuple[int, int]], columns: int = 1) -> L
     """Place boxes 0..count-1, which are in a topological order of `edges`."""
     chains, layer = _bends(edges, _layers(count, edges))
     total = len(layer)
-    before: list[list[int]] = [[] for _ in range(total)]
-    after: list[list[int]] = [[] for _ in range(total)]
-    for a, b in {pair for chain in chains.values() for pair in pairwise(chain)}:
-        after[a].append(b)
-        before[b].append(a)
+    before, after = _neighbours(total, {pair for chain in chains.values() for pair in pairwise(chain)})
     layers: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
     for box in range(total):
         layers[layer[box]].append(box)
@@ -77,15 +77,18 @@ def lay_out(count: int, edges: Sequence[tuple[int, int]], columns: int = 1) -> L
     return Layout(tuple(points[:count]), paths, jumps, max(left - _GAP, 1.0), height)
 
 
-def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+def _neighbours(count: int, edges: Iterable[tuple[int, int]]) -> tuple[list[list[int]], list[list[int]]]:
     before: list[list[int]] = [[] for _ in range(count)]
     after: list[list[int]] = [[] for _ in range(count)]
     for a, b in edges:
         before[b].append(a)
         after[a].append(b)
-    layer = [0] * count
-    for box in range(count):
-        layer[box] = max((layer[a] + 1 for a in before[box]), default=0)
+    return before, after
+
+
+def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    before, after = _neighbours(count, edges)
+    layer = longest_before(before, range(count), [1] * count)
     for box in reversed(range(count)):
         if after[box] and len(before[box]) < len(after[box]):
             layer[box] = min(layer[b] for b in after[box]) - 1
@@ -178,23 +181,14 @@ def _spread(
 ) -> None:
     """Set x of a layer: as near to `wanted` as possible in least squares, in order and without overlap.
 
-    With the widths taken off, "without overlap" is "not decreasing": pool adjacent violators.
+    With the widths taken off, "without overlap" is "not decreasing": isotonic regression.
     """
-    offsets = []
-    right = 0.0
-    for box in row:
-        offsets.append(right + widths[box] / 2)
-        right += widths[box]
-    pools: list[tuple[float, int]] = []  # mean, size
-    for want, offset in zip(wanted, offsets, strict=True):
-        mean, size = want - offset, 1
-        while pools and pools[-1][0] > mean:
-            other, others = pools.pop()
-            mean, size = (mean * size + other * others) / (size + others), size + others
-        pools.append((mean, size))
-    means = [mean for mean, size in pools for _ in range(size)]
-    for box, mean, offset in zip(row, means, offsets, strict=True):
-        x[box] = mean + offset
+    from scipy.optimize import isotonic_regression
+
+    own = np.array([widths[box] for box in row])
+    offsets = np.cumsum(own) - own / 2
+    means = isotonic_regression(np.array(wanted) - offsets).x
+    x.update(zip(row, (means + offsets).tolist(), strict=True))
 
 
 def _paths(

@@ -30,7 +30,7 @@ def timeline_figure(predicted: Timeline, measured: Timeline | None, path: str | 
     """Draw one or both timelines into `path` (PNG or SVG by the suffix); returns the figure."""
     timelines = {"predicted": predicted} | ({"measured": measured} if measured is not None else {})
     rows = {name: list(lanes(timeline.events).items()) for name, timeline in timelines.items()}
-    heights = [max(len(found), 1) for found in rows.values()]
+    heights = [max(len(stack), 1) for stack in rows.values()]
     figure = new_figure(_WIDTH_IN, 1.6 + _ROW_IN * sum(heights) + 0.4 * len(heights))
     panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     end_ms = 1e3 * max(_end_s(timeline) for timeline in timelines.values()) or 1.0

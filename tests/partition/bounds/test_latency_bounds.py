@@ -13,7 +13,7 @@ from netsplit.partition.bounds.latency_bounds import (
     never_cut,
     relaxation,
 )
-from netsplit.partition.bounds.latency_diagram import OutOfTime, diagram_bound, topological_frontier_order
+from netsplit.partition.bounds.latency_diagram import OutOfTime, diagram_bound, node_order
 from netsplit.partition.bounds.latency_relaxed import RelaxedModel
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import Edge, StepGraph
@@ -86,7 +86,7 @@ def test_an_edge_whose_transfer_takes_longer_than_is_left_is_never_cut():
 @given(problem=problems())
 def test_the_order_of_the_diagram_is_topological(problem):
     instance = Instance.of(problem)
-    order = topological_frontier_order(StepGraph(instance))
+    order = node_order(StepGraph(instance))
     rank = {v: k for k, v in enumerate(order)}
     assert sorted(order) == list(range(instance.n))
     assert all(rank[int(p)] < rank[v] for v in order for p in instance.predecessors[v])

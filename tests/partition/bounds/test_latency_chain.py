@@ -1,4 +1,4 @@
-"""The chain of blocks: its bounds are at most the enumerated optimum; small ones by hand."""
+"""The chain of sections: its bounds are at most the enumerated optimum; small ones by hand."""
 
 import random
 import time
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from netsplit.partition.base import Problem
-from netsplit.partition.bounds.latency_blocks import blocks_of, steps_of
 from netsplit.partition.bounds.latency_chain import chain_bound, chain_of
 from netsplit.partition.bounds.latency_fold import fold
+from netsplit.partition.bounds.latency_sections import sections_of, steps_of
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import StepGraph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -86,7 +86,7 @@ def test_a_run_on_one_device_loses_two_buckets_at_most():
     step = StepGraph(Instance.of(Problem(graph, costs_of(graph), cluster_of([210, 280], 0.0, 0.01))))
     folded = fold(step)
     assert folded is not None
-    assert len(blocks_of(folded)) == folded.count
+    assert len(sections_of(folded)) == folded.count
     found = chain_of(folded, 1e6, 1000, time.perf_counter() + 60)
     assert found is not None
     free = found.ahead[0][0]
@@ -95,12 +95,12 @@ def test_a_run_on_one_device_loses_two_buckets_at_most():
     assert bound > free
 
 
-def test_steps_of_a_block_have_the_bytes_of_received_copies():
+def test_steps_of_a_section_have_the_bytes_of_received_copies():
     graph = chain([30, 5])
     instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([500, 500], 0.0, 0.01)))
     folded = fold(StepGraph(instance))
     assert folded is not None
-    first, second = blocks_of(folded)[:2]
+    first, second = sections_of(folded)[:2]
     inf = float("inf")
     found = steps_of(folded, second, np.array([0.0, inf]), inf, 100, time.perf_counter() + 60)
     assert found is not None

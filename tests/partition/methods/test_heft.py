@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.room import Room
 from netsplit.partition.methods.heft import Heft, mean_ranks
-from netsplit.partition.methods.insertion import IdleSlots, Room, StepTasks
+from netsplit.partition.methods.insertion import IdleSlots, StepTasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, costs_of, graph_of
@@ -158,7 +159,7 @@ def test_on_one_device_the_schedule_has_no_pause(problem):
 @given(problems(), st.data())
 def test_room_is_kept_track_of_as_the_static_bytes_are_counted(problem, data):
     instance = Instance.of(problem)
-    room = Room(instance)
+    room = Room(instance, instance.capacity)
     where = np.array(
         [data.draw(st.integers(0, len(instance.devices) - 1)) for _ in range(len(instance.atoms))]
     )

@@ -176,6 +176,7 @@ def test_windows_hold_every_node_once_in_order_and_cut_no_unit(window_bytes: int
         assert sum(bool(set(unit) & set(window)) for window in cut) == 1
 
 
+@settings(deadline=None)  # the first call loads SciPy
 @given(
     st.dictionaries(st.text(min_size=1), st.floats(1e-6, 1e-2), min_size=1),
     st.floats(0.01, 3.0),

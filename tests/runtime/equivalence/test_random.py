@@ -167,7 +167,7 @@ def test_dropout_drops() -> None:
         runtime = LocalRuntime(program, cpus(2), values, None, seed=seed)
         found += [runtime.train_batch(*batch) for _ in range(2)]
     key = runtime.draws.training()
-    outputs = runtime.run(program, runtime.executors, *batch, key=key)
+    outputs = runtime.run(program, runtime.executors_of(program), *batch, key=key)
     found += [float(loss) for loss in outputs.values()]
     assert len(found) == 8
     assert len({round(loss, 6) for loss in found}) == 8

@@ -136,13 +136,13 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def set_at_first(before: StateSnapshot, first: StateSnapshot, second: StateSnapshot) -> list[str]:
     """Names of what the first call changed and the second did not."""
-    found = [
+    changed = [
         name
         for name, held in first.tensors.items()
         if not _is(before.tensors.get(name), held) and _is(second.tensors.get(name), held)
     ]
     missing = object()
-    return found + [
+    return changed + [
         name
         for name, value in first.values.items()
         if not equal(before.values.get(name, missing), value)
@@ -185,7 +185,7 @@ def _others(batch: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
     """Batches whose values are drawn from those of the given one: other counts, largest ones, and signs."""
     generator = torch.Generator().manual_seed(3)
     for scale, low, high in ((-1.7, 0.0, 1.0), (0.6, 0.0, 0.5), (1.3, 0.5, 1.0)):
-        found = []
+        other = []
         for tensor in batch:
             values = tensor.detach().reshape(-1).sort().values
             begin = int(low * len(values))
@@ -193,8 +193,8 @@ def _others(batch: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
             index = torch.randint(begin, end, (len(values),), generator=generator)
             drawn = values[index.to(values.device)]
             drawn = drawn * scale if drawn.is_floating_point() else drawn
-            found.append(torch.empty_like(tensor).copy_(drawn.view(tensor.shape)))
-        yield tuple(found)
+            other.append(torch.empty_like(tensor).copy_(drawn.view(tensor.shape)))
+        yield tuple(other)
 
 
 def alike(name: str, a: StateSnapshot, b: StateSnapshot) -> bool:

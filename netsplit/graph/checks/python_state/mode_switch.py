@@ -71,14 +71,14 @@ class ModeSwitch:
 
 
 def _overrides(model: nn.Module) -> Iterator[FunctionType]:
-    found = {}
+    overriding = {}
     for module in model.modules():
         for name in ("train", "eval"):
             function = getattr(getattr(module, name), "__func__", getattr(module, name))
             code = getattr(function, "__code__", None)
             if isinstance(function, FunctionType) and code is not None and is_users(code.co_filename):
-                found[code] = function
-    yield from found.values()
+                overriding[code] = function
+    yield from overriding.values()
 
 
 def _same(before: Held | None, now: Held) -> bool:
@@ -92,9 +92,9 @@ def _at(line: str) -> str:
 class _Writes(TorchDispatchMode):
     """Which of a model's tensors are written, and by which line first."""
 
-    def __init__(self, model: nn.Module, found: dict[str, str]) -> None:
+    def __init__(self, model: nn.Module, writes: dict[str, str]) -> None:
         super().__init__()
-        self.found = found
+        self.writes = writes
         self.names: dict[int | None, str] = {}
         for name, tensor in named_tensors(model).items():
             self.names.setdefault(memory_of(tensor), name)
@@ -107,5 +107,5 @@ class _Writes(TorchDispatchMode):
             if each.is_write and isinstance(value, torch.Tensor):
                 name = self.names.get(memory_of(value))
                 if name is not None:
-                    self.found.setdefault(name, user_frame())
+                    self.writes.setdefault(name, user_frame())
         return func(*args, **(kwargs or {}))

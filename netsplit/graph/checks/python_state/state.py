@@ -80,11 +80,11 @@ def state_of(model: Any, loss: Any, moving: bool = True) -> StateSnapshot:
             continue
         if not moving and (isinstance(value, _MOVING) or hasattr(value, "__next__")):
             continue
-        found = _fingerprint(value)
+        print_ = _fingerprint(value)
         if counted and isinstance(value, functools._lru_cache_wrapper):
-            found = value.cache_info()
-        if found is not _NOTHING:
-            values[_free(name, values)] = found
+            print_ = value.cache_info()
+        if print_ is not _NOTHING:
+            values[_free(name, values)] = print_
     return StateSnapshot(values, tensors)
 
 
@@ -96,8 +96,8 @@ def changed_state(before: StateSnapshot, after: StateSnapshot) -> list[str]:
 def changed_names(before: Values, after: Values) -> list[str]:
     names = [*before, *(name for name in after if name not in before)]
     missing = object()
-    found = [name for name in names if not equal(before.get(name, missing), after.get(name, missing))]
-    return [shown(name) for name in found]
+    changed = [name for name in names if not equal(before.get(name, missing), after.get(name, missing))]
+    return [shown(name) for name in changed]
 
 
 def shown(name: str) -> str:

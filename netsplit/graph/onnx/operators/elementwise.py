@@ -92,9 +92,9 @@ def _clip(call: OnnxCall) -> Tensor:
 
 def _is_inf(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
-    found = torch.zeros_like(x, dtype=torch.bool)
-    found = found | (x == math.inf) if call.attr("detect_positive", 1) else found
-    return found | (x == -math.inf) if call.attr("detect_negative", 1) else found
+    infinite = torch.zeros_like(x, dtype=torch.bool)
+    infinite = infinite | (x == math.inf) if call.attr("detect_positive", 1) else infinite
+    return infinite | (x == -math.inf) if call.attr("detect_negative", 1) else infinite
 
 
 def _cast(call: OnnxCall) -> Tensor:

@@ -125,8 +125,8 @@ def _layer_norm(call: OnnxCall) -> Tensor:
     shape, eps = list(x.shape[call.attr("axis", -1) :]), call.attr("epsilon", 1e-5)
     if list(scale.shape) == shape and (bias is None or list(bias.shape) == shape):
         return F.layer_norm(x, shape, scale, bias, eps)
-    found = F.layer_norm(x, shape, None, None, eps) * scale
-    return found if bias is None else found + bias
+    normed = F.layer_norm(x, shape, None, None, eps) * scale
+    return normed if bias is None else normed + bias
 
 
 def _group_norm(call: OnnxCall) -> Tensor:

@@ -35,17 +35,17 @@ class _Window:
 
     def beyond(self, sizes: list[int]) -> list[int]:
         """What to add after the margins so that whole windows reach as far as rounding up has it."""
-        found = []
+        extra = []
         for i, size in enumerate(sizes):
             reach = (self.kernel[i] - 1) * self.dilations[i] + 1
             padded = size + self.before[i] + self.after[i]
             count = (padded - reach) // self.strides[i] + 1
             start = count * self.strides[i]  # of the window that rounding up adds
             if self.ceil and (padded - reach) % self.strides[i] and start < size + self.before[i]:
-                found.append(start + reach - padded)
+                extra.append(start + reach - padded)
             else:
-                found.append(0)
-        return found
+                extra.append(0)
+        return extra
 
 
 def _window(call: OnnxCall, x: Tensor) -> _Window:

@@ -47,13 +47,13 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callabl
 
 
 def _arg(function: Callable[..., Tensor]) -> Callable[[OnnxCall], Tensor]:
-    def found(call: OnnxCall) -> Tensor:
+    def arg_of(call: OnnxCall) -> Tensor:
         x, axis, keep = call.tensor(0), call.attr("axis", 0), bool(call.attr("keepdims", 1))
         if not call.attr("select_last_index", 0):
             return function(x, axis, keepdim=keep)
         return x.shape[axis] - 1 - function(x.flip(axis), axis, keepdim=keep)
 
-    return found
+    return arg_of
 
 
 REDUCTIONS: dict[str, Callable[[OnnxCall], Tensor]] = {

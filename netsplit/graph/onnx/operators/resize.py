@@ -127,15 +127,15 @@ def _weights(call: OnnxCall, where: np.ndarray[Any, Any], old: int, mode: str) -
         taps = {0: 1 - part, 1: part}
     else:
         taps = {k: _cubic(np.abs(part - k), call.attr("cubic_coeff_a", -0.75)) for k in (-1, 0, 1, 2)}
-    found = np.zeros((len(where), old))
+    weights = np.zeros((len(where), old))
     for k, share in taps.items():
         place = first + k
         if mode == "cubic" and call.attr("exclude_outside", 0):
             share = np.where((place < 0) | (place >= old), 0.0, share)
-        np.add.at(found, (np.arange(len(where)), np.clip(place, 0, old - 1)), share)
+        np.add.at(weights, (np.arange(len(where)), np.clip(place, 0, old - 1)), share)
     if mode == "cubic" and call.attr("exclude_outside", 0):
-        found /= found.sum(axis=1, keepdims=True)
-    return found
+        weights /= weights.sum(axis=1, keepdims=True)
+    return weights
 
 
 def _cubic(x: np.ndarray[Any, Any], a: float) -> np.ndarray[Any, Any]:

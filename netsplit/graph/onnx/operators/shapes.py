@@ -102,8 +102,8 @@ def _indices(call: OnnxCall, i: int, size: int) -> Tensor:
     value = call.values[i]
     if isinstance(value, np.ndarray):
         return as_tensor(np.where(value < 0, value + size, value), call.device)
-    found = call.tensor(i)
-    return torch.where(found < 0, found + size, found)
+    indices = call.tensor(i)
+    return torch.where(indices < 0, indices + size, indices)
 
 
 def _gather(call: OnnxCall) -> Tensor:
@@ -115,8 +115,8 @@ def _gather(call: OnnxCall) -> Tensor:
     if x.ndim == 2 and axis == 0 and isinstance(where, Tensor) and x.is_floating_point():
         return F.embedding(where, x)
     indices = _indices(call, 1, x.shape[axis])
-    found = x.index_select(axis, indices.reshape(-1))
-    return found.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    rows = x.index_select(axis, indices.reshape(-1))
+    return rows.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
 def _gather_elements(call: OnnxCall) -> Tensor:
@@ -186,9 +186,9 @@ def _trilu(call: OnnxCall) -> Tensor:
 def _cum_sum(call: OnnxCall) -> Tensor:
     x, axis = call.tensor(0), int(call.number(1, 0))
     x = x.flip(axis) if call.attr("reverse", 0) else x
-    found = torch.cumsum(x, axis, dtype=x.dtype)
-    found = found - x if call.attr("exclusive", 0) else found
-    return found.flip(axis) if call.attr("reverse", 0) else found
+    sums = torch.cumsum(x, axis, dtype=x.dtype)
+    sums = sums - x if call.attr("exclusive", 0) else sums
+    return sums.flip(axis) if call.attr("reverse", 0) else sums
 
 
 def _one_hot(call: OnnxCall) -> Tensor:
@@ -202,8 +202,8 @@ def _one_hot(call: OnnxCall) -> Tensor:
 
 def _top_k(call: OnnxCall) -> tuple[Tensor, Tensor]:
     x, k, axis = call.tensor(0), int(call.number(1, 0)), call.attr("axis", -1)
-    found = torch.topk(x, k, axis, bool(call.attr("largest", 1)), bool(call.attr("sorted", 1)))
-    return found.values, found.indices
+    top = torch.topk(x, k, axis, bool(call.attr("largest", 1)), bool(call.attr("sorted", 1)))
+    return top.values, top.indices
 
 
 def _depth_to_space(call: OnnxCall) -> Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from netsplit.errors import ConfigError
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
@@ -64,10 +63,8 @@ class Auto(Partitioner):
     optimises = "the objective asked for"
 
     def __post_init__(self) -> None:
-        if not self.time_limit_s > 0:
-            raise ConfigError(f"auto.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
-        if self.starts < 1:
-            raise ConfigError(f"auto.starts is {self.starts}: give 1 or more.")
+        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require("starts", self.starts >= 1, "1 or more")
 
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (1 - RESERVE) * (problem.time_limit_s or self.time_limit_s)
@@ -100,16 +97,16 @@ class _AutoSolvers:
         search = Search(self.problem, self.starts, self.deadline, methods, Auto.name, simulated)
         search.compile()
         prover = None if search.simulated else Prover(search)
-        found = search.run(prover)
-        if found is None:
+        answer = search.run(prover)
+        if answer is None:
             raise infeasible(self.problem, Auto.name)
         names = search.instance.names
         choice = Choice(
-            search.instance.decode(found.where),
-            {names[int(v)]: float(i) for i, v in enumerate(found.order)},
+            search.instance.decode(answer.where),
+            {names[int(v)]: float(i) for i, v in enumerate(answer.order)},
             status="feasible",
-            objective_s=found.value_s,
-            notes={"found_by": found.source, **search.notes},
+            objective_s=answer.value_s,
+            notes={"found_by": answer.source, **search.notes},
         )
         if prover is None:
             return choice

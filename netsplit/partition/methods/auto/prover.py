@@ -11,7 +11,7 @@ import numpy as np
 
 from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s, relaxation
 from netsplit.partition.common.instance import Ints
-from netsplit.partition.engines.search import Found, Search
+from netsplit.partition.engines.search import Scheduled, Search
 from netsplit.partition.methods.exact.netsplit_exact import as_simulated, solve_latency
 
 __all__ = ["Prover"]
@@ -34,7 +34,7 @@ class Prover(threading.Thread):
         super().__init__(daemon=True)
         self.search = search
         self.bound_s = 0.0
-        self.found: Found | None = None
+        self.answer: Scheduled | None = None
         self.notes: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -47,10 +47,10 @@ class Prover(threading.Thread):
             log.exception("auto: the proof ended early")
             self.notes["proof_failed"] = f"{type(error).__name__}: {error}"
 
-    def finish(self) -> Found | None:
+    def finish(self) -> Scheduled | None:
         """Wait for the end; the best answer that the proof came across."""
         self.join()
-        return self.found
+        return self.answer
 
     def _begin(self) -> None:
         """What costs nothing; then wait for a good incumbent, but not for long."""
@@ -65,35 +65,35 @@ class Prover(threading.Thread):
             if not self._goes_on():
                 return
             value_s = self._value_s()
-            found = relaxation(
+            relaxed = relaxation(
                 search.instance,
                 share * self._left_s(),
                 search.problem.seed,
                 value_s if np.isfinite(value_s) else None,
                 workers=rounds,  # by the second, the search has mostly ended
             )
-            self.bound_s = max(self.bound_s, found.bound_s)
-            self.notes["bound"] = {**found.notes, "relaxations": rounds}
-            if found.where is not None and search.instance.fits(found.where):
-                self._offer(search.scheduled(found.where, "relaxation, list-scheduled"))
+            self.bound_s = max(self.bound_s, relaxed.bound_s)
+            self.notes["bound"] = {**relaxed.notes, "relaxations": rounds}
+            if relaxed.where is not None and search.instance.fits(relaxed.where):
+                self._offer(search.scheduled(relaxed.where, "relaxation, list-scheduled"))
 
     def _solve(self) -> None:
         search = self.search
-        best = min((f for f in (search.best, self.found) if f), key=lambda f: f.value_s, default=None)
+        best = min((f for f in (search.best, self.answer) if f), key=lambda f: f.value_s, default=None)
         hint: tuple[Ints, Ints] | None = None if best is None else (best.where, best.order)
         answer = solve_latency(search.instance, self._left_s(), search.problem.seed, hint=hint, workers=1)
         answer = as_simulated(search.instance, answer, hint, search.deadline)
         self.bound_s = max(self.bound_s, answer.bound_s)
         if answer.where is not None and answer.order is not None and search.instance.fits(answer.where):
             value = search.annealer.step.makespan_s(answer.where, answer.order)
-            self._offer(Found(answer.where, answer.order, value, "netsplit_exact"))
+            self._offer(Scheduled(answer.where, answer.order, value, "netsplit_exact"))
 
-    def _offer(self, found: Found) -> None:
-        if self.found is None or found.value_s < self.found.value_s:
-            self.found = found
+    def _offer(self, answer: Scheduled) -> None:
+        if self.answer is None or answer.value_s < self.answer.value_s:
+            self.answer = answer
 
     def _value_s(self) -> float:
-        return min(self.search.value_s, float("inf") if self.found is None else self.found.value_s)
+        return min(self.search.value_s, float("inf") if self.answer is None else self.answer.value_s)
 
     def _left_s(self) -> float:
         return self.search.deadline - time.perf_counter()

@@ -26,7 +26,8 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import MemoryModel
-from netsplit.partition.common.instance import Csr, Instance, Ints
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.common.room import Room
 from netsplit.profile.memory import related_nodes
 
 __all__ = [
@@ -92,22 +93,22 @@ class BaechiProblem:
     @cached_property
     def inward(self) -> tuple[tuple[Edge, ...], ...]:
         """[n] edges into a node, in the order of its inputs."""
-        found: list[tuple[Edge, ...]] = []
+        edges: list[tuple[Edge, ...]] = []
         for v in range(self.n):
             passing: dict[int, list[int]] = {}
             for u in dict.fromkeys(self.instance.reads[v].tolist()):
                 passing.setdefault(int(self.instance.producer[u]), []).append(u)
-            found.append(tuple((i, v, tuple(variables)) for i, variables in passing.items()))
-        return tuple(found)
+            edges.append(tuple((i, v, tuple(variables)) for i, variables in passing.items()))
+        return tuple(edges)
 
     @cached_property
     def outward(self) -> tuple[tuple[Edge, ...], ...]:
         """[n] edges out of a node, by the consumer's place in the graph."""
-        found: list[list[Edge]] = [[] for _ in range(self.n)]
+        edges_of: list[list[Edge]] = [[] for _ in range(self.n)]
         for edges in self.inward:
             for edge in edges:
-                found[edge[0]].append(edge)
-        return tuple(tuple(edges) for edges in found)
+                edges_of[edge[0]].append(edge)
+        return tuple(tuple(edges) for edges in edges_of)
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -220,43 +221,25 @@ class Memory(ABC):
 
 
 class StaticMemory(Memory):
-    """(5-18): states and variables stay, a received copy counts, a colocation set is taken whole."""
+    """(5-18): a colocation set is taken whole (see `Room`)."""
 
     def __init__(self, tasks: BaechiProblem, capacity: Ints) -> None:
-        instance = tasks.instance
-        self.left = capacity.copy()
-        self._atom_of = instance.atom_of
-        self._bytes = instance.held_bytes
-        self._taken = np.zeros(len(instance.atoms), bool)
-        self._present = np.zeros((len(self._bytes), len(capacity)), bool)
-        self._atoms_at = Csr.of(
-            [np.unique(instance.atom_of[row]).tolist() for row in _rows(instance.holders)]
-        )
-        touched: list[list[int]] = [[] for _ in range(len(instance.atoms))]
-        self._need = np.zeros((len(touched), len(capacity)), np.int64)  # what an atom would add
-        np.add.at(self._need, instance.atom_of, instance.state_bytes[:, None])
-        for k, atoms in enumerate(_rows(self._atoms_at)):
-            self._need[atoms] += self._bytes[k]
-            for a in atoms.tolist():
-                touched[a].append(k)
-        self._touched = touched
+        self._room = Room(tasks.instance, capacity)
+        self.left = self._room.left
+        self._atom_of = tasks.instance.atom_of
+        self._taken = np.zeros(len(tasks.instance.atoms), bool)
 
     def placeable(self, nodes: Ints, placed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return np.asarray(placed[:, None] | (self._need[self._atom_of[nodes]] <= self.left))
+        return np.asarray(placed[:, None] | (self._room.need[self._atom_of[nodes]] <= self.left))
 
     def run(self, v: int, where: Ints) -> None:
-        a, q = int(self._atom_of[v]), int(where[v])
-        if self._taken[a]:
-            return
-        self._taken[a] = True
-        self.left[q] -= self._need[a, q]
-        for k in self._touched[a]:
-            if not self._present[k, q]:
-                self._present[k, q] = True
-                self._need[self._atoms_at[k], q] -= self._bytes[k]
+        a = int(self._atom_of[v])
+        if not self._taken[a]:
+            self._taken[a] = True
+            self._room.take(a, int(where[v]))
 
     def missing(self, v: int, placed: bool) -> Ints:
-        return np.asarray(self._need[self._atom_of[v]] - self.left)
+        return np.asarray(self._room.need[self._atom_of[v]] - self.left)
 
 
 class AuthorsMemory(Memory):
@@ -298,7 +281,3 @@ def memory_for(tasks: BaechiProblem, rule: MemoryRule, capacity: Ints) -> Memory
     if rule == "static":
         return StaticMemory(tasks, capacity)
     return AuthorsMemory(tasks, capacity, keep_outputs=rule == "kept")
-
-
-def _rows(table: Csr) -> list[Ints]:
-    return [table[i] for i in range(len(table))]

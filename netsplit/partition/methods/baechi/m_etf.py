@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Csr, Ints
@@ -67,7 +67,7 @@ class EtfLoop:
         self.ready: list[int] = []  # ranks, ascending
         self._inflow = _Inflow(tasks)
         self._followers = _followers(tasks)
-        following = {v for found in self._followers.values() for v in found}
+        following = {v for followers in self._followers.values() for v in followers}
         self._prepare([v for v in range(n) if not self._waits_for[v] and v not in following])
 
     def run(self) -> bool:
@@ -121,12 +121,12 @@ class EtfLoop:
             if v < 0 or self.end[v] > now:
                 continue
             self._running[q] = -1
-            found = self._followers.pop(int(self.tasks.instance.atom_of[v]), [])
+            followers = self._followers.pop(int(self.tasks.instance.atom_of[v]), [])
             for _, w, _ in self.tasks.outward[v]:
                 self._waits_for[w] -= 1
                 if not self._waits_for[w]:
-                    found.append(w)
-            self._prepare(found)
+                    followers.append(w)
+            self._prepare(followers)
 
     def _prepare(self, nodes: list[int]) -> None:
         for v in nodes:
@@ -177,13 +177,13 @@ class EtfLoop:
 def _followers(tasks: BaechiProblem) -> dict[int, list[int]]:
     """Colocated set -> its operators that only write what they hold, where the set has others."""
     instance, nodes = tasks.instance, tasks.instance.problem.graph.nodes
-    found: dict[int, list[int]] = {}
+    followers: dict[int, list[int]] = {}
     for v, name in enumerate(instance.names):
         a = int(instance.atom_of[v])
         writes = nodes[name].initializers and not tasks.inward[v] and not tasks.outward[v]
         if writes and len(instance.atoms[a]) > 1:
-            found.setdefault(a, []).append(v)
-    return {a: each for a, each in found.items() if len(each) < len(instance.atoms[a])}
+            followers.setdefault(a, []).append(v)
+    return {a: each for a, each in followers.items() if len(each) < len(instance.atoms[a])}
 
 
 class _Inflow:
@@ -193,9 +193,9 @@ class _Inflow:
     """
 
     def __init__(self, tasks: BaechiProblem) -> None:
-        edges = [edge for found in tasks.inward for edge in found]
+        edges = [edge for inward in tasks.inward for edge in inward]
         self._tasks = tasks
-        self._edges_of = Csr.of([[0] * len(found) for found in tasks.inward])  # only `starts` is used
+        self._edges_of = Csr.of([[0] * len(inward) for inward in tasks.inward])  # only `starts` is used
         self._rows_of = Csr.of([edge[2] for edge in edges])
         self._home = np.zeros(len(edges), np.int64)  # [edges] the producer's device
         self._end = np.zeros(len(edges), np.int64)
@@ -213,11 +213,11 @@ class _Inflow:
 
     def ticks(self, nodes: list[int], channel: Ints, arrival: Ints) -> Ints:
         """[len(nodes), D] when all that a node reads could be on a device."""
-        found = np.zeros((len(nodes), len(channel)), np.int64)
+        ready = np.zeros((len(nodes), len(channel)), np.int64)
         starts = self._edges_of.starts
         fed = [k for k, v in enumerate(nodes) if starts[v + 1] > starts[v]]
         if not fed:
-            return found
+            return ready
         edges, first_edge = _spans(starts, [nodes[k] for k in fed])
         rows, first_row = _spans(self._rows_of.starts, edges)
         got = arrival[self._rows_of.items[rows]]
@@ -228,8 +228,8 @@ class _Inflow:
         begin = np.maximum(np.maximum(end, channel[home])[:, None], channel)
         ticks = np.where(np.logical_or.reduceat(lacking, first_row), np.maximum(latest, begin + cost), latest)
         ticks[np.arange(len(edges)), home] = end
-        found[fed] = np.maximum.reduceat(ticks, first_edge)
-        return found
+        ready[fed] = np.maximum.reduceat(ticks, first_edge)
+        return ready
 
 
 def _spans(starts: Ints, rows: list[int] | Ints) -> tuple[Ints, Ints]:
@@ -260,14 +260,10 @@ class MEtf(Partitioner):
     optimises = "start of each operator, one by one"
 
     def __post_init__(self) -> None:
-        for key, value, allowed in (
-            ("times", self.times, get_args(Times)),
-            ("memory", self.memory, get_args(MemoryRule)),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{self.name}.{key} is '{value}': give one of {', '.join(allowed)}.")
-        if not 0 < self.tick_s < float("inf"):
-            raise ConfigError(f"{self.name}.tick_s is {self.tick_s}: give seconds above 0, as 1e-6.")
+        self.require("times", self.times in get_args(Times), f"one of {', '.join(get_args(Times))}")
+        rules = get_args(MemoryRule)
+        self.require("memory", self.memory in rules, f"one of {', '.join(rules)}")
+        self.require("tick_s", 0 < self.tick_s < float("inf"), "seconds above 0, as 1e-6")
         object.__setattr__(self, "respects_capacity", self.memory == "static")
 
     def check(self, problem: Problem) -> None:

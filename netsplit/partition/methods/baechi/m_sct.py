@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import numpy as np
 
-from netsplit.errors import ConfigError
 from netsplit.partition.common.instance import Ints
 from netsplit.partition.methods.baechi.baechi import BaechiProblem, Memory, memory_for
 from netsplit.partition.methods.baechi.m_etf import NEVER, EtfLoop, MEtf
@@ -76,10 +75,8 @@ class MSct(MEtf):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.threshold <= 1:
-            raise ConfigError(f"m_sct.threshold is {self.threshold}: give a number from 0 to 1, as 0.1.")
-        if self.lp not in get_args(LpSolver):
-            raise ConfigError(f"m_sct.lp is '{self.lp}': give one of {', '.join(get_args(LpSolver))}.")
+        self.require("threshold", 0 <= self.threshold <= 1, "a number from 0 to 1, as 0.1")
+        self.require("lp", self.lp in get_args(LpSolver), f"one of {', '.join(get_args(LpSolver))}")
 
     def guide(self, tasks: BaechiProblem, notes: dict[str, Any]) -> Ints | None:
         favourite, makespan = favourites(tasks, self.threshold, self.lp)

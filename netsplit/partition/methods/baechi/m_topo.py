@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from netsplit.errors import ConfigError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.methods.baechi.baechi import authors_makespan_s, breadth_first, footprints
@@ -47,8 +46,7 @@ class MTopo(Partitioner):
     optimises = "nothing: an even share of the memory"
 
     def __post_init__(self) -> None:
-        if self.order not in get_args(Order):
-            raise ConfigError(f"m_topo.order is '{self.order}': give one of {', '.join(get_args(Order))}.")
+        self.require("order", self.order in get_args(Order), f"one of {', '.join(get_args(Order))}")
 
     def choose(self, problem: Problem) -> Choice:
         capacities = [device.capacity_bytes for device in problem.cluster.devices]

@@ -110,13 +110,13 @@ class _Rows:
         column = np.concatenate([self.column, bounded, np.arange(e)])
         value = np.concatenate([self.value, -np.ones(len(bounded)), np.ones(e)])
         upper = np.concatenate([self.upper, np.zeros(len(bounded)), np.ones(e)])
-        found = cvxopt.solvers.lp(
+        solution = cvxopt.solvers.lp(
             cvxopt.matrix(np.append(np.zeros(self.columns - 1), 1.0)),
             cvxopt.spmatrix(value, row, column, (len(upper), self.columns)),
             cvxopt.matrix(upper),
             options={"show_progress": False},
         )
-        return np.array(found["x"], float).ravel()
+        return np.array(solution["x"], float).ravel()
 
     def by_highs(self) -> Floats:
         import highspy

@@ -221,21 +221,21 @@ class LatencyModel:
         instance = self.instance
         self.returned: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         readers = {u: trained_readers(instance, u) for u in range(len(instance.variables))}
-        readers = {u: found for u, found in readers.items() if found}
+        readers = {u: consumers for u, consumers in readers.items() if consumers}
         last: dict[tuple[int, int], Any] = {}  # rank of the reader whose backward is the last
-        for u, found in readers.items():
+        for u, consumers in readers.items():
             maker = int(instance.producer[u])
             for q in self.devices:
-                present, start = self._present(u, q, found, "returned"), self._time(("return", u, q))
+                present, start = self._present(u, q, consumers, "returned"), self._time(("return", u, q))
                 end = self._ended(start, [self.d.transfer[u, q, p] * (p != q) for p in self.devices], maker)
                 self.returned[u, q] = present, start, end
                 self._add(self.backward[maker] >= end, present)
-                for c in found:
+                for c in consumers:
                     self._add(start >= self.backward_end[c], present, self.x[c][q])
                 for p in self.devices:
                     if p != q:
                         self._add(start >= self.busy[q, p], present, self.x[maker][p])
-                last[u, q] = self._last(u, q, found, present)
+                last[u, q] = self._last(u, q, consumers, present)
         for u, w in combinations(readers, 2):
             i, j = int(instance.producer[u]), int(instance.producer[w])
             for q in self.devices:

@@ -79,7 +79,7 @@ def schedule(
     d = d or Durations.seconds(instance)
     where = [int(p) for p in where]
     order = [int(v) for v in order]
-    found = StartTimes()
+    times = StartTimes()
     clock: list[float] = [0] * len(instance.devices)
     link: dict[tuple[int, int], float] = {}
     arrived: dict[tuple[int, int], float] = {}
@@ -87,17 +87,17 @@ def schedule(
     def send(ready: float, u: int, p: int, q: int) -> float:
         start = max(ready, link.get((p, q), 0))
         link[p, q] = start + d.transfer[u, p, q]
-        found.end = max(found.end, link[p, q])
+        times.end = max(times.end, link[p, q])
         return start
 
     for v in order:
         p = where[v]
         start = max([clock[p], *(arrived[int(u), p] for u in instance.reads[v] if (int(u), p) in arrived)])
-        found.forward[v] = start
+        times.forward[v] = start
         clock[p] = start + d.forward[v, p]
         for u in sorted(int(u) for u in instance.makes[v]):
             for q in sorted({where[c] for c in instance.consumers[u]} - {p}):
-                found.sent[u, q] = send(clock[p], u, p, q)
+                times.sent[u, q] = send(clock[p], u, p, q)
                 arrived[u, q] = link[p, q]
 
     left: dict[tuple[int, int], int] = {}
@@ -110,21 +110,21 @@ def schedule(
             continue
         p = where[v]
         start = max(clock[p], back.get(v, 0))
-        found.backward[v] = start
+        times.backward[v] = start
         clock[p] = start + d.backward[v, p]
         for u in sorted(int(u) for u in instance.reads[v] if instance.requires_backward[u]):
             left[u, p] -= 1
             maker = int(instance.producer[u])
             q = where[maker]
             if left[u, p] == 0 and q != p:
-                found.returned[u, p] = send(clock[p], u, p, q)
+                times.returned[u, p] = send(clock[p], u, p, q)
                 back[maker] = max(back.get(maker, 0), link[p, q])
-    stepping = {where[v] for v in found.backward}
+    stepping = {where[v] for v in times.backward}
     for v, p in enumerate(where):
         if p in stepping:
             clock[p] += d.step[v, p]
-    found.end = max(found.end, *clock)
-    return found
+    times.end = max(times.end, *clock)
+    return times
 
 
 def latency_of(instance: Instance, where: Sequence[int] | Ints, order: Sequence[int] | Ints) -> float:

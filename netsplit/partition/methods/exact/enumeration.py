@@ -41,20 +41,20 @@ def enumerated(
         tried = np.array(choice, np.int64)[instance.atom_of]
         if not instance.fits(tried) or least_s(tried, step.arrays) >= best[2] * (1 - _SLIGHT):
             continue
-        value, found = best_order(tried, feeders, step.arrays, best[2] * (1 - _SLIGHT))
+        value, tried_order = best_order(tried, feeders, step.arrays, best[2] * (1 - _SLIGHT))
         if value < best[2]:
-            best = (tried, found, float(value))
+            best = (tried, tried_order, float(value))
     return (*best, True)
 
 
 def _feeders(instance: Instance) -> Ints:
     """[blocks] bits of the blocks that must come before."""
-    found = np.zeros(int(instance.unit_of.max(initial=-1)) + 1, np.int64)
+    feeders = np.zeros(int(instance.unit_of.max(initial=-1)) + 1, np.int64)
     for v in range(instance.n):
         for u in instance.predecessors[v].tolist():
             if instance.unit_of[u] != instance.unit_of[v]:
-                found[instance.unit_of[v]] |= 1 << int(instance.unit_of[u])
-    return found
+                feeders[instance.unit_of[v]] |= 1 << int(instance.unit_of[u])
+    return feeders
 
 
 @compiled
@@ -68,10 +68,10 @@ def least_s(where: Ints, a: Arrays) -> float:
     for v in range(n - 1, -1, -1):
         p = where[v]
         inside = 0.0
-        for k in range(a.makes.starts[v], a.makes.starts[v + 1]):
-            u = a.makes.items[k]
-            for c in range(a.consumers.starts[u], a.consumers.starts[u + 1]):
-                w = a.consumers.items[c]
+        for k in range(a.makes[v], a.makes[v + 1]):
+            u = a.makes[k]
+            for c in range(a.consumers[u], a.consumers[u + 1]):
+                w = a.consumers[c]
                 q = where[w]
                 ahead[v] = max(ahead[v], a.transfer_s[u, p, q] + ahead[w])
                 if a.requires_backward[u] and a.trained[w]:
@@ -95,7 +95,7 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
     blocks, n = len(feeders), len(where)
     sequence, following = np.zeros(blocks, np.int64), np.zeros(blocks + 1, np.int64)
     order, best = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    value, used, depth, found = below, 0, 0, False
+    value, used, depth, improved = below, 0, 0, False
     nothing = np.zeros((0, 2))
     while depth >= 0:
         # 1. back
@@ -120,12 +120,12 @@ def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[flo
         # 4. measured
         at = 0
         for x in sequence:
-            for k in range(a.blocks.starts[x], a.blocks.starts[x + 1]):
-                order[at] = a.blocks.items[k]
+            for k in range(a.blocks[x], a.blocks[x + 1]):
+                order[at] = a.blocks[k]
                 at += 1
         seconds = makespan(where, order, a, nothing, nothing)
         if seconds < value:
-            value, found = seconds, True
+            value, improved = seconds, True
             best[:] = order
         following[depth] += 1
-    return value if found else np.inf, best
+    return value if improved else np.inf, best

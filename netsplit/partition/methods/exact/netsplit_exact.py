@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from netsplit.errors import ConfigError
 from netsplit.partition.base import Latency, Placement, Problem, Status
 from netsplit.partition.bounds.latency_bounds import relaxation
 from netsplit.partition.common.capacity import fill_in_order, infeasible
@@ -77,12 +76,8 @@ class NetSplitExact(Partitioner):
     optimises = "latency or max_load, exactly"
 
     def __post_init__(self) -> None:
-        if not self.time_limit_s > 0:
-            raise ConfigError(
-                f"netsplit_exact.time_limit_s is {self.time_limit_s}: give more than 0 seconds."
-            )
-        if self.workers < 1:
-            raise ConfigError(f"netsplit_exact.workers is {self.workers}: give 1 or more.")
+        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require("workers", self.workers >= 1, "1 or more")
 
     def choose(self, problem: Problem) -> Choice:
         return problem.objective.solved_by(_ExactSolvers(self, problem, time.perf_counter()))
@@ -142,10 +137,10 @@ def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | No
         return step.makespan_s(instance.encode(placement.device_of), order_of(instance, placement))
 
     heuristics = (MTopo(), Balanced(), Heft(), Dpos(), NetSplit())
-    found = [e for e in candidates(problem, instance, heuristics, value_s, deadline) if e.fits]
-    if not found:
+    fitting = [e for e in candidates(problem, instance, heuristics, value_s, deadline) if e.fits]
+    if not fitting:
         return None
-    best = min(found, key=lambda each: each.value_s)
+    best = min(fitting, key=lambda each: each.value_s)
     return best.where, order_of(instance, best.placement)
 
 
@@ -232,15 +227,15 @@ def _relax(
 ) -> tuple[Answer | None, float, dict[str, Any]]:
     """The bound of the relaxation, and the better of `start` and the relaxation's placement, scheduled."""
     value = latency_of(instance, *start) if start else None
-    found = relaxation(instance, time_limit_s, seed, value, workers)
-    notes = dict(found.notes)
-    if found.where is not None and instance.fits(found.where):
-        trial = _listed(instance, found.where)
+    relaxed = relaxation(instance, time_limit_s, seed, value, workers)
+    notes = dict(relaxed.notes)
+    if relaxed.where is not None and instance.fits(relaxed.where):
+        trial = _listed(instance, relaxed.where)
         if value is None or start is None or latency_of(instance, *trial) < value:
             start = trial
-    if value is None and not np.isfinite(found.bound_s):
+    if value is None and not np.isfinite(relaxed.bound_s):
         notes["infeasible"] = True
-    return start, found.bound_s, notes
+    return start, relaxed.bound_s, notes
 
 
 def _listed(instance: Instance, where: Ints) -> Answer:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import networkx
 
 from netsplit.graph.order import topological_order
-from netsplit.partition.common.atoms import DisjointSets
+from netsplit.graph.quotient import DisjointSets, passing, successors
 from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.common.instance import Instance
 
@@ -68,7 +68,7 @@ def coarsen(instance: Instance, target: int, limit_bytes: int) -> Coarse:
             for each in sets:
                 each.merge(first.setdefault(number, v), v)
     memory = MemoryModel(instance.problem)
-    loads = {found[0]: memory.load([instance.names[v] for v in found]) for found in classes.sets()}
+    loads = {members[0]: memory.load([instance.names[v] for v in members]) for members in classes.sets()}
 
     def accepts(edge: Edge) -> bool:
         """Whether the classes of both ends fit together; if so they are joined."""
@@ -83,8 +83,8 @@ def coarsen(instance: Instance, target: int, limit_bytes: int) -> Coarse:
 
     stars = False
     while (excess := vertices.count - target) > 0:
-        passing = _passing(instance, vertices)
-        nbytes = {edge: int(instance.nbytes[list(found)].sum()) for edge, found in passing.items()}
+        variables = _passing(instance, vertices)
+        nbytes = {edge: int(instance.nbytes[list(each)].sum()) for edge, each in variables.items()}
         batch = mergeable_batch(nbytes, excess, accepts, stars)
         if not batch:
             break
@@ -148,24 +148,19 @@ def heights(edges: Mapping[Edge, object]) -> dict[int, int]:
 
 def _passing(instance: Instance, vertices: DisjointSets) -> dict[Edge, tuple[int, ...]]:
     """Edges between vertices (by representative) to the variables that pass along them, each once."""
-    found: dict[Edge, dict[int, None]] = {}
-    for k, producer in enumerate(instance.producer.tolist()):
-        u = vertices.find(producer)
-        for consumer in instance.consumers[k].tolist():
-            v = vertices.find(consumer)
-            if u != v:
-                found.setdefault((u, v), {})[k] = None
-    return {edge: tuple(variables) for edge, variables in found.items()}
+    return passing(
+        (vertices.find(u), vertices.find(v), k)
+        for k, u in enumerate(instance.producer.tolist())
+        for v in instance.consumers[k].tolist()
+    )
 
 
 def _finished(instance: Instance, vertices: DisjointSets, classes: DisjointSets) -> Coarse:
     """Vertices and classes numbered in topological order."""
-    passing = _passing(instance, vertices)
+    variables = _passing(instance, vertices)
     members = {group[0]: tuple(group) for group in vertices.sets()}
     index = {u: i for i, u in enumerate(members)}
-    after: list[list[int]] = [[] for _ in members]
-    for u, v in passing:
-        after[index[u]].append(index[v])
+    after = successors(len(members), ((index[u], index[v]) for u, v in variables))
     order = [list(members)[i] for i in topological_order(after, int)]
     assert len(order) == len(members), "coarsening closed a cycle"
     number = {u: i for i, u in enumerate(order)}
@@ -178,5 +173,5 @@ def _finished(instance: Instance, vertices: DisjointSets, classes: DisjointSets)
         vertices=tuple(members[u] for u in order),
         class_of=class_of,
         classes=tuple(map(tuple, nodes)),
-        variables={(number[u], number[v]): found for (u, v), found in passing.items()},
+        variables={(number[u], number[v]): each for (u, v), each in variables.items()},
     )

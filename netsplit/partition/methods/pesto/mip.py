@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from netsplit.partition.base import Status
+from netsplit.partition.engines.mixed_integer import highs
 
 __all__ = ["Mip", "MipAnswer", "Term"]
 
@@ -77,16 +77,7 @@ class Mip:
         matrix.start_, matrix.index_ = np.array(self.row_starts, np.int32), np.array(self.columns, np.int32)
         matrix.value_ = np.array(self.coefficients, float)
 
-        solver = highspy.Highs()
-        options: dict[str, Any] = {
-            "output_flag": False,
-            "time_limit": max(0.01, time_limit_s),
-            "mip_rel_gap": gap,
-            "random_seed": seed % 2_000_000_000,
-            "parallel": "off",  # same problem, same answer
-        }
-        for key, value in options.items():
-            solver.setOptionValue(key, value)
+        solver = highs(time_limit_s, gap, seed)
         passed = solver.passModel(model)
         assert passed != highspy.HighsStatus.kError, "HiGHS refuses the model"
         if with_start:

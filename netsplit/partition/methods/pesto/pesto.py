@@ -27,6 +27,8 @@ __all__ = ["Pesto", "PestoFormulation", "forward_makespan"]
 class PestoFormulation(Formulation):
     """(5-11)..(5-18) less everything about the backward pass: (6-2)..(6-7), and the memory of (5-18)."""
 
+    passes = 1  # the rows of edges are (6-6), (6-7)
+
     def _start_rows(self) -> Rows:
         """(6-3)."""
         rows = Rows()
@@ -40,15 +42,6 @@ class PestoFormulation(Formulation):
         for name in self.problem.graph.exit_nodes:
             terms, constant = self._seconds(name, "forward_s", 1.0)
             rows.add([("start_fp", self.index[name], 1.0), ("makespan", 0, -1.0), *terms], -constant)
-        return rows
-
-    def _edge_rows(self) -> Rows:
-        """(6-6), (6-7)."""
-        rows = Rows()
-        for (u, v), nbytes in self.nbytes.items():
-            terms, constant = self._seconds(u, "forward_s", 1.0)
-            order = [("start_fp", self.index[u], 1.0), ("start_fp", self.index[v], -1.0)]
-            rows.add([*order, *terms, *self._commu(u, v, nbytes)], -constant)
         return rows
 
 

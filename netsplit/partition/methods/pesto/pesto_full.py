@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from netsplit.errors import ConfigError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import MemoryModel, infeasible
 from netsplit.partition.common.instance import Instance
@@ -58,28 +57,24 @@ class PestoFull(Partitioner):
     optimises = "makespan of one training step on the coarsened graph, exclusive devices and links"
 
     def __post_init__(self) -> None:
-        if self.target < 1:
-            raise ConfigError(f"pesto_full.target is {self.target}: give 1 vertex or more.")
-        if not self.time_limit_s > 0:
-            raise ConfigError(f"pesto_full.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
-        if not 0 <= self.gap < 1:
-            raise ConfigError(f"pesto_full.gap is {self.gap}: give a fraction from 0 to below 1, as 0.001.")
-        if self.most_pairs < 0:
-            raise ConfigError(f"pesto_full.most_pairs is {self.most_pairs}: give 0 (no engine) or more.")
+        self.require("target", self.target >= 1, "1 vertex or more")
+        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.001")
+        self.require("most_pairs", self.most_pairs >= 0, "0 (no engine) or more")
 
     def choose(self, problem: Problem) -> Choice:
         limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
         deadline = time.perf_counter() + limit_s
         instance = Instance.of(problem)
         tasks, known = self._start(instance, deadline)
-        outcome, found = self._improve(tasks, known, deadline)
+        outcome, schedule = self._improve(tasks, known, deadline)
         notes = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan, **outcome.notes}
         return Choice(
-            instance.decode(tasks.nodes_at(found.where)),
-            _node_keys(tasks, found),
+            instance.decode(tasks.nodes_at(schedule.where)),
+            _node_keys(tasks, schedule),
             status=outcome.status,
             engine=outcome.engine,
-            objective_s=found.makespan,
+            objective_s=schedule.makespan,
             bound_s=max(_least_makespan(tasks), outcome.bound or 0.0),
             notes=notes,
         )
@@ -129,11 +124,11 @@ class PestoFull(Partitioner):
             if over.max() <= 0:
                 break
             margin = {k: margin.get(k, 0) + max(0, int(nbytes)) for k, nbytes in enumerate(over)}
-        found = tasks.schedule(where, rows.order(raw.values))
-        better = found.makespan < known.makespan * (1 - 1e-9)
+        schedule = tasks.schedule(where, rows.order(raw.values))
+        better = schedule.makespan < known.makespan * (1 - 1e-9)
         if raw.status == "optimal" or better:
             outcome = replace(outcome, status="optimal" if raw.status == "optimal" else "feasible")
-        return outcome, found if better else known
+        return outcome, schedule if better else known
 
 
 def _least_makespan(tasks: CoarseTasks) -> float:
@@ -142,11 +137,11 @@ def _least_makespan(tasks: CoarseTasks) -> float:
     return max(path, sum(tasks.least_s) / len(tasks.instance.devices))
 
 
-def _node_keys(tasks: CoarseTasks, found: CoarseSchedule) -> dict[str, float]:
+def _node_keys(tasks: CoarseTasks, schedule: CoarseSchedule) -> dict[str, float]:
     """When each node's forward starts: in its vertex, one node runs after another."""
     instance, keys = tasks.instance, {}
     for vertex, nodes in enumerate(tasks.coarse.vertices):
-        k, at = found.where[tasks.coarse.class_of[vertex]], found.start[vertex]
+        k, at = schedule.where[tasks.coarse.class_of[vertex]], schedule.start[vertex]
         for v in nodes:
             keys[instance.names[v]] = at
             at += float(instance.forward_s[v, k])
@@ -161,7 +156,7 @@ def _contiguous(tasks: CoarseTasks) -> Iterator[tuple[int, ...]]:
     """
     instance, coarse = tasks.instance, tasks.coarse
     memory = MemoryModel(instance.problem)
-    loads = [memory.load([instance.names[v] for v in found]) for found in coarse.classes]
+    loads = [memory.load([instance.names[v] for v in members]) for members in coarse.classes]
     seconds = np.zeros((len(coarse.classes), len(instance.devices)))
     np.add.at(seconds, list(tasks.class_of), tasks.seconds)
     seen: set[tuple[int, ...]] = set()
@@ -194,7 +189,7 @@ def _equal_split(seconds: np.ndarray[Any, Any], order: Sequence[int]) -> tuple[i
 
 def _descend(tasks: CoarseTasks, placements: list[tuple[int, ...]], deadline: float) -> CoarseSchedule:
     """The best of the placements, then of those with one class moved, until none is better."""
-    best = min((tasks.schedule(where) for where in placements), key=lambda found: found.makespan)
+    best = min((tasks.schedule(where) for where in placements), key=lambda schedule: schedule.makespan)
     trials, improved = 0, True
     while improved:
         improved = False

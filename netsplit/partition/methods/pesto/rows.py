@@ -61,7 +61,7 @@ class PestoRows:
         self.alike = not self.margin and _all_alike(tasks)
         self.known = _relabelled(known) if self.alike else known
         self.seconds, self.message_s = (
-            np.minimum(found / self.unit_s, 2 * _SCALE) for found in (tasks.seconds, tasks.message_s)
+            np.minimum(seconds / self.unit_s, 2 * _SCALE) for seconds in (tasks.seconds, tasks.message_s)
         )
         self.pairs = 0  # with an order to decide
         self._class_pairs: dict[tuple[int, int], int] = {}
@@ -158,7 +158,7 @@ class PestoRows:
     def _disputes(self) -> list[tuple[int, int]]:
         """Pairs of messages that may want one link at one time."""
         tasks = self.tasks
-        found = []
+        pairs = []
         for q, r in combinations(range(len(tasks.messages)), 2):
             (a, b), (c, d) = tasks.ends[q], tasks.ends[r]
             if (
@@ -166,8 +166,8 @@ class PestoRows:
                 and not tasks.messages_ordered(q, r)
                 and _meet(self._window(q), self._window(r))
             ):
-                found.append((q, r))
-        return found
+                pairs.append((q, r))
+        return pairs
 
     def _task_window(self, t: int) -> tuple[float, float]:
         """Earliest start and latest end of a task."""
@@ -318,7 +318,7 @@ def _class_bytes(tasks: CoarseTasks) -> tuple[list[int], dict[tuple[int, ...], i
     """Bytes of each class alone, and of the variables that just these classes touch."""
     instance, coarse = tasks.instance, tasks.coarse
     class_of_node: Ints = tasks.nodes_at(range(len(coarse.classes)))
-    own = [int(instance.state_bytes[list(found)].sum()) for found in coarse.classes]
+    own = [int(instance.state_bytes[list(members)].sum()) for members in coarse.classes]
     shared: dict[tuple[int, ...], int] = {}
     for h, nbytes in enumerate(instance.held_bytes.tolist()):
         touched = tuple(sorted({int(class_of_node[v]) for v in instance.holders[h]}))

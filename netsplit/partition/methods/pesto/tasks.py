@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from netsplit.graph.order import longest_before
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.methods.pesto.coarsen import Coarse
 
@@ -48,9 +49,9 @@ class CoarseTasks:
     @classmethod
     def of(cls, instance: Instance, coarse: Coarse) -> CoarseTasks:
         forwards = len(coarse.vertices)
-        trained = [v for v, found in enumerate(coarse.vertices) if instance.trained[list(found)].any()]
+        trained = [v for v, members in enumerate(coarse.vertices) if instance.trained[list(members)].any()]
         backward = {v: forwards + i for i, v in enumerate(reversed(trained))}
-        sums = [instance.forward_s[list(found)].sum(axis=0) for found in coarse.vertices]
+        sums = [instance.forward_s[list(members)].sum(axis=0) for members in coarse.vertices]
         sums += [instance.backward_s[list(coarse.vertices[v])].sum(axis=0) for v in backward]
         arcs: list[tuple[int, int, int]] = [(v, t, 0) for v, t in backward.items()]
         for (u, v), variables in coarse.variables.items():
@@ -95,42 +96,40 @@ class CoarseTasks:
     @cached_property
     def after(self) -> list[list[int]]:
         """[T] -> tasks that wait for it directly."""
-        found: list[list[int]] = [[] for _ in range(self.count)]
+        waiting: list[list[int]] = [[] for _ in range(self.count)]
         for s, t in (*self.local, *self.messages):
-            found[s].append(t)
-        return found
+            waiting[s].append(t)
+        return waiting
 
     @cached_property
     def reach(self) -> list[int]:
         """[T] -> bit t' is set if there is a path to t', or t' is the task itself."""
-        found = [1 << t for t in range(self.count)]
+        reach = [1 << t for t in range(self.count)]
         for t in reversed(range(self.count)):
             for later in self.after[t]:
-                found[t] |= found[later]
-        return found
+                reach[t] |= reach[later]
+        return reach
 
     @cached_property
     def head_s(self) -> list[float]:
         """[T] no schedule starts the task earlier."""
-        found = [0.0] * self.count
+        head_s = [0.0] * self.count
         for t in range(self.count):
             for later in self.after[t]:
-                found[later] = max(found[later], found[t] + self.least_s[t])
-        return found
+                head_s[later] = max(head_s[later], head_s[t] + self.least_s[t])
+        return head_s
 
     @cached_property
     def tail_s(self) -> list[float]:
         """[T] every schedule goes on at least so long after the end of the task."""
-        found = [0.0] * self.count
-        for t in reversed(range(self.count)):
-            found[t] = max((self.least_s[w] + found[w] for w in self.after[t]), default=0.0)
-        return found
+        tail_s = longest_before(self.after, reversed(range(self.count)), self.least_s)
+        return [float(s) for s in tail_s]
 
     def nodes_at(self, where: Sequence[int]) -> Ints:
         """[n] device of every node, of the devices of classes."""
         at = np.zeros(self.instance.n, np.int64)
-        for g, found in enumerate(self.coarse.classes):
-            at[list(found)] = where[g]
+        for g, members in enumerate(self.coarse.classes):
+            at[list(members)] = where[g]
         return at
 
     def ordered(self, s: int, t: int) -> bool:

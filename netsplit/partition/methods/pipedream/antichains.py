@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.graph.ir import Node
+from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import atoms_of, strong_components, successors
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.profile.memory import node_weight_bytes
 
@@ -167,16 +168,16 @@ def antichain_states(layers: Layers, limit: int) -> States:
     mergers = (("none", None), ("branches", _branch_chains), ("regions", _parallel_regions))
     for reduction, merger in mergers:
         group_of = list(range(count)) if merger is None else merger(layers)
-        found = _walk(layers, group_of, limit, first=_deepest_source(layers))
-        if found is not None:
-            return _states_of(layers, found, reduction)
+        masks = _walk(layers, group_of, limit, first=_deepest_source(layers))
+        if masks is not None:
+            return _states_of(layers, masks, reduction)
     return prefix_states(layers, range(count), limit)
 
 
 def downset_states(layers: Layers, limit: int) -> States | None:
     """Every downset of blocks, the whole space of contiguous stages; None if more than `limit`."""
-    found = _walk(layers, list(range(layers.blocks)), limit, first=None)
-    return None if found is None else _states_of(layers, found, "none")
+    masks = _walk(layers, list(range(layers.blocks)), limit, first=None)
+    return None if masks is None else _states_of(layers, masks, "none")
 
 
 def prefix_states(layers: Layers, order: Iterable[int], limit: int) -> States:
@@ -233,22 +234,22 @@ def _walk(layers: Layers, group_of: Sequence[int], limit: int, first: int | None
             fed[a] |= 1 << g
     everything = (1 << count) - 1
     start = 0 if first is None else closure[group_of[first]]
-    found, queue = {start}, [(start, _union(fed[a] for a in _bits(start)))]
+    reached, queue = {start}, [(start, _union(fed[a] for a in _bits(start)))]
     while queue:
         done, readers = queue.pop()  # readers of what is done, which may be done themselves
         open_steps = (everything if first is None else readers) & ~done
         for g in _bits(open_steps):
             grown = done | closure[g]
-            if grown in found or (first is None and feeders[g] & ~done):
+            if grown in reached or (first is None and feeders[g] & ~done):
                 continue
-            found.add(grown)
+            reached.add(grown)
             queue.append((grown, readers | _union(fed[a] for a in _bits(grown & ~done))))
-        if len(found) > limit:
+        if len(reached) > limit:
             return None
-    found.discard(0)
-    if everything not in found:  # parts that no path of reads joins to the first
-        found.add(everything)
-    return [_union(own[g] for g in _bits(mask)) for mask in found]
+    reached.discard(0)
+    if everything not in reached:  # parts that no path of reads joins to the first
+        reached.add(everything)
+    return [_union(own[g] for g in _bits(mask)) for mask in reached]
 
 
 def _bits(mask: int) -> Iterable[int]:
@@ -326,8 +327,8 @@ def _is_input(problem: Problem, node: Node, seconds: dict[str, float], weights: 
 
 
 def _readers(problem: Problem, node: Node) -> list[str]:
-    found = {w for k in node.outputs if k for w in problem.graph.variables[k].consumers}
-    return sorted(found - problem.backward_nodes)
+    readers = {w for k in node.outputs if k for w in problem.graph.variables[k].consumers}
+    return sorted(readers - problem.backward_nodes)
 
 
 def _output_bytes(problem: Problem, node: Node) -> int:
@@ -355,14 +356,14 @@ def _hosts(problem: Problem, index: dict[str, int]) -> dict[str, int]:
             continue
         made = [graph.variables[k].producer or "" for k in node.inputs]
         near = [index.get(v, host.get(v)) for v in made]
-        found = [v for v in near if v is not None]
-        if found:
-            host[node.name] = max(found)
+        options = [v for v in near if v is not None]
+        if options:
+            host[node.name] = max(options)
     for name in reversed(list(graph.nodes)):  # backward nodes that begin: with what reads them
         if name in problem.backward_nodes and name not in host:
-            found = [host[w] for w in readers[name] if w in host]
-            if found:
-                host[name] = max(found)
+            options = [host[w] for w in readers[name] if w in host]
+            if options:
+                host[name] = max(options)
     for atom in atoms_of(graph):
         hosts = [host[name] for name in atom if name in host]
         others = set(atom) - set(index) - set(host) - problem.backward_nodes
@@ -379,22 +380,13 @@ def _blocks(
 ) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
     """Colocated sets and all that lies between their nodes, in one; other nodes alone."""
     n = len(index)
-    block = list(range(n))
+    arcs = [(v, w) for v in range(n) for w in consumers[v]]
     tied = [sorted({index.get(v, host.get(v, -1)) for v in atom} - {-1}) for atom in atoms_of(problem.graph)]
-    if any(len(own) > 1 for own in tied):
-        import networkx as nx
-
-        links = nx.DiGraph()
-        links.add_nodes_from(range(n))
-        links.add_edges_from((v, w) for v in range(n) for w in consumers[v])
-        links.add_edges_from(pair for own in tied for v in own[1:] for pair in ((own[0], v), (v, own[0])))
-        whole = nx.condensation(links)
-        first = {b: min(whole.nodes[b]["members"]) for b in whole}
-        rank = {b: i for i, b in enumerate(nx.lexicographical_topological_sort(whole, key=first.__getitem__))}
-        block = [rank[whole.graph["mapping"][v]] for v in range(n)]
-    feeders: list[set[int]] = [set() for _ in range(max(block, default=-1) + 1)]
-    for v in range(n):
-        for w in consumers[v]:
-            if block[v] != block[w]:
-                feeders[block[w]].add(block[v])
-    return np.array(block, np.int64), tuple(tuple(sorted(own)) for own in feeders)
+    both_ways = [pair for own in tied for v in own[1:] for pair in ((own[0], v), (v, own[0]))]
+    label = strong_components(n, [*arcs, *both_ways])
+    count = max(label, default=-1) + 1
+    order = topological_order(successors(count, ((label[v], label[w]) for v, w in arcs)), int)
+    rank = {b: i for i, b in enumerate(order)}
+    block = [rank[b] for b in label]
+    feeders = successors(count, ((block[w], block[v]) for v, w in arcs))
+    return np.array(block, np.int64), tuple(map(tuple, feeders))

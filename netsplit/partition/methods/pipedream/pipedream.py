@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from netsplit.errors import ConfigError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.methods.pipedream.antichains import Layers, antichain_states
@@ -52,10 +51,8 @@ class PipeDream(Partitioner):
     optimises = "the slowest stage of a pipeline with replicated stages"
 
     def __post_init__(self) -> None:
-        if self.cost not in get_args(Cost):
-            raise ConfigError(f"pipedream.cost is '{self.cost}': give one of {', '.join(get_args(Cost))}.")
-        if self.max_states < 1:
-            raise ConfigError(f"pipedream.max_states is {self.max_states}: give 1 or more.")
+        self.require("cost", self.cost in get_args(Cost), f"one of {', '.join(get_args(Cost))}")
+        self.require("max_states", self.max_states >= 1, "1 or more")
 
     def choose(self, problem: Problem) -> Choice:
         layers = Layers.of(problem)

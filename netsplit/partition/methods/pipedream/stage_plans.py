@@ -146,18 +146,18 @@ def _spans(tables: Sequence[_Table], level: int, begin: int, end: int, units: In
     if level < 0:
         return [StageSpan(begin, end, tuple(int(p) for p in units.ravel()))]
     table, axis = tables[level], len(tables) - 1 - level
-    found: list[tuple[int, int, int]] = []
+    runs: list[tuple[int, int, int]] = []
     i, j, m = begin + 1, end, table.value.shape[2] - 1
     while j > begin:
         m = int(table.used[i, j, m]) - 1
         cut, taken = int(table.cut[i, j, m]), int(table.units[i, j, m])
-        found.append((cut if cut >= 0 else begin, j, taken))
+        runs.append((cut if cut >= 0 else begin, j, taken))
         if cut < 0:
             break
         j, m = cut, m - taken
     spans: list[StageSpan] = []
     offset = 0
-    for cut, j, taken in reversed(found):
+    for cut, j, taken in reversed(runs):
         own = np.take(units, range(offset, offset + taken), axis=axis)
         spans += _spans(tables, level - 1, cut, j, own)
         offset += taken
@@ -327,7 +327,7 @@ def stages_of(problem: Problem, states: States, spans: Sequence[StageSpan]) -> t
     layers, position = states.layers, problem.graph.position
     ranks = sum(len(span.devices) for span in spans)
     names = [device.name for device in problem.cluster.devices]
-    found: list[Stage] = []
+    stages: list[Stage] = []
     before = 0
     for s, span in enumerate(spans):
         own = states.members[span.end].copy()
@@ -339,9 +339,9 @@ def stages_of(problem: Problem, states: States, spans: Sequence[StageSpan]) -> t
         replicas = len(span.devices)
         devices = tuple(names[p] for p in span.devices)
         warm_up = (ranks - 1 - before) // replicas
-        found.append(Stage(tuple(sorted(nodes, key=position.__getitem__)), devices, warm_up))
+        stages.append(Stage(tuple(sorted(nodes, key=position.__getitem__)), devices, warm_up))
         before += replicas
-    return tuple(found)
+    return tuple(stages)
 
 
 def fits(problem: Problem, stages: Sequence[Stage]) -> bool:

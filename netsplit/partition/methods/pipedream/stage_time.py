@@ -5,6 +5,7 @@ The formula is `stage_plans.Formula`'s; what crosses a cut is counted as the pla
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsplit.errors import InfeasibleError
+from netsplit.graph.order import chosen_order
+from netsplit.graph.quotient import successors
 from netsplit.partition.base import Answer, Placement, Problem, Solvers, Stage, Status
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock
 from netsplit.partition.common.instance import Floats, Instance
@@ -36,7 +39,7 @@ from netsplit.partition.methods.pipedream.stage_plans import (
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.partitioner import Choice
 
-__all__ = ["StageTime", "best_stages", "stage_time_lower_bound_s", "stage_time_s"]
+__all__ = ["StageTime", "best_stages", "lower_bound_s", "stage_time_s"]
 
 _STATES = {False: 3000, True: 700}  # by whether there are several levels: seconds of the programme
 _WALK_S = 1.2e-3  # a block, to list the downsets of a chain or to find them too many
@@ -132,12 +135,8 @@ def _bandwidth(formula: Formula, p: int, q: int) -> float:
     return formula.levels[-1][1]
 
 
-def stage_time_lower_bound_s(problem: Problem, cost: Cost = "released") -> float:
+def lower_bound_s(layers: Layers, formula: Formula) -> float:
     """No contiguous stages are faster: all work shared evenly, and the best replication of each block."""
-    return _lower_bound(Layers.of(problem), Formula(levels_of(problem), cost))
-
-
-def _lower_bound(layers: Layers, formula: Formula) -> float:
     if not layers.n:
         return 0.0
     seconds: Floats = np.asarray(np.bincount(layers.block_of, weights=layers.seconds), float)
@@ -181,7 +180,7 @@ def best_stages(
     The planner's own answer is a candidate, so none is worse. Where all downsets of the graph are few
     enough, the programme over them is exact: no contiguous stages are faster, and the status is optimal.
     Else the states of the planner are joined with the prefixes of topological orders, of several kinds
-    and drawn, for as long as the time lasts; the bound is then `stage_time_lower_bound_s`. Where the time
+    and drawn, for as long as the time lasts; the bound is then `lower_bound_s`. Where the time
     is too short for the planner's own states, or no plan of them fits, a few prefixes are tried.
 
     Raises:
@@ -193,7 +192,7 @@ def best_stages(
     several = len(formula.levels) > 1
     limit = _STATES[several]
     best: tuple[float, tuple[Stage, ...]] = (math.inf, ())
-    bound = _lower_bound(layers, formula)
+    bound = lower_bound_s(layers, formula)
 
     def try_states(states: States, fewer: bool = True, by: Formula = timed) -> float | None:
         """Seconds of the best plan; None: the time is over."""
@@ -231,14 +230,17 @@ def best_stages(
             count = max(count, len(joined))
             took = time.perf_counter() - begun
             try_states(joined)
-    value, stages = best
-    if not stages:
+    if not best[1]:
         raise InfeasibleError("best_stages finds no contiguous stages whose replicas all fit.")
+    return _choice(problem, *best, bound, count)
+
+
+def _choice(problem: Problem, value: float, stages: tuple[Stage, ...], bound: float, states: int) -> Choice:
     status: Status = "optimal" if value <= bound * (1 + 1e-9) else "feasible"
     notes = {
         "replication": [len(stage.devices) for stage in stages],
         "warm_up": [stage.warm_up for stage in stages],
-        "states": count,
+        "states": states,
     }
     return Choice(
         *staged(problem, stages), status=status, objective_s=value, bound_s=bound, notes=notes, stages=stages
@@ -247,16 +249,12 @@ def best_stages(
 
 def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:
     """A topological order of the blocks: of those that could be next, by a key with some noise."""
-    waits = [len(feeders) for feeders in layers.block_feeders]
-    fed: list[list[int]] = [[] for _ in waits]
-    for b, feeders in enumerate(layers.block_feeders):
-        for a in feeders:
-            fed[a].append(b)
+    count = len(layers.block_feeders)
+    fed = successors(count, ((a, b) for b, feeders in enumerate(layers.block_feeders) for a in feeders))
     made = np.bincount(layers.block_of, weights=layers.output_bytes, minlength=layers.blocks)
     unread = [len(own) for own in fed]
-    ready = [b for b, left in enumerate(waits) if not left]
-    since = dict.fromkeys(ready, 0)
-    order: list[int] = []
+    since: dict[int, int] = {}  # how many came before each when it could first come
+    places = itertools.count()
     noise = 0.3
 
     def key(b: int) -> float:
@@ -267,15 +265,13 @@ def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:
             return float(made[b] - freed) * (1 + noise * draw.random())
         return (since[b] if kind == "breadth" else -since[b]) + noise * draw.random()
 
-    while ready:
+    def least(ready: list[int]) -> int:
+        place = next(places)
+        for b in ready:
+            since.setdefault(b, place)
         b = min(ready, key=key)
-        ready.remove(b)
-        order.append(b)
         for a in layers.block_feeders[b]:
             unread[a] -= 1
-        for c in fed[b]:
-            waits[c] -= 1
-            if not waits[c]:
-                since[c] = len(order)
-                ready.append(c)
-    return order
+        return b
+
+    return chosen_order(fed, least)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import DisjointSets, atoms_of
 from netsplit.partition.common.capacity import Load, MemoryModel
 from netsplit.partition.methods.thesis.thesis_times import edge_bytes
 

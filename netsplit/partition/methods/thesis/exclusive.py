@@ -17,7 +17,7 @@ from netsplit.partition.base import Latency, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.mixed_integer import Outcome
-from netsplit.partition.engines.search import Found, Search
+from netsplit.partition.engines.search import Scheduled, Search
 
 __all__ = ["list_scheduled", "shortest_step"]
 
@@ -37,15 +37,15 @@ def shortest_step(
     search = Search(grouped, STARTS, deadline, methods=(), name="netsplit")
     search.compile()
     if not search.instance.enumerable:
-        found = search.run(None)
-        outcome = Outcome("annealing", "limit" if found is None else "feasible", notes=search.notes)
+        answer = search.run(None)
+        outcome = Outcome("annealing", "limit" if answer is None else "feasible", notes=search.notes)
     else:
-        found, all_tried = _shortest_of_all(search.annealer, search.deadline)
+        answer, all_tried = _shortest_of_all(search.annealer, search.deadline)
         without: Status = "infeasible" if all_tried else "limit"
         best: Status = "optimal" if all_tried else "feasible"
-        least_s = found.value_s if all_tried and found is not None else None
-        outcome = Outcome("enumeration", without if found is None else best, bound=least_s)
-    return outcome, None if found is None else search.instance.decode(found.where)
+        least_s = answer.value_s if all_tried and answer is not None else None
+        outcome = Outcome("enumeration", without if answer is None else best, bound=least_s)
+    return outcome, None if answer is None else search.instance.decode(answer.where)
 
 
 def list_scheduled(problem: Problem, device_of: Mapping[str, str]) -> tuple[float, dict[str, float]]:
@@ -55,10 +55,10 @@ def list_scheduled(problem: Problem, device_of: Mapping[str, str]) -> tuple[floa
     return seconds, {instance.names[int(v)]: float(i) for i, v in enumerate(order)}
 
 
-def _shortest_of_all(annealer: Annealer, deadline: float) -> tuple[Found | None, bool]:
+def _shortest_of_all(annealer: Annealer, deadline: float) -> tuple[Scheduled | None, bool]:
     """The best of the placements tried until the deadline, and whether these were all."""
     instance = annealer.instance
-    best: Found | None = None
+    best: Scheduled | None = None
     for choice in itertools.product(range(len(instance.devices)), repeat=len(instance.atoms)):
         if time.perf_counter() > deadline:
             return best, False
@@ -66,5 +66,5 @@ def _shortest_of_all(annealer: Annealer, deadline: float) -> tuple[Found | None,
         if instance.fits(where):
             seconds, order = annealer.evaluate(where)
             if best is None or seconds < best.value_s:
-                best = Found(where, order, seconds, "enumeration")
+                best = Scheduled(where, order, seconds, "enumeration")
     return best, True

@@ -46,6 +46,8 @@ _SCALE = 1000.0
 class Formulation:
     """(5-11)..(5-18) for one problem and one grouping of its nodes."""
 
+    passes = 2  # forward and backward
+
     def __init__(
         self, problem: Problem, groups: tuple[tuple[str, ...], ...], margin: Mapping[str, int] | None = None
     ) -> None:
@@ -121,10 +123,8 @@ class Formulation:
         """(5-16): one row forward and one backward of every edge."""
         rows = Rows()
         for (u, v), nbytes in self.nbytes.items():
-            for source, target, start, field in (
-                (u, v, "start_fp", "forward_s"),
-                (v, u, "start_bp", "backward_s"),
-            ):
+            passes = (u, v, "start_fp", "forward_s"), (v, u, "start_bp", "backward_s")
+            for source, target, start, field in passes[: self.passes]:
                 terms, constant = self._seconds(source, field, 1.0)
                 order = [(start, self.index[source], 1.0), (start, self.index[target], -1.0)]
                 rows.add([*order, *terms, *self._commu(source, target, nbytes)], -constant)

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from netsplit.errors import ConfigError
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_engine, solve
 from netsplit.partition.methods.thesis.coplace import GroupBytes, coplace
@@ -40,15 +39,11 @@ class Grouped(Partitioner):
     formulation = Formulation
 
     def __post_init__(self) -> None:
-        name = self.name
-        if not self.time_limit_s > 0:
-            raise ConfigError(f"{name}.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
-        if not 0 <= self.gap < 1:
-            raise ConfigError(f"{name}.gap is {self.gap}: give a fraction from 0 to below 1, as 0.0001.")
-        if self.groups is not None and self.groups < 1:
-            raise ConfigError(f"{name}.groups is {self.groups}: give 1 or more, or null for 2 x devices.")
-        if self.group_bytes not in get_args(GroupBytes):
-            raise ConfigError(f"{name}.group_bytes is {self.group_bytes!r}: give union or added.")
+        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.0001")
+        some = self.groups is None or self.groups >= 1
+        self.require("groups", some, "1 or more, or null for 2 x devices")
+        self.require("group_bytes", self.group_bytes in get_args(GroupBytes), "union or added")
         check_engine(self.engine)
 
     @abstractmethod

@@ -22,10 +22,10 @@ class ThesisTimes:
 
 def edge_bytes(graph: Graph) -> dict[tuple[str, str], int]:
     """(u, v) to the bytes that v reads of u; variables of one pair travel as one message."""
-    found: dict[tuple[str, str], int] = {}
+    nbytes: dict[tuple[str, str], int] = {}
     for u, v, k in graph.edges:
-        found[u, v] = found.get((u, v), 0) + graph.variables[k].nbytes
-    return found
+        nbytes[u, v] = nbytes.get((u, v), 0) + graph.variables[k].nbytes
+    return nbytes
 
 
 def thesis_times(problem: Problem, device_of: Mapping[str, str]) -> ThesisTimes:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.mip import Mip, MipAnswer

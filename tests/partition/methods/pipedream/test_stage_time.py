@@ -12,11 +12,12 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.bounds import latency_diagram
 from netsplit.partition.methods.pipedream import stage_time as stage_time_module
+from netsplit.partition.methods.pipedream.antichains import Layers
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.pipedream.stage_plans import fits
+from netsplit.partition.methods.pipedream.stage_plans import Formula, fits, levels_of
 from netsplit.partition.methods.pipedream.stage_time import (
     best_stages,
-    stage_time_lower_bound_s,
+    lower_bound_s,
     stage_time_s,
 )
 from netsplit.partition.methods.random import Random
@@ -67,7 +68,7 @@ def test_the_best_stages_are_never_worse_than_the_planners_nor_better_than_the_b
     score = stage_time_s(problem, ours, cost, transfers)
     assert score == pytest.approx(ours.objective_s)
     assert score <= theirs.report.objective * (1 + 1e-9)
-    assert score >= stage_time_lower_bound_s(problem, cost) * (1 - 1e-9)
+    assert score >= lower_bound_s(Layers.of(problem), Formula(levels_of(problem), cost)) * (1 - 1e-9)
     assert score >= ours.bound_s * (1 - 1e-9)
     assert fits(problem, ours.stages)
 
@@ -102,7 +103,9 @@ def test_a_large_graph_is_searched_for_as_long_as_the_time_lasts():
 def test_a_scattered_placement_is_no_faster_than_the_contiguous_bound_of_its_work():
     problem = large_problem(60, 3)
     placement = Random().partition(problem)
-    assert stage_time_s(problem, placement) >= stage_time_lower_bound_s(problem) * (1 - 1e-9)
+    assert stage_time_s(problem, placement) >= lower_bound_s(
+        Layers.of(problem), Formula(levels_of(problem), "released")
+    ) * (1 - 1e-9)
 
 
 def test_a_time_too_short_for_the_planners_states_gives_stages_all_the_same(monkeypatch):

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
-from netsplit.partition.common.atoms import atoms_of
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.memory import memory_of
 from tests.builders import chain, cluster_of, costs_of, graph_of

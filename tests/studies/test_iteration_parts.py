@@ -1,4 +1,4 @@
-"""`netsplit.studies.shares`: the parts of a device's iteration."""
+"""`netsplit.studies.iteration_parts`: the parts of a device's iteration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.simulate.timeline import Event, EventKind, Timeline
-from netsplit.studies.shares import PARTS, shares
+from netsplit.studies.iteration_parts import PARTS, iteration_parts
 
 
 def event(device: str, kind: EventKind, start: float, end: float, peer: str = "", name: str = "n") -> Event:
@@ -24,7 +24,7 @@ def test_what_overlaps_with_computation_is_no_communication() -> None:
         ),
         10.0,
     )
-    found = shares(timeline, ["a", "b"])
+    found = iteration_parts(timeline, ["a", "b"])
     assert found["a"] == {"forward": 2, "backward": 0, "communication": 2, "update": 1, "waiting": 5}
     assert found["b"] == {"forward": 0, "backward": 3, "communication": 3, "update": 0, "waiting": 4}
 
@@ -43,7 +43,7 @@ def test_a_measured_sum_begins_when_the_last_device_has_come_to_it() -> None:
         ),
         9.0,
     )
-    found = shares(timeline, ["a", "b"])
+    found = iteration_parts(timeline, ["a", "b"])
     assert found["a"]["communication"] == pytest.approx(3)
     assert found["a"]["waiting"] == pytest.approx(3)
     assert found["b"]["communication"] == pytest.approx(3)
@@ -71,7 +71,7 @@ def test_parts_add_up_to_the_iteration_and_none_is_below_zero(
             start, free[device] = free[device], free[device] + length
         events.append(event(device, kind, start, start + length, "b" if device == "a" else "a"))
     end = max((e.end_s for e in events), default=1.0)
-    for parts in shares(Timeline(tuple(events), float(end)), ["a", "b"]).values():
+    for parts in iteration_parts(Timeline(tuple(events), float(end)), ["a", "b"]).values():
         assert set(parts) == set(PARTS)
         assert sum(parts.values()) == pytest.approx(end)
         assert min(parts.values()) >= -1e-9

@@ -1,4 +1,4 @@
-"""Blocks priced along a frontier, and the bounds that follow from them, against brute force."""
+"""Columns priced by dynamic programming, and the bounds that follow from them, against brute force."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.max_load import blocks
-from netsplit.partition.max_load.frontier import Frontier
+from netsplit.partition.max_load import column_generation
 from netsplit.partition.max_load.model import Hypergraph
+from netsplit.partition.max_load.pricing_dynamic import DynamicPricing
 from tests.partition.builders import problems
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def plain_block(model: Hypergraph, chosen: np.ndarray, device: int) -> float:
+def plain_column(model: Hypergraph, chosen: np.ndarray, device: int) -> float:
     """Seconds of a device with the chosen groups, net by net."""
     total = float(model.weight[chosen, device].sum())
     for e in range(len(model.pins)):
@@ -43,21 +43,23 @@ def test_price_equals_brute_force(problem: Problem, data: st.DataObject) -> None
     order = np.array(data.draw(st.permutations(range(model.count))), np.int64)
     drawn = st.lists(st.floats(-1, 4), min_size=model.count, max_size=model.count)
     prices = np.array(data.draw(drawn))
-    loads = [(plain_block(model, bits, device), float(prices[bits].sum())) for bits in subsets(model, device)]
+    loads = [
+        (plain_column(model, bits, device), float(prices[bits].sum())) for bits in subsets(model, device)
+    ]
     limit = data.draw(st.floats(0.05, 1.2)) * max(load for load, _ in loads) + 1e-6
     best = max(price for load, price in loads if load <= limit * (1 + 1e-9))
-    frontier = Frontier.of(model, device, order)
-    assert frontier is not None
-    top, found = frontier.most(prices, limit, 0.0, 100_000)
+    pricing = DynamicPricing.of(model, device, order)
+    assert pricing is not None
+    top, found = pricing.most(prices, limit, 0.0, 100_000)
     assert top == pytest.approx(max(best, 0.0), abs=1e-9)
     for groups in found:
         bits = np.isin(np.arange(model.count), groups)
-        assert plain_block(model, bits, device) <= limit * (1 + 2e-9)
+        assert plain_column(model, bits, device) <= limit * (1 + 2e-9)
         assert prices[groups].sum() <= top + 1e-9
     if best > 1e-9:
         assert prices[found[0]].sum() == pytest.approx(best, abs=1e-9)
     for floor, labels in ((0.0, 1), (0.0, 2), (0.5 * best, 1), (2 * best + 1, 100)):  # never too little
-        assert frontier.most(prices, limit, floor, labels)[0] >= best - 1e-9
+        assert pricing.most(prices, limit, floor, labels)[0] >= best - 1e-9
 
 
 @settings(FEW, max_examples=20)
@@ -75,19 +77,19 @@ def test_what_is_excluded_is_not_there(by_solver: bool, problem: Problem, factor
         return
     target = factor * min(loads) + 1e-6
     orders = [] if by_solver else [np.arange(model.count)]
-    bound, found, _ = blocks.excluded(model, target, time.perf_counter() + 2.0, [], orders)
+    bound, found, _ = column_generation.excluded(model, target, time.perf_counter() + 2.0, [], orders)
     assert bound <= target
     assert min(loads) >= bound * (1 - 1e-9)
     for c, groups in found:
         bits = np.isin(np.arange(model.count), groups)
-        assert plain_block(model, bits, model.classes[c][0]) <= target * (1 + 1e-6)
+        assert plain_column(model, bits, model.classes[c][0]) <= target * (1 + 1e-6)
 
 
 def test_one_group_too_dear_is_excluded() -> None:
     """Two devices, groups of 3, 3 and 2 seconds, no hops: 5 is the least, and 4.9 can be ruled out."""
     model = free_groups([3.0, 3.0, 2.0], devices=2)
-    assert blocks.excluded(model, 4.9, time.perf_counter() + 5, [], [np.arange(3)])[0] == 4.9
-    assert blocks.excluded(model, 5.0, time.perf_counter() + 5, [], [np.arange(3)])[0] < 5.0
+    assert column_generation.excluded(model, 4.9, time.perf_counter() + 5, [], [np.arange(3)])[0] == 4.9
+    assert column_generation.excluded(model, 5.0, time.perf_counter() + 5, [], [np.arange(3)])[0] < 5.0
 
 
 def free_groups(seconds: list[float], devices: int) -> Hypergraph:

@@ -1,4 +1,4 @@
-"""Blocks of one device within a load limit, found fast: columns for `bounds.excluded`."""
+"""Pricing by annealing, and by pieces of orders: columns of one device within a load limit, found fast."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import CsrArrays, Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined, inner
+from netsplit.partition.common.instance import Floats, Ints, Packed
+from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.annealing import ClusterArrays, LoadAnnealer
 from netsplit.partition.max_load.model import Hypergraph
 
-__all__ = ["BlockAnnealer", "Segments"]
+__all__ = ["ColumnAnnealer", "OrderPieces"]
 
 
 class _DeviceArrays(NamedTuple):
@@ -21,7 +21,7 @@ class _DeviceArrays(NamedTuple):
 
     weight: Floats  # [G]
     allowed: NDArray[np.bool_]  # [G]
-    nets: CsrArrays  # [G] -> nets with the group as a pin
+    nets: Packed  # [G] -> nets with the group as a pin
     size: Ints  # [E] how many pins
     hop: Floats  # [E]
 
@@ -30,22 +30,22 @@ class _DeviceArrays(NamedTuple):
         return cls(
             model.weight[:, device] / unit_s,
             np.ascontiguousarray(model.allowed[:, device]),
-            model.nets_of.arrays,
+            model.nets_of.packed,
             np.diff(model.pins.starts),
             model.hop[:, device] / unit_s,
         )
 
 
 class _Inside(NamedTuple):
-    """A block under change."""
+    """A column under change."""
 
-    groups: Ints  # [G] 1: in the block
-    pins: Ints  # [E] how many are in the block
+    groups: Ints  # [G] 1: in the column
+    pins: Ints  # [E] how many are in the column
 
 
 @dataclass(frozen=True)
-class BlockAnnealer:
-    """Annealing of one device's block alone: the most price within a load limit."""
+class ColumnAnnealer:
+    """Annealing of one device's column alone: the most price within a load limit."""
 
     annealer: LoadAnnealer
     device: int
@@ -53,7 +53,7 @@ class BlockAnnealer:
     def run(
         self, prices: Floats, limit: float, inside: Ints, steps: int, seed: int, hot: float = 1.0
     ) -> tuple[Ints, float]:
-        """The groups of the best block found with a load of at most `limit`, and their price [G]."""
+        """The groups of the best column found with a load of at most `limit`, and their price [G]."""
         model = self.annealer.model
         chosen = np.zeros(model.count, np.int64)
         chosen[inside] = 1
@@ -63,14 +63,14 @@ class BlockAnnealer:
 
 
 @dataclass(frozen=True)
-class Segments:
-    """The blocks that are pieces of one linear order of the groups, with their loads on one device."""
+class OrderPieces:
+    """The columns that are pieces of one linear order of the groups, with their loads on one device."""
 
     order: Ints  # [G]
     load: Floats  # [G + 1, G + 1] of the piece from i up to, but without, j; infinite where i >= j
 
     @classmethod
-    def of(cls, model: Hypergraph, device: int, order: Ints) -> Segments:
+    def of(cls, model: Hypergraph, device: int, order: Ints) -> OrderPieces:
         arrays = _DeviceArrays.of(model, device)
         arrays = arrays._replace(weight=np.where(arrays.allowed, arrays.weight, np.inf))
         return cls(order, _pieces(order, arrays))
@@ -102,11 +102,11 @@ def _pieces(order: Ints, m: _DeviceArrays) -> Floats:
 
 @inlined
 def _flip(g: int, inside: _Inside, m: _DeviceArrays) -> float:
-    """Take a group into the block, or out of it; by how much the load grows."""
+    """Take a group into the column, or out of it; by how much the load grows."""
     change = 0.0
     step = 1 if inside.groups[g] == 0 else -1
-    for i in range(m.nets.starts[g], m.nets.starts[g + 1]):
-        e = m.nets.items[i]
+    for i in range(m.nets[g], m.nets[g + 1]):
+        e = m.nets[i]
         if 0 < inside.pins[e] < m.size[e]:
             change -= m.hop[e]
         inside.pins[e] += step
@@ -116,7 +116,7 @@ def _flip(g: int, inside: _Inside, m: _DeviceArrays) -> float:
     return change + step * m.weight[g]
 
 
-@inner
+@inlined
 def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArrays) -> int:
     """Fill which groups change sides, and answer how many; 0: what was drawn is no move.
 
@@ -130,8 +130,8 @@ def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArray
     if kind < 0.4 and levels > 0:
         n = 0
         c = clusters.level_of[np.random.randint(levels), g]
-        for i in range(clusters.members.starts[c], clusters.members.starts[c + 1]):
-            v = clusters.members.items[i]
+        for i in range(clusters.members[c], clusters.members[c + 1]):
+            v = clusters.members[i]
             if inside.groups[v] == inside.groups[g]:
                 if inside.groups[g] == 0 and not m.allowed[v]:
                     return 0
@@ -141,10 +141,10 @@ def _draw(moved: Ints, inside: _Inside, m: _DeviceArrays, clusters: ClusterArray
     # 2. one group, or two
     if inside.groups[g] == 0 and not m.allowed[g]:
         return 0
-    if kind < 0.8 and m.nets.starts[g + 1] > m.nets.starts[g]:
+    if kind < 0.8 and m.nets[g + 1] > m.nets[g]:
         touching = False
-        for i in range(m.nets.starts[g], m.nets.starts[g + 1]):
-            e = m.nets.items[i]
+        for i in range(m.nets[g], m.nets[g + 1]):
+            e = m.nets[i]
             touching = touching or 0 < inside.pins[e] < m.size[e]
         if not touching:
             return 0
@@ -167,7 +167,7 @@ def _fill(
     seed: int,
     heat: float,
 ) -> tuple[Ints, float]:
-    """The block of most price seen with a load of at most 1, as [G] bits, and its price.
+    """The column of most price seen with a load of at most 1, as [G] bits, and its price.
 
     1. The chosen groups go in.
 

@@ -1,13 +1,13 @@
-"""Proofs that no placement has all loads within T: prices at which no blocks of load <= T cover everything.
+"""Proofs that no placement has all loads within T: prices at which no columns of load <= T cover everything.
 
-An answer with all loads <= T is a partition of the groups into one block a device, each with a load
-<= T. For any prices pi of groups the blocks hold at most the sum over devices of
+An answer with all loads <= T is a partition of the groups into one column a device: a set with a load
+<= T. For any prices pi of groups the columns hold at most the sum over devices of
 ``P_d = max {pi(S): load_d(S) <= T}``. If that is less than pi of all groups, T cannot be had. The prices
-are the duals of the covering by blocks (Dantzig and Wolfe), found by column generation, and smoothed
+are the duals of the covering by columns (Dantzig and Wolfe), found by column generation, and smoothed
 towards the best ones so far (Wentges, ITOR 1997): prices of the covering alone jump.
 
-Each block looks at one device, so there is no symmetry between devices to break: Archer et al., ICML
-2024, section 5, bound the bottleneck block for that reason; the prices make it hold for all at once.
+Each column looks at one device, so there is no symmetry between devices to break: Archer et al., ICML
+2024, section 5, bound the bottleneck's set for that reason; the prices make it hold for all at once.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import numpy as np
 
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.annealing import LoadAnnealer
-from netsplit.partition.max_load.bounds import BlockModel, quiet
-from netsplit.partition.max_load.filling import BlockAnnealer, Segments
-from netsplit.partition.max_load.frontier import Frontier, narrowest
+from netsplit.partition.max_load.bounds import ColumnModel, quiet
 from netsplit.partition.max_load.model import Hypergraph
+from netsplit.partition.max_load.pricing_annealing import ColumnAnnealer, OrderPieces
+from netsplit.partition.max_load.pricing_dynamic import DynamicPricing, narrowest
 
 __all__ = ["excluded"]
 
 _INF = highspy.kHighsInf
 _SMOOTHING = 0.9  # weight of the best prices so far
-_SLACK = 0.1  # of the margin hoped for: blocks that would cost less of it are not looked for
+_SLACK = 0.1  # of the margin hoped for: columns that would cost less of it are not looked for
 _LESS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)  # tried after a proof that was not found
-_MANY = 16  # blocks of one pricing
+_MANY = 16  # columns of one pricing
 _FIRST_LABELS = 1e7
-_LABELS = 1e6  # parts of blocks in one pricing at first, and at most: a gigabyte is 4e7
+_LABELS = 1e6  # parts of columns in one pricing at first, and at most: a gigabyte is 4e7
 _LABELS_MOST = 4e7
 _PROVEN = 1e-6  # relative: sums of prices and the solver's bounds may be off by less
 
@@ -54,14 +54,14 @@ def excluded(
 
     Args:
         model: contracted for answers below the limit, at most.
-        known: blocks of load <= `below` that are likely to be of use: class of devices, groups.
-        orders: linear orders [G] of the groups; pieces of them are likely blocks.
+        known: columns of load <= `below` that are likely to be of use: class of devices, groups.
+        orders: linear orders [G] of the groups; pieces of them are likely columns.
         prices: [G] that were good for another limit.
         stop: asked between the steps; True gives up.
 
     Returns:
         seconds that every placement exceeds (`below`, or 0 or more where the proof was not found), all
-        blocks found, and the best prices [G].
+        columns found, and the best prices [G].
     """
     if not model.allowed.any(axis=1).all():
         return below, [], np.zeros(model.count)
@@ -78,8 +78,8 @@ def excluded(
         return stop() or time.perf_counter() > until
 
     if proof.run(until, over, log):
-        return below, proof.master.blocks, proof.centre
-    return 0.0 if stop() else proof.less(deadline), proof.master.blocks, proof.centre
+        return below, proof.master.columns, proof.centre
+    return 0.0 if stop() else proof.less(deadline), proof.master.columns, proof.centre
 
 
 @dataclass
@@ -148,7 +148,7 @@ class _Proof:
         return 0.0
 
     def _margin(self, at: Floats, deadline: float, over: Callable[[], bool]) -> tuple[float, float, bool]:
-        """By how much blocks fall short of the prices, how much is rounding, whether some are new."""
+        """By how much columns fall short of the prices, how much is rounding, whether some are new."""
         margin, doubt, fresh = float(at.sum()), 0.0, False
         floors = [self.master.best(c, at) for c in range(len(self.sizes))]
         hope = margin - float(np.dot(self.sizes, floors))
@@ -157,11 +157,11 @@ class _Proof:
         for c, (pricer, floor) in enumerate(zip(self.pricers, floors, strict=True)):
             if over():
                 return -np.inf, 0.0, fresh
-            top, found = pricer.most(at, self.below, floor + slack, self.labels, deadline)
-            for groups in found:
+            top, columns = pricer.most(at, self.below, floor + slack, self.labels, deadline)
+            for groups in columns:
                 fresh = self.master.add(groups, c) or fresh
             margin -= self.sizes[c] * top
-            reached = max([floor + slack, *(float(at[groups].sum()) for groups in found[:1])])
+            reached = max([floor + slack, *(float(at[groups].sum()) for groups in columns[:1])])
             doubt += self.sizes[c] * max(0.0, top - reached - 1e-12)
         return margin, doubt, fresh
 
@@ -170,32 +170,32 @@ class _Pricer(Protocol):
     def most(
         self, prices: Floats, limit: float, floor: float, labels: float, deadline: float
     ) -> tuple[float, list[Ints]]:
-        """An upper bound of a block's price (at least `floor`), and blocks of more, the dearest first."""
+        """An upper bound of a column's price (at least `floor`), and columns of more, the dearest first."""
 
 
 @dataclass
 class _Exact:
-    frontier: Frontier
+    pricing: DynamicPricing
 
     def most(
         self, prices: Floats, limit: float, floor: float, labels: float, deadline: float
     ) -> tuple[float, list[Ints]]:
-        each = max(16, int(labels / self.frontier.states))
-        return self.frontier.most(prices, limit, floor, each, _MANY)
+        each = max(16, int(labels / self.pricing.states))
+        return self.pricing.most(prices, limit, floor, each, _MANY)
 
 
 @dataclass
 class _BySolver:
-    """Blocks by annealing and from pieces of orders, as long as there are any; else by HiGHS."""
+    """Columns by annealing and from pieces of orders, as long as there are any; else by HiGHS."""
 
     model: Hypergraph
     device: int
     orders: list[Ints]
 
     def __post_init__(self) -> None:
-        self._block = BlockModel(self.model, self.device, integral=True)
-        self._filler = BlockAnnealer(LoadAnnealer.of(self.model), self.device)
-        self._segments = [Segments.of(self.model, self.device, order) for order in self.orders]
+        self._column = ColumnModel(self.model, self.device, integral=True)
+        self._annealer = ColumnAnnealer(LoadAnnealer.of(self.model), self.device)
+        self._pieces = [OrderPieces.of(self.model, self.device, order) for order in self.orders]
         self._last: list[Ints] = []
         self._turn = 0
 
@@ -204,36 +204,36 @@ class _BySolver:
     ) -> tuple[float, list[Ints]]:
         self._turn += 1
         within = limit * (1 - 1e-9)
-        found = [groups for s in self._segments for groups in s.best(prices, within, 6)]
-        for k, start in enumerate([np.zeros(0, np.int64), *self._last[:2], *found[:2]]):
+        columns = [groups for s in self._pieces for groups in s.best(prices, within, 6)]
+        for k, start in enumerate([np.zeros(0, np.int64), *self._last[:2], *columns[:2]]):
             hot = 1.0 if k == 0 else (0.3, 0.05, 0.01)[self._turn % 3]
-            found.append(self._filler.run(prices, within, start, 30_000, 7 * self._turn + k, hot)[0])
-        found = self._better(found, prices, floor)
-        if found and self._turn % 8:
-            self._last = found
-            return float(np.maximum(prices, 0).sum()), found
-        self._block.limit(limit)
-        top, chosen = self._block.most(prices, deadline - time.perf_counter(), 1e-4)
+            columns.append(self._annealer.run(prices, within, start, 30_000, 7 * self._turn + k, hot)[0])
+        columns = self._better(columns, prices, floor)
+        if columns and self._turn % 8:
+            self._last = columns
+            return float(np.maximum(prices, 0).sum()), columns
+        self._column.limit(limit)
+        top, chosen = self._column.most(prices, deadline - time.perf_counter(), 1e-4)
         if chosen is not None:
-            found = self._better([*found, chosen], prices, floor)
-        return max(top, floor), found
+            columns = self._better([*columns, chosen], prices, floor)
+        return max(top, floor), columns
 
-    def _better(self, found: list[Ints], prices: Floats, floor: float) -> list[Ints]:
-        worth = [(float(prices[groups].sum()), k) for k, groups in enumerate(found)]
-        return [found[k] for price, k in sorted(worth, reverse=True) if price > floor + 1e-9]
+    def _better(self, columns: list[Ints], prices: Floats, floor: float) -> list[Ints]:
+        worth = [(float(prices[groups].sum()), k) for k, groups in enumerate(columns)]
+        return [columns[k] for price, k in sorted(worth, reverse=True) if price > floor + 1e-9]
 
 
 def _pricer(model: Hypergraph, device: int, orders: list[Ints]) -> _Pricer:
     if orders:
-        frontier = Frontier.of(model, device, narrowest(model, device, orders))
-        if frontier is not None:
-            return _Exact(frontier)
+        pricing = DynamicPricing.of(model, device, narrowest(model, device, orders))
+        if pricing is not None:
+            return _Exact(pricing)
     return _BySolver(model, device, orders)
 
 
 @dataclass
 class _Covering:
-    """The master: cover every group by blocks, at most as many as a class has devices; duals are prices."""
+    """The master: cover every group by columns, at most as many as a class has devices; duals are prices."""
 
     model: Hypergraph
     value: Floats  # [G] what a group is worth where it is left out, or there twice
@@ -252,26 +252,26 @@ class _Covering:
         for size in self.sizes:
             self.highs.addRow(-_INF, float(size), 0, np.zeros(0, np.int32), np.zeros(0))
         self._known: set[tuple[int, bytes]] = set()
-        self._blocks: list[list[Ints]] = [[] for _ in self.sizes]
+        self._columns: list[list[Ints]] = [[] for _ in self.sizes]
 
     @property
-    def blocks(self) -> list[tuple[int, Ints]]:
-        return [(c, groups) for c, own in enumerate(self._blocks) for groups in own]
+    def columns(self) -> list[tuple[int, Ints]]:
+        return [(c, groups) for c, own in enumerate(self._columns) for groups in own]
 
     def add(self, groups: Ints, c: int) -> bool:
-        """Whether the block is new."""
+        """Whether the column is new."""
         key = (c, groups.tobytes())
         if key in self._known or not len(groups):
             return False
         self._known.add(key)
-        self._blocks[c].append(groups)
+        self._columns[c].append(groups)
         index = np.append(groups, self.model.count + c).astype(np.int32)
         self.highs.addCol(0.0, 0.0, _INF, len(index), index, np.ones(len(index)))
         return True
 
     def best(self, c: int, prices: Floats) -> float:
-        """The highest price of a known block of a class; nothing is one, too."""
-        own = self._blocks[c]
+        """The highest price of a known column of a class; nothing is one, too."""
+        own = self._columns[c]
         if not own:
             return 0.0
         starts = np.cumsum([0, *(len(groups) for groups in own[:-1])])

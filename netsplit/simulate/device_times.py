@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from netsplit.program.instructions import Backward, Forward, Program, Step
 from netsplit.simulate.storages import MemoryProfile
-from netsplit.simulate.timeline import COMPUTING, Event, Timeline
+from netsplit.simulate.timeline import COMPUTING, Timeline, length, union
 
-__all__ = ["Shares", "Waiting", "device_shares", "peak_moment_s", "waits"]
+__all__ = ["DeviceTimes", "Waiting", "device_times", "peak_moment_s", "waits"]
 
 
 @dataclass(frozen=True)
-class Shares:
+class DeviceTimes:
     """Seconds of one device in one iteration."""
 
     device: str
@@ -40,24 +40,24 @@ class Waiting:
     count: int
 
 
-def device_shares(timeline: Timeline, devices: Iterable[str]) -> list[Shares]:
+def device_times(timeline: Timeline, devices: Iterable[str]) -> list[DeviceTimes]:
     """One for each of `devices`, in their order."""
-    found = []
+    times = []
     for device in devices:
         own = [event for event in timeline.events if event.device == device]
-        work = _union(event for event in own if event.kind in COMPUTING)
-        waiting = _union(event for event in own if event.kind == "wait")
-        moving = _union(
-            event
+        work = union(event.span for event in own if event.kind in COMPUTING)
+        waiting = union(event.span for event in own if event.kind == "wait")
+        moving = union(
+            event.span
             for event in timeline.events
             if (event.kind == "send" and device in (event.device, event.peer))
             or (event.kind == "reduce" and event.device == device)
         )
-        busy_s, wait_s, transfer_s = map(_length, (work, waiting, moving))
-        hidden_s = busy_s + transfer_s - _length(_merged(work + moving))
-        idle_s = max(timeline.iteration_s - _length(_merged(work + waiting)), 0.0)
-        found.append(Shares(device, busy_s, wait_s, transfer_s, idle_s, max(hidden_s, 0.0)))
-    return found
+        busy_s, wait_s, transfer_s = map(length, (work, waiting, moving))
+        hidden_s = busy_s + transfer_s - length(union(work + moving))
+        idle_s = max(timeline.iteration_s - length(union(work + waiting)), 0.0)
+        times.append(DeviceTimes(device, busy_s, wait_s, transfer_s, idle_s, max(hidden_s, 0.0)))
+    return times
 
 
 def waits(timeline: Timeline) -> list[Waiting]:
@@ -83,21 +83,3 @@ def peak_moment_s(program: Program, timeline: Timeline, profile: MemoryProfile) 
         if event.device == profile.device and event.kind in COMPUTING and event.kind != "recompute"
     ]
     return lane[number].start_s if number < len(lane) else timeline.iteration_s
-
-
-def _union(events: Iterable[Event]) -> list[tuple[float, float]]:
-    return _merged([(event.start_s, event.end_s) for event in events])
-
-
-def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    found: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found
-
-
-def _length(spans: Iterable[tuple[float, float]]) -> float:
-    return sum(end - start for start, end in spans)

@@ -1,8 +1,8 @@
-"""Blocks of one device priced exactly: the groups decided one by one, with few nets open at a time.
+"""Pricing by dynamic programming: one device's groups decided one by one, with few nets open at a time.
 
 Nearly every network is a chain with shortcuts: on the way along it, few nets have pins on both sides.
-The part of a block that is decided can then be told by its load, its price and, for every open net,
-whether none, all or some of the pins seen so far are in the block. A net is paid for when it turns to
+The part of a column that is decided can then be told by its load, its price and, for every open net,
+whether none, all or some of the pins seen so far are in the column. A net is paid for when it turns to
 "some". Of two parts alike in the open nets, one with more load and no more price is forgotten, and so
 is one that cannot come to more than a floor: Lagrange's relaxation of the load limit, solved backwards
 for several multipliers, bounds what the groups ahead can add.
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inner
+from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.max_load.model import Hypergraph
 
-__all__ = ["Frontier", "narrowest"]
+__all__ = ["DynamicPricing", "narrowest"]
 
 _ROUNDING = 1e-9  # relative: what sums of loads may be off by
 _STATES = 1 << 14  # of one step; beyond, pricing by a solver is faster
@@ -35,12 +35,12 @@ class Moves(NamedTuple):
     first: Ints  # [G + 2] of the states before each step and after the last
     source: Ints  # [m] state before the step
     target: Ints  # [m] state after it
-    inside: Ints  # [m] whether the group is in the block
+    inside: Ints  # [m] whether the group is in the column
     load: Floats  # [m] seconds that the move adds
 
 
 class _Wanted(NamedTuple):
-    """Which blocks are looked for."""
+    """Which columns are looked for."""
 
     gain: Floats  # [m] price that the move adds
     limit: float  # of the load, seconds
@@ -50,12 +50,12 @@ class _Wanted(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """The decided parts of blocks, of all steps so far; for every state by ascending load and price."""
+    """The decided parts of columns, of all steps so far; for every state by ascending load and price."""
 
     seconds: Floats
     price: Floats
     parent: NDArray[np.int32]  # the part before the last step
-    step: NDArray[np.int32]  # 2 i + whether the group of step i is in the block
+    step: NDArray[np.int32]  # 2 i + whether the group of step i is in the column
 
 
 class _PartsByState(NamedTuple):
@@ -66,14 +66,14 @@ class _PartsByState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frontier:
+class DynamicPricing:
     """What one device may be given, as an automaton that reads the groups in one order."""
 
     order: Ints  # [G]
     moves: Moves
 
     @classmethod
-    def of(cls, model: Hypergraph, device: int, order: Ints, states: int = _STATES) -> Frontier | None:
+    def of(cls, model: Hypergraph, device: int, order: Ints, states: int = _STATES) -> DynamicPricing | None:
         """None where a step has more than so many states."""
         hop = model.hop[:, device]
         rank = np.empty(model.count, np.int64)
@@ -91,7 +91,7 @@ class Frontier:
             kept = [k for k, e in enumerate(grown) if last[e] > i]
             fresh = len(grown) - len(open_)
             larger: dict[tuple[int, ...], int] = {}
-            found: list[tuple[int, int, int, float]] = []
+            step_moves: list[tuple[int, int, int, float]] = []
             for state, index in layer.items():
                 for bit in (0, 1) if model.allowed[g, device] else (0,):
                     seconds = float(model.weight[g, device]) if bit else 0.0
@@ -101,10 +101,10 @@ class Frontier:
                             told[k] = _SOME
                             seconds += cost
                     key = tuple(told[k] for k in kept)
-                    found.append((index, larger.setdefault(key, len(larger)), bit, seconds))
+                    step_moves.append((index, larger.setdefault(key, len(larger)), bit, seconds))
             if len(larger) > states:
                 return None
-            moves += sorted(found, key=lambda move: move[1])
+            moves += sorted(step_moves, key=lambda move: move[1])
             open_, layer = [grown[k] for k in kept], larger
             first.append(first[-1] + len(layer))
             starts.append(len(moves))
@@ -120,34 +120,34 @@ class Frontier:
     def most(
         self, prices: Floats, limit: float, floor: float, labels: int, many: int = 8
     ) -> tuple[float, list[Ints]]:
-        """The most price [G] of a block with a load of at most `limit`.
+        """The most price [G] of a column with a load of at most `limit`.
 
         Args:
-            floor: blocks of no more price than this are not looked for.
+            floor: columns of no more price than this are not looked for.
             labels: how many parts to keep for one state; beyond, neighbours are taken together.
-            many: blocks to give back, at most.
+            many: columns to give back, at most.
 
         Returns:
-            an upper bound (at least `floor`), and blocks within the limit of more price than the floor, the
+            an upper bound (at least `floor`), and columns within the limit of more price than the floor, the
             dearest first. Where the bound is more than both, parts were taken together.
         """
         moves = self.moves
         gain = np.where(moves.inside == 1, prices[np.repeat(self.order, np.diff(moves.starts))], 0.0)
         multipliers = _multiplier(moves, gain, limit) * np.array(_FACTORS)
-        ahead = np.array([_backward(moves, gain, m)[0] for m in multipliers])
+        ahead = _ahead(moves, gain, multipliers)
         wanted = _Wanted(gain, limit * (1 + _ROUNDING), float(floor), multipliers, ahead)
         picked, top = _forward(moves, wanted, labels, many)
-        found = []
+        columns = []
         for row in picked:
             bits = np.zeros(len(self.order), np.bool_)
             bits[self.order[row]] = True
             if self.seconds(row) <= limit * (1 + _ROUNDING):
-                found.append(np.flatnonzero(bits))
-        found = [groups for groups in found if prices[groups].sum() > floor]
-        return max(top, floor), sorted(found, key=lambda groups: -float(prices[groups].sum()))
+                columns.append(np.flatnonzero(bits))
+        columns = [groups for groups in columns if prices[groups].sum() > floor]
+        return max(top, floor), sorted(columns, key=lambda groups: -float(prices[groups].sum()))
 
     def seconds(self, chosen: NDArray[np.bool_]) -> float:
-        """The load of a block, of [G] whether the group of each step is in it."""
+        """The load of a column, of [G] whether the group of each step is in it."""
         return float(_replayed(self.moves, chosen))
 
 
@@ -181,6 +181,15 @@ def _replayed(moves: Moves, chosen: NDArray[np.bool_]) -> float:
 
 
 @compiled
+def _ahead(moves: Moves, gain: Floats, multipliers: Floats) -> Floats:
+    """[k, states] Lagrange's bound on the price that is to come."""
+    ahead = np.empty((len(multipliers), moves.first[-1]))
+    for k in range(len(multipliers)):
+        ahead[k] = _backward(moves, gain, multipliers[k])[0]
+    return ahead
+
+
+@inner
 def _backward(moves: Moves, gain: Floats, multiplier: float) -> tuple[Floats, Floats]:
     """[states] the most of price minus multiplier times load that is to come, and [states] its load."""
     value = np.full(moves.first[-1], -np.inf)
@@ -217,10 +226,10 @@ def _multiplier(moves: Moves, gain: Floats, limit: float) -> float:
 
 @compiled
 def _forward(moves: Moves, wanted: _Wanted, labels: int, many: int) -> tuple[NDArray[np.bool_], float]:
-    """[blocks, G] whether the group of each step is in the block, the dearest first, and the most price.
+    """[columns, G] whether the group of each step is in the column, the dearest first, and the most price.
 
     Step by step: 1. room for all parts that may come; 2. those parts. 3. What is left after the last step
-    are blocks.
+    are columns.
     """
     room = 1 << 16
     seconds, price = np.empty(room), np.empty(room)
@@ -242,9 +251,9 @@ def _forward(moves: Moves, wanted: _Wanted, labels: int, many: int) -> tuple[NDA
             step = _longer(step, room)
         # 2. parts
         layer, used = _after(i, layer, _Parts(seconds, price, parent, step), used, moves, wanted, labels)
-    # 3. blocks
+    # 3. columns
     parts = _Parts(seconds, price, parent, step)
-    return _blocks(parts, layer.begin[0], layer.end[0], len(moves.starts) - 1, many)
+    return _columns(parts, layer.begin[0], layer.end[0], len(moves.starts) - 1, many)
 
 
 @inner
@@ -312,7 +321,7 @@ def _after(
     return _PartsByState(begin, end), used
 
 
-@inner
+@inlined
 def _thin(parts: _Parts, start: int, stop: int, labels: int) -> int:
     """Of parts within one slice of the load, one with the least load and the most price of them."""
     low = parts.seconds[start]
@@ -332,13 +341,13 @@ def _thin(parts: _Parts, start: int, stop: int, labels: int) -> int:
 
 
 @inner
-def _blocks(parts: _Parts, begin: int, end: int, steps: int, many: int) -> tuple[NDArray[np.bool_], float]:
-    """The blocks of some of the last parts, followed back to the first step, and the most price."""
+def _columns(parts: _Parts, begin: int, end: int, steps: int, many: int) -> tuple[NDArray[np.bool_], float]:
+    """The columns of some of the last parts, followed back to the first step, and the most price."""
     rows = min(end - begin, many)
-    blocks = np.zeros((rows, steps), np.bool_)
+    columns = np.zeros((rows, steps), np.bool_)
     for r in range(rows):
         part = end - 1 - (r * (end - begin - 1)) // max(rows - 1, 1)
         while part > 0:
-            blocks[r, parts.step[part] // 2] = parts.step[part] % 2 == 1
+            columns[r, parts.step[part] // 2] = parts.step[part] % 2 == 1
             part = parts.parent[part]
-    return blocks, parts.price[end - 1] if end > begin else -np.inf
+    return columns, parts.price[end - 1] if end > begin else -np.inf

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from netsplit.simulate.timeline import COMPUTING, Event, Timeline
+from netsplit.simulate.timeline import COMPUTING, Event, Span, Timeline, length, union
 
-__all__ = ["PARTS", "shares"]
+__all__ = ["PARTS", "iteration_parts"]
 
 PARTS = ("forward", "backward", "communication", "update", "waiting")
 
@@ -24,38 +24,36 @@ _PART_OF = {
     "step": "update",
 }
 
-Span = tuple[float, float]
 
-
-def shares(timeline: Timeline, devices: Iterable[str]) -> dict[str, dict[str, float]]:
+def iteration_parts(timeline: Timeline, devices: Iterable[str]) -> dict[str, dict[str, float]]:
     """Device -> part -> seconds; the parts of a device add up to the iteration.
 
     A sum over devices begins when the last of them has come to it: before that, the others wait.
     """
     moving = _moving(timeline.events)
-    found = {}
+    parts_of = {}
     for device in devices:
         computing = [e for e in timeline.events if e.device == device and e.kind in COMPUTING]
         parts = dict.fromkeys(PARTS, 0.0)
         for event in computing:
             parts[_PART_OF[event.kind]] += event.seconds
-        busy = _union((e.start_s, e.end_s) for e in computing)
-        either = _union([*busy, *_within(moving[device], timeline.iteration_s)])
-        parts["communication"] = _length(either) - _length(busy)
+        busy = union(e.span for e in computing)
+        either = union([*busy, *_within(moving[device], timeline.iteration_s)])
+        parts["communication"] = length(either) - length(busy)
         parts["waiting"] = timeline.iteration_s - sum(parts.values())
-        found[device] = parts
-    return found
+        parts_of[device] = parts
+    return parts_of
 
 
 def _moving(events: Iterable[Event]) -> defaultdict[str, list[Span]]:
     """Device -> when bytes to or from it are on their way."""
-    found: defaultdict[str, list[Span]] = defaultdict(list)
+    moving: defaultdict[str, list[Span]] = defaultdict(list)
     sums: defaultdict[str, defaultdict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
     waits = []
     for event in events:
         if event.kind == "send":
-            found[event.device].append((event.start_s, event.end_s))
-            found[event.peer].append((event.start_s, event.end_s))
+            moving[event.device].append(event.span)
+            moving[event.peer].append(event.span)
         elif event.kind == "reduce":
             sums[event.name][event.device].append(event)
         elif event.kind == "wait":
@@ -66,28 +64,13 @@ def _moving(events: Iterable[Event]) -> defaultdict[str, list[Span]]:
         begins[name] = [max(event.start_s for event in each) for each in rounds]
         for start, each in zip(begins[name], rounds, strict=True):
             for event in each:
-                found[event.device].append((start, max(event.end_s, start)))
+                moving[event.device].append((start, max(event.end_s, start)))
     for wait in waits:  # measured: a sum goes on while its devices wait for it
         begun = [start for start in begins.get(wait.name, ()) if start <= wait.end_s]
         if begun:
-            found[wait.device].append((max(wait.start_s, begun[-1]), wait.end_s))
-    return found
+            moving[wait.device].append((max(wait.start_s, begun[-1]), wait.end_s))
+    return moving
 
 
 def _within(spans: Iterable[Span], end_s: float) -> list[Span]:
     return [(max(start, 0.0), min(end, end_s)) for start, end in spans if start < end_s]
-
-
-def _union(spans: Iterable[Span]) -> list[Span]:
-    """The same moments as disjoint spans, by time."""
-    found: list[Span] = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found
-
-
-def _length(spans: Iterable[Span]) -> float:
-    return sum(end - start for start, end in spans)

@@ -1,8 +1,8 @@
-"""The folded graph as a row of blocks between nodes that everything passes.
+"""The folded graph as a row of sections between nodes that everything passes.
 
-    s ──► block ──► t ──► block ──► ...      a step: (device of s, device of t, bytes, seconds s to t)
+    s ──► section ──► t ──► section ──► ...      a step: (device of s, device of t, bytes, seconds s to t)
 
-A block's steps come from a relaxed decision diagram over its nodes; the seconds are at least each path's
+A section's steps come from a relaxed decision diagram over its nodes; the seconds are at least each path's
 and at least the load of each device between s and t.
 
 Source: Bergman, Cire, van Hoeve, Hooker, Decision Diagrams for Optimization, 2016, chapter 4.
@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.bounds.latency_diagram import check_clock
+from netsplit.partition.bounds.latency_diagram import narrow_order
 from netsplit.partition.bounds.latency_fold import Folded
 from netsplit.partition.common.instance import Floats, Ints
 
-__all__ = ["Block", "Steps", "blocks_of", "steps_of"]
+__all__ = ["Section", "Steps", "sections_of", "steps_of"]
 
 NEVER = -1e30
 CLOCK = 1.0  # cells of time per cell of a device's bytes
 
 
 @dataclass(frozen=True)
-class Block:
+class Section:
     source: int  # -1: the start of the iteration
     target: int  # -1: its end
     nodes: tuple[int, ...]  # in order, the target last
@@ -38,7 +38,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    source: Ints  # [S] device of the block's source
+    source: Ints  # [S] device of the section's source
     target: Ints  # [S]
     used: Floats  # [S, D]
     seconds: Floats  # [S]
@@ -47,56 +47,14 @@ class Steps:
         return Steps(self.source[rows], self.target[rows], self.used[rows], self.seconds[rows])
 
 
-def frontier_order(folded: Folded, deadline: float = math.inf) -> list[int]:
-    """A topological order with few producers open at once.
-
-    Raises:
-        OutOfTime: after the deadline.
-    """
-    sources = [{arc.source for arc in arcs} | {int(folded.producer[u]) for u in folded.reads[v]}
-               for v, arcs in enumerate(folded.arcs)]  # fmt: skip
-    left = np.zeros(folded.count, np.int64)
-    readers: list[list[int]] = [[] for _ in range(folded.count)]
-    for v, before in enumerate(sources):
-        for s in before:
-            left[s] += 1
-            readers[s].append(v)
-    waits = [len(before) for before in sources]
-    ready = [v for v in range(folded.count) if not waits[v]]
-    order: list[int] = []
-    made: dict[int, int] = {}
-    while ready:
-        check_clock(deadline)
-        v = max(
-            ready,
-            key=lambda v: (
-                sum(left[s] == 1 for s in sources[v]) - bool(readers[v]),
-                max([made[s] for s in sources[v]], default=-1),
-                -v,
-            ),
-        )
-        ready.remove(v)
-        made[v] = len(order)
-        order.append(v)
-        for s in sources[v]:
-            left[s] -= 1
-        for w in readers[v]:
-            waits[w] -= 1
-            if not waits[w]:
-                ready.append(w)
-    return order
-
-
-def blocks_of(folded: Folded, deadline: float = math.inf) -> list[Block]:
-    order = frontier_order(folded, deadline)
-    left = np.zeros(folded.count, np.int64)
-    for v in range(folded.count):
-        for s in _before(folded, v):
-            left[s] += 1
+def sections_of(folded: Folded, deadline: float = math.inf) -> list[Section]:
+    before = [_before(folded, v) for v in range(folded.count)]
+    left = np.bincount([s for each in before for s in each], minlength=folded.count)
+    order = narrow_order(before, left.tolist(), (left > 0).tolist(), before, deadline)
     live: set[int] = set()
-    blocks, source, begin = [], -1, 0
+    sections, source, begin = [], -1, 0
     for k, v in enumerate(order):
-        for s in _before(folded, v):
+        for s in before[v]:
             left[s] -= 1
             if not left[s]:
                 live.discard(s)
@@ -109,9 +67,9 @@ def blocks_of(folded: Folded, deadline: float = math.inf) -> list[Block]:
         if (live == {v} and nested) or last:
             nodes = tuple(order[begin : k + 1])
             target = v if live == {v} and not last else -1
-            blocks.append(Block(source, target, nodes, float(folded.own[list(nodes)].sum())))
+            sections.append(Section(source, target, nodes, float(folded.own[list(nodes)].sum())))
             source, begin = v, k + 1
-    return blocks
+    return sections
 
 
 def _before(folded: Folded, v: int) -> set[int]:
@@ -121,12 +79,12 @@ def _before(folded: Folded, v: int) -> set[int]:
 @dataclass(eq=False)
 class _Labels:
     device: NDArray[np.int64]  # [L, K] of the live nodes
-    ended: Floats  # [L, K] seconds there and back, from the block's source
+    ended: Floats  # [L, K] seconds there and back, from the section's source
     present: NDArray[np.int64]  # [L, U] devices with the live variables, as bits
     used: Floats  # [L, D]
     clock: Floats  # [L, D] load of each device since the source
     origin: Ints  # [L] device of the source
-    goal: Ints  # [L] device of the block's target, decided first: what only it reads need not stay open
+    goal: Ints  # [L] device of the section's target, decided first: what only it reads need not stay open
     arrival: Floats  # [L] of all that the target reads, so far
 
     def take(self, rows: Any) -> _Labels:
@@ -137,19 +95,19 @@ _NAMES = ("device", "ended", "present", "used", "clock", "origin", "goal", "arri
 
 
 def steps_of(
-    folded: Folded, block: Block, before: Floats, most_s: float, width: int, deadline: float,
+    folded: Folded, section: Section, before: Floats, most_s: float, width: int, deadline: float,
     beyond: float = 0.0,
 ) -> Steps | None:  # fmt: skip
-    """All steps through a block whose iteration could take less than `most_s`.
+    """All steps through a section whose iteration could take less than `most_s`.
 
     Node by node: 1. every label takes the node to every device; 2. nodes and variables that nothing in the
-    block reads any more are forgotten; 3. labels that are alike then become one, with the least of each.
+    section reads any more are forgotten; 3. labels that are alike then become one, with the least of each.
 
     Args:
         before: [D] least seconds up to the source on each device (inf: it cannot be there).
     """
-    run = _BlockDiagram(folded, block, before, most_s, beyond)
-    for k, v in enumerate(block.nodes):
+    run = _SectionDiagram(folded, section, before, most_s, beyond)
+    for k, v in enumerate(section.nodes):
         if time.perf_counter() > deadline:
             return None
         parts = [run.placed(v, d) for d in range(len(folded.capacity))]  # 1
@@ -163,22 +121,24 @@ def steps_of(
     return run.steps()
 
 
-class _BlockDiagram:
+class _SectionDiagram:
     """The labels of one diagram, and of what their columns are: live nodes and variables, in this order."""
 
-    def __init__(self, folded: Folded, block: Block, before: Floats, most_s: float, beyond: float) -> None:
-        self.folded, self.block, self.before = folded, block, before
+    def __init__(
+        self, folded: Folded, section: Section, before: Floats, most_s: float, beyond: float
+    ) -> None:
+        self.folded, self.section, self.before = folded, section, before
         self.most_s, self.beyond = most_s, beyond
-        self.first, self.t = block.source, block.target
+        self.first, self.t = section.source, section.target
         self.makes: dict[int, list[int]] = {}
         for u, s in enumerate(folded.producer.tolist()):
             self.makes.setdefault(s, []).append(u)
         self.into_t = {arc.source: arc for arc in folded.arcs[self.t]} if self.t >= 0 else {}
         self.for_t = set(folded.reads[self.t]) if self.t >= 0 else set[int]()
-        self.inside = folded.inside if self.t < 0 else _to_target(folded, block, beyond)
+        self.inside = folded.inside if self.t < 0 else _to_target(folded, section, beyond)
         self.last_read: dict[int, int] = {}
         self.last_use: dict[int, int] = {}
-        for k, v in enumerate(block.nodes):
+        for k, v in enumerate(section.nodes):
             if v != self.t:
                 self.last_read.update((u, k) for u in folded.reads[v])
                 self.last_use.update((s, k) for s in _before(folded, v))
@@ -225,7 +185,7 @@ class _BlockDiagram:
                 used[:, d] += folded.held[u] * ((present[:, at] >> d) & 1 == 0)
                 present[:, at] |= 1 << d
         ended = ended + folded.forward_s[v, d] + folded.backward_s[v, d]
-        there, back = _window(folded, self.block, v)
+        there, back = _window(folded, self.section, v)
         clock[:, d] += there * folded.forward_s[v, d] + back * folded.backward_s[v, d]
         new = _Labels(
             np.column_stack([old.device, np.full(count, d)]),
@@ -245,7 +205,7 @@ class _BlockDiagram:
         return new.take(fine)
 
     def _send(self, labels: _Labels, v: int, at: Ints, column: int) -> None:
-        """What the block's target reads of node v, now on devices `at`, goes to the target's device at once.
+        """What the section's target reads of node v, now on devices `at`, goes to its device at once.
 
         The variables of v have their columns from `column` on.
         """
@@ -259,11 +219,11 @@ class _BlockDiagram:
                 labels.present[:, column + k] |= 1 << labels.goal
 
     def forget(self, k: int) -> None:
-        """Drop what no node after the block's k-th reads."""
+        """Drop what no node after the section's k-th reads."""
         labels, live = self.labels, self.live
         kept = [j for j, u in enumerate(self.variables) if self.last_read.get(u, -1) > k]
-        final = k + 1 == len(self.block.nodes)
-        # Of the last block, the end is the latest of all: it is kept as one more live node.
+        final = k + 1 == len(self.section.nodes)
+        # Of the last section, the end is the latest of all: it is kept as one more live node.
         keep = [
             j for j, s in enumerate(live) if self.last_use.get(s, -1) > k or (final and j + 1 == len(live))
         ]
@@ -286,21 +246,21 @@ class _BlockDiagram:
         return Steps(labels.origin, target, labels.used, np.maximum(seconds, 0.0))
 
 
-def _to_target(folded: Folded, block: Block, beyond: float) -> Floats:
-    """[N] least seconds of an iteration after a node of the block, there and back."""
+def _to_target(folded: Folded, section: Section, beyond: float) -> Floats:
+    """[N] least seconds of an iteration after a node of the section, there and back."""
     fastest = (folded.forward_s + folded.backward_s).min(axis=1)
-    found = np.full(folded.count, 0.0)
-    found[block.target] = beyond
-    for v in reversed(block.nodes):
+    seconds = np.full(folded.count, 0.0)
+    seconds[section.target] = beyond
+    for v in reversed(section.nodes):
         for arc in folded.arcs[v]:
-            if v == block.target or found[v] > 0:
-                found[arc.source] = max(found[arc.source], found[v] + fastest[v])
-    return found
+            if v == section.target or seconds[v] > 0:
+                seconds[arc.source] = max(seconds[arc.source], seconds[v] + fastest[v])
+    return seconds
 
 
-def _window(folded: Folded, block: Block, v: int) -> tuple[bool, bool]:
-    """Whether the forward, and the backward, of v lie between those of the block's ends."""
-    s, t = block.source, block.target
+def _window(folded: Folded, section: Section, v: int) -> tuple[bool, bool]:
+    """Whether the forward, and the backward, of v lie between those of the section's ends."""
+    s, t = section.source, section.target
     if v == t:
         return False, False
     there = (s < 0 or v in folded.after[s]) and (t < 0 or t in folded.after[v])

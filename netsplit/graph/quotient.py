@@ -1,0 +1,106 @@
+"""Sets of nodes taken as one: disjoint sets, a graph's units and atoms, and the edges between the sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import networkx
+
+from netsplit.graph.ir import Graph
+from netsplit.graph.order import topological_order
+
+__all__ = [
+    "DisjointSets", "Sets", "atoms_of", "joined", "passing", "strong_components", "successors",
+    "units_in_order", "units_of",
+]  # fmt: skip
+
+Sets = tuple[tuple[str, ...], ...]
+T = TypeVar("T", bound=Hashable)
+
+
+class DisjointSets:
+    """Union-find over 0..n-1. The representative of a set is its least element."""
+
+    def __init__(self, n: int) -> None:
+        self._parent = list(range(n))
+        self.count = n
+
+    def find(self, i: int) -> int:
+        while self._parent[i] != i:
+            self._parent[i] = self._parent[self._parent[i]]
+            i = self._parent[i]
+        return i
+
+    def merge(self, i: int, j: int) -> int:
+        """Unite two sets; returns the representative of the union."""
+        low, high = sorted((self.find(i), self.find(j)))
+        if low != high:
+            self._parent[high] = low
+            self.count -= 1
+        return low
+
+    def sets(self) -> list[list[int]]:
+        """The sets, ordered by their least element; elements ascending."""
+        members: dict[int, list[int]] = {}
+        for i in range(len(self._parent)):
+            members.setdefault(self.find(i), []).append(i)
+        return list(members.values())
+
+
+def atoms_of(graph: Graph) -> Sets:
+    """`graph.colocated` sets and all other nodes alone, by topological position of their first node."""
+    return joined(graph, graph.colocated)
+
+
+def units_of(graph: Graph) -> Sets:
+    """`graph.units` and all other nodes alone, by topological position of their first node."""
+    return joined(graph, graph.units)
+
+
+def joined(graph: Graph, groups: Iterable[Sequence[str]]) -> Sets:
+    """The finest sets of which each group lies within one; sets and nodes in the graph's order."""
+    names = list(graph.nodes)
+    sets = DisjointSets(len(names))
+    for group in groups:
+        places = [graph.position[name] for name in group]
+        for place in places[1:]:
+            sets.merge(places[0], place)
+    return tuple(tuple(names[i] for i in together) for together in sets.sets())
+
+
+def units_in_order(graph: Graph, key: Callable[[tuple[str, ...]], Any]) -> list[tuple[str, ...]]:
+    """`units_of` in the topological order by `key`; shorter where units wait for each other in a circle."""
+    units = units_of(graph)
+    number = {name: i for i, unit in enumerate(units) for name in unit}
+    edges = ((number[u], number[v]) for v, feeders in graph.predecessors.items() for u in feeders)
+    return [units[i] for i in topological_order(successors(len(units), edges), lambda i: key(units[i]))]
+
+
+def successors(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """[count] what each set's edges lead to, each once, ascending; edges within a set count for nothing."""
+    after: list[set[int]] = [set() for _ in range(count)]
+    for a, b in edges:
+        if a != b:
+            after[a].add(b)
+    return [sorted(each) for each in after]
+
+
+def passing(edges: Iterable[tuple[int, int, T]]) -> dict[tuple[int, int], tuple[T, ...]]:
+    """Edges between different sets, to what passes along them, each once."""
+    along: dict[tuple[int, int], dict[T, None]] = {}
+    for a, b, what in edges:
+        if a != b:
+            along.setdefault((a, b), {})[what] = None
+    return {edge: tuple(each) for edge, each in along.items()}
+
+
+def strong_components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """[count] the strongly connected component of each vertex, numbered by their least vertices."""
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(edges)
+    components = enumerate(networkx.strongly_connected_components(graph))
+    component = {v: i for i, together in components for v in together}
+    number: dict[int, int] = {}
+    return [number.setdefault(component[v], len(number)) for v in range(count)]
