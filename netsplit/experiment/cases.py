@@ -93,8 +93,8 @@ class Cases:
         for cell in self:
             if cell.throughput is not None:
                 reached[cell.case][cell.row.method] = cell.throughput
-        found = {case: Agreement.of(ours, self.published.get(case, {})) for case, ours in reached.items()}
-        return {case: each for case, each in found.items() if each is not None}
+        every = {case: Agreement.of(ours, self.published.get(case, {})) for case, ours in reached.items()}
+        return {case: each for case, each in every.items() if each is not None}
 
     @property
     def methods(self) -> list[str]:

@@ -148,7 +148,7 @@ def test_convergence_trains_both_ways_from_the_same_start(tmp_path: Path) -> Non
 
 def test_the_thesis_s_own_setting_of_convergence_is_a_config() -> None:
     with initialize_config_dir(str(ROOT / "conf"), version_base=None):
-        cfg = compose("config", ["experiment=table_6_5", "dataset.root=somewhere"])
+        cfg = compose("config", ["experiment=table_6_5"])
     assert (cfg.batch_size, cfg.epochs, cfg.optimizer.lr) == (64, 40, 1e-4)
     assert cfg.optimizer._target_ == "torch.optim.Adam"
     assert list(cfg.model.blocks) == [3, 8, 36, 3]
