@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= logical
 # The tests start many processes, and each would compile the package again where bytecode is not kept.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
-EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 table_6_4 ablation scaling convergence
+EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 table_6_4 table_6_4_models table_6_4_chosen ablation scaling convergence
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run partition simulate reproduce convergence sweep bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all
@@ -71,12 +71,14 @@ reproduce: $(STAMP)  ## The thesis's tables and pictures, one after another, the
 	  runner=compare; grep -q '^study:' conf/experiment/$$name.yaml && runner=study; \
 	  echo "== $$name: python -m runners.$$runner experiment=$$name"; \
 	  $(BIN)/python -m runners.$$runner experiment=$$name $(ARGS) || failed="$$failed $$name"; \
+	  test $$name != convergence || $(BIN)/python -m benchmarks.torch_ddp || failed="$$failed torch_ddp"; \
 	done; \
 	$(BIN)/python -m runners.report; \
 	test -z "$$failed" || { echo "Not reproduced:$$failed; each says why above." >&2; exit 1; }
 
-convergence: $(STAMP)  ## NetSplit's training beside data parallelism's, on two workers
+convergence: $(STAMP)  ## NetSplit's training beside data parallelism's, ours and PyTorch's, on two workers
 	$(BIN)/python -m runners.compare experiment=convergence $(ARGS)
+	$(BIN)/python -m benchmarks.torch_ddp
 
 sweep: $(STAMP)  ## Search micro-batches and schedule; ARGS="cluster=titan_rtx5 model=vgg19 dataset=synthetic"
 	$(BIN)/python -m runners.compare --multirun hydra/sweeper=optuna partitioner=[auto] \

@@ -99,12 +99,15 @@ def _each_case(requests: Mapping[str, Request], folder: Path, console: Console) 
 
 
 def _conclude(cases: Cases, folder: Path, console: Console) -> None:
+    from netsplit.experiment.agreement import agreement_table
     from netsplit.experiment.cases import cases_figure
 
     cases.write(folder)
     cases_figure(cases, folder / "cases.png")
     cases_figure(cases, folder / "cases.svg")
     console.print(cases.table(_title()))
+    if cases.agreement:
+        console.print(agreement_table(cases.agreement).terminal())
     console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
 
 

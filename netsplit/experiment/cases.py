@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from netsplit.experiment.agreement import Agreement, agreement_table
 from netsplit.experiment.records import Comparison
 from netsplit.files import write_text
 from netsplit.tables import Column, Table, csv_text
@@ -24,10 +25,13 @@ __all__ = ["CaseCell", "Cases", "cases_figure", "published_tags"]
 Published = Mapping[str, Mapping[str, float]]
 """Case -> method -> samples per second."""
 
-_NONE = "-"
+_NONE, _NBSP = "-", "\N{NO-BREAK SPACE}"
+_VARIED = "samples/s: least / mean / greatest"
+_UNANSWERED = "no answer in time"
 _HEADINGS = (
-    "case", "method", "status", "seconds_to_plan", "predicted_s", "measured_s", "samples_per_s", "published",
-    "difference", "over_capacity",
+    "case", "method", "status", "gap", "seconds_to_plan", "predicted_s", "measured_s", "samples_per_s",
+    "least_samples_per_s", "mean_samples_per_s", "greatest_samples_per_s", "published", "difference",
+    "over_capacity",
 )  # fmt: skip
 
 
@@ -40,11 +44,30 @@ class CaseCell(NamedTuple):
     best: bool  # of the methods of the case that fit their devices, if there are several methods
 
     @property
+    def throughput(self) -> float | None:
+        """None too of a plan that took the place of an answer which did not come in time."""
+        return None if self.row.unanswered else self.row.throughput
+
+    @property
     def difference(self) -> float | None:
         """(ours - published) / published."""
-        if self.published is None or self.row.throughput is None:
+        if self.published is None or self.throughput is None:
             return None
-        return self.row.throughput / self.published - 1
+        return self.throughput / self.published - 1
+
+    @property
+    def solver(self) -> str:
+        """How the answer came about: status, the gap that is left of the method's own problem, seconds."""
+        if self.row.failed:
+            return "failed"
+        gap = "" if self.row.gap is None else f", gap {100 * self.row.gap:.2f} %"
+        seconds = "" if self.row.solve_s is None else f", {self.row.solve_s:.1f} s"
+        return f"{self.row.status}{gap}{seconds}".replace(" ", _NBSP)
+
+    @property
+    def throughputs(self) -> str:
+        """Least, mean and greatest of the measured iterations."""
+        return _NONE if self.row.throughputs is None else " / ".join(f"{x:.2f}" for x in self.row.throughputs)
 
 
 @dataclass(frozen=True)
@@ -56,12 +79,22 @@ class Cases:
 
     def __iter__(self) -> Iterator[CaseCell]:
         for case, comparison in self.comparisons.items():
-            reached = [row for row in comparison.rows if row.throughput is not None]
+            reached = [row for row in comparison.rows if row.throughput is not None and not row.unanswered]
             most = max((row.throughput or 0.0 for row in reached if not row.overfull), default=None)
             for row in comparison.rows:
                 known = self.published.get(case, {}).get(row.method)
                 best = row in reached and len(reached) > 1 and row.throughput == most and not row.overfull
                 yield CaseCell(case, row, known, best)
+
+    @property
+    def agreement(self) -> dict[str, Agreement]:
+        """Of every case of which others published two methods or more."""
+        reached: dict[str, dict[str, float]] = {case: {} for case in self.comparisons}
+        for cell in self:
+            if cell.throughput is not None:
+                reached[cell.case][cell.row.method] = cell.throughput
+        every = {case: Agreement.of(ours, self.published.get(case, {})) for case, ours in reached.items()}
+        return {case: each for case, each in every.items() if each is not None}
 
     @property
     def methods(self) -> list[str]:
@@ -76,16 +109,22 @@ class Cases:
         return self._table(title).terminal()
 
     def markdown(self) -> str:
-        """The same as a GitHub table."""
+        """GitHub tables: the same, how the answers came about, what iterations varied, what was published."""
         table = self._table(quote="`")
-        return "\n\n".join([table.markdown(), *table.notes]) + "\n"
+        parts = [table.markdown(), *table.notes, self._by_case("solver", lambda cell: cell.solver).markdown()]
+        if any(cell.row.throughputs is not None for cell in self):
+            parts.append(self._by_case(_VARIED, lambda cell: cell.throughputs).markdown())
+        if self.agreement:
+            parts.append(agreement_table(self.agreement).markdown())
+        return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
         """One line for each method in each case."""
         rows = [
             [
-                cell.case, cell.row.method, cell.row.status, cell.row.solve_s, cell.row.predicted_s,
-                cell.row.measured_s, cell.row.throughput, cell.published, cell.difference,
+                cell.case, cell.row.method, cell.row.status, cell.row.gap, cell.row.solve_s,
+                cell.row.predicted_s, cell.row.measured_s, cell.throughput,
+                *(cell.row.throughputs or [None] * 3), cell.published, cell.difference,
                 ", ".join(cell.row.overfull),
             ]
             for cell in self
@@ -98,16 +137,22 @@ class Cases:
         write_text(folder / "cases.csv", self.csv())
 
     def _table(self, title: str = "", quote: str = "") -> Table:
-        rows = [
-            [f"{quote}{method}{quote}", *(_text(self.of(method).get(case)) for case in self.comparisons)]
-            for method in self.methods
-        ]
+        table = self._by_case("samples/s", _text, quote)
         legend = ["* the most of a case"] if any(cell.best for cell in self) else []
         legend += [f"{OVER} {LEGEND[OVER]}"] if any(cell.row.overfull for cell in self) else []
         known = any(cell.published is not None and cell.difference is not None for cell in self)
         legend += ["in brackets what was published, and the difference"] if known else []
         notes = ["; ".join(legend)] if legend else []
-        return Table([Column("samples/s", text=True), *map(Column, self.comparisons)], rows, title, notes)
+        return replace(table, title=title, notes=notes)
+
+    def _by_case(self, heading: str, text: Callable[[CaseCell], str], quote: str = "`") -> Table:
+        """A line for each method, a column for each case."""
+        rows = []
+        for method in self.methods:
+            cells = self.of(method)
+            line = [text(cells[case]) if case in cells else _NONE for case in self.comparisons]
+            rows.append([f"{quote}{method}{quote}", *line])
+        return Table([Column(heading, text=True), *map(Column, self.comparisons)], rows)
 
 
 def published_tags(figures: Mapping[str, float]) -> dict[str, str]:
@@ -128,11 +173,11 @@ def cases_figure(cases: Cases, path: str | Path) -> Figure:
     for index, method in enumerate(methods):
         for at, cell in ((names.index(case), cell) for case, cell in cases.of(method).items()):
             place = at + (index - (len(methods) - 1) / 2) * width
-            height = cell.row.throughput or 0.0
+            height = cell.throughput or 0.0
             over = OVER if cell.row.overfull else ""
             axes.bar(place, height, 0.92 * width, color=tint(colours[method]) if over else colours[method])
             axes.annotate(
-                f"{over}{height:.3g}" if height else "failed", (place, height), xytext=(0, 2),
+                f"{over}{height:.3g}" if height else _text(cell), (place, height), xytext=(0, 2),
                 textcoords="offset points", ha="center", va="bottom", fontsize=7, zorder=4,
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4},
                 rotation=0 if height else 90,
@@ -163,14 +208,12 @@ def _entries(cases: Cases) -> list[Artist]:
     return entries
 
 
-def _text(cell: CaseCell | None) -> str:
-    if cell is None:
-        return _NONE
-    if cell.row.throughput is None:
-        return "failed" if cell.row.failed else _NONE
+def _text(cell: CaseCell) -> str:
+    if cell.throughput is None:
+        return "failed" if cell.row.failed else _UNANSWERED if cell.row.unanswered else _NONE
     over, best = OVER if cell.row.overfull else "", "*" if cell.best else ""
-    text = f"{over}{cell.row.throughput:.2f}{best}"
+    text = f"{over}{cell.throughput:.2f}{best}"
     if cell.published is not None and cell.difference is not None:
-        kept = f"({cell.published:.2f}, {100 * cell.difference:+.0f} %)".replace(" ", "\N{NO-BREAK SPACE}")
+        kept = f"({cell.published:.2f}, {100 * cell.difference:+.0f} %)".replace(" ", _NBSP)
         text += f" {kept}"  # a line of the terminal may end before the brackets, not within them
     return text

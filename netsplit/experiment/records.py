@@ -68,6 +68,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         predicted_s=predicted.iteration_s,
         measured_s=history.iteration_s if history is not None else None,
         throughput=history.throughput if history is not None else _throughput(plan),
+        throughputs=history.throughputs if history is not None else None,
         accuracy=last.test_accuracy if last is not None else None,
         predicted_peak=predicted.peak_bytes,
         measured_peak=history.peak_bytes if history is not None else {},
@@ -118,7 +119,8 @@ def record_row(
     measured, typical = (history.measured, history.typical) if history is not None else (None, None)
     write_trace(folder / "trace.json", predicted, measured, program=program)
     timeline_figure(predicted, measured, folder / "timeline.png")
-    run.summary(timeline_summary(predicted, typical, plan.compiler.batch_size))
+    throughputs = history.throughputs if history is not None else None
+    run.summary(timeline_summary(predicted, typical, plan.compiler.batch_size, throughputs))
     if earlier:
         run.summary({"prediction_error": None, "measured_by": "an earlier run"})
     if history is None:

@@ -91,7 +91,8 @@ def cross_table(
     for name, each in zip(names, comparisons, strict=True):
         cells: dict[str, str | ThroughputCell] = dict.fromkeys(columns, NONE)
         for method in each.methods:
-            text = method.outcome if method.row.failed else fixed(method.throughput, digits)
+            unknown = method.row.failed or method.row.unanswered
+            text = method.outcome if unknown else fixed(method.throughput, digits)
             cells[method.name] = ThroughputCell(method, text, won(each, method))
         first = LinkCell(name, f"#{places[each.place.run_id]}") if places is not None else name
         rows.append([first, *cells.values()])

@@ -71,8 +71,9 @@ class ModelCase:
     def exported_graph(self) -> Graph:
         """Of an export to ONNX for inference, at this batch size; traced with one sample on the CPU.
 
-        The weights are drawn anew: the exporter merges those that are equal, as all biases of a new model
-        are, and those of a trained one are not.
+        Equal operators are as many as the model has, as in PyTorch 1.8. The weights are drawn
+        anew: the exporter merges those that are equal, as all biases of a new model are, and those of a
+        trained one are not.
 
         Raises:
             NetSplitError: the model cannot be exported.
@@ -84,7 +85,7 @@ class ModelCase:
                     tensor.uniform_(0.5, 1.5)
         inputs = self.dataset.shapes(1)[0]
         return graph_of(
-            inference_model(model, torch.zeros_like(inputs, device="cpu")),
+            inference_model(model, torch.zeros_like(inputs, device="cpu"), merge=False),
             f"export of {type(model).__name__}",
             {"batch": self.batch_size},
         )

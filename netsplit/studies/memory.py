@@ -33,12 +33,16 @@ COLUMNS = (
     Column("nodes", ",d"),
     Column("nodes exported", ",d"),
     Column("operators exported", ",d"),
+    Column("nodes merged", ",d"),
+    Column("operators merged", ",d"),
     Column("nodes printed", ",.0f"),
     Column("static (MiB)", ",.0f", MIB),
     Column("peak (MiB)", ",.0f", MIB),
     Column("exported (MiB)", ",.0f", MIB),
+    Column("merged (MiB)", ",.0f", MIB),
     Column("printed (MiB)", ",.0f", MIB),
     Column("difference (%)", "+.1f", 100.0),
+    Column("difference merged (%)", "+.1f", 100.0),
 )
 
 
@@ -47,7 +51,8 @@ def memory_needs(cases: ByName[ModelCase], alpha: int = 4) -> StudyResult:
 
     static: equation (5-18) on the captured training step, `alpha` times the parameters and twice every
     variable. peak: the most that is alive at once, from the lifetimes of tensors. exported: the sum of (5-18)
-    on the graph that an export to ONNX for inference leaves; this one is compared with the printed figure.
+    on the graph that an export to ONNX for inference leaves; merged: the same with equal operators merged, as
+    PyTorch's exporter does since autumn 2022. These two are compared with the printed figure.
 
     Args:
         cases: `reference` may have ``nodes`` and ``mib``, as printed.
@@ -66,7 +71,7 @@ def memory_needs(cases: ByName[ModelCase], alpha: int = 4) -> StudyResult:
         row = _row(case.label or name, case, alpha)
         rows.append(row)
         cells = dict(zip((column.name for column in COLUMNS), row, strict=True))
-        for key in ("nodes", "static (MiB)", "peak (MiB)", "exported (MiB)"):
+        for key in ("nodes", "static (MiB)", "peak (MiB)", "exported (MiB)", "merged (MiB)"):
             metric = key.replace(" (MiB)", "_bytes")
             metrics[f"{metric}.{name}"] = float(cells[key] or 0)
     return StudyResult(
@@ -77,8 +82,9 @@ def memory_needs(cases: ByName[ModelCase], alpha: int = 4) -> StudyResult:
             f"static: twice every variable of the training step and {alpha} times its parameters (5-18).",
             "peak: the most that is alive at once, by the lifetimes of tensors.",
             "exported: (5-18) on the graph of an export to ONNX for inference: batch norms folded.",
-            "operators exported: nodes of that graph which are neither Constant nor Identity.",
-            "difference: of `exported` from the printed figure.",
+            "merged: equal operators on the same values counted once, as PyTorch exports since autumn 2022.",
+            "operators: nodes which are neither Constant nor Identity.",
+            "difference: of `exported`, or of `merged`, from the printed figure.",
         ),
         (_picture(rows),),
         metrics,
@@ -96,8 +102,9 @@ def lifetime_peak(graph: Graph, alpha: int) -> int:
 
 def _row(label: str, case: ModelCase, alpha: int) -> tuple[Cell, ...]:
     graph = case.training_graph()
-    exported = exported_size(case.exported_graph())
-    ours = exported.need_bytes(alpha)
+    file = case.exported_graph()
+    exported, merged = exported_size(file, merge=False), exported_size(file, merge=True)
+    sizes = exported.need_bytes(alpha), merged.need_bytes(alpha)
     printed = case.reference["mib"] * 2**20 if "mib" in case.reference else None
     parameters = (init for init in graph.initializers.values() if init.is_parameter)
     return (
@@ -106,17 +113,19 @@ def _row(label: str, case: ModelCase, alpha: int) -> tuple[Cell, ...]:
         len(graph),
         exported.nodes,
         exported.operators,
+        merged.nodes,
+        merged.operators,
         case.reference.get("nodes"),
         memory_of(graph, graph.nodes, alpha),
         lifetime_peak(graph, alpha),
-        ours,
+        *sizes,
         printed,
-        None if printed is None else ours / printed - 1,
+        *(None if printed is None else size / printed - 1 for size in sizes),
     )
 
 
 def _picture(rows: list[tuple[Cell, ...]]) -> Picture:
-    names = ("static (MiB)", "peak (MiB)", "exported (MiB)", "printed (MiB)")
+    names = ("static (MiB)", "peak (MiB)", "exported (MiB)", "merged (MiB)", "printed (MiB)")
     where = [column.name for column in COLUMNS]
     cells: list[tuple[Cell, ...]] = [(row[0], *(row[where.index(name)] for name in names)) for row in rows]
 
@@ -126,14 +135,14 @@ def _picture(rows: list[tuple[Cell, ...]]) -> Picture:
         height = 0.8 / len(names)
         for place, name in enumerate(names):
             values = [float(row[place + 1] or 0) / 2**30 for row in cells]
-            at = [index + (place - 1.5) * height for index in range(len(cells))]
+            at = [index + (place - (len(names) - 1) / 2) * height for index in range(len(cells))]
             axes.barh(at, values, height=0.9 * height, color=PALETTE[place], label=name.split(" (")[0])
         axes.set_yticks(range(len(cells)), [str(row[0]) for row in cells])
         axes.invert_yaxis()
         axes.set_xlabel("memory (GiB)")
         axes.grid(axis="x", alpha=0.3)
         axes.set_axisbelow(True)
-        figure.legend(loc="outside upper center", ncols=4, fontsize=10)
+        figure.legend(loc="outside upper center", ncols=len(names), fontsize=10)
 
     return Picture(
         "memory",

@@ -3,7 +3,9 @@
 per iteration  loss, iteration_s, throughput (samples/s),
                learning_rate where it changed (of the first group; learning_rate.1, .2, … of further ones)
 per epoch      train_loss, test_accuracy, epoch_s
-per run        predicted_iteration_s, measured_iteration_s, prediction_error, mean_throughput,
+per run        predicted_iteration_s, measured_iteration_s (the median), prediction_error,
+               median_throughput (at that median), min_throughput, mean_throughput, max_throughput (of the
+               iterations' samples/s),
                predicted_peak_bytes.<device>, measured_peak_bytes.<device>,
                peak_bytes (of the fullest device; measured, where it was),
                predicted_overflow_bytes (above a device's capacity; 0: all fits),
@@ -17,6 +19,7 @@ from typing import Any
 
 from netsplit.partition.base import SolverReport
 from netsplit.simulate.timeline import Timeline
+from netsplit.training.history import Throughputs
 
 __all__ = [
     "epoch_metrics",
@@ -59,9 +62,17 @@ def prediction_error(predicted_s: float | None, measured_s: float | None) -> flo
 
 
 def timeline_summary(
-    predicted: Timeline | None, measured: Timeline | None, samples: int | None = None
+    predicted: Timeline | None,
+    measured: Timeline | None,
+    samples: int | None = None,
+    throughputs: Throughputs | None = None,
 ) -> dict[str, Any]:
-    """Iteration seconds and peak bytes of both timelines, for `MethodRun.summary`; None where unknown."""
+    """Iteration seconds and peak bytes of both timelines, for `MethodRun.summary`; None where unknown.
+
+    Args:
+        samples: of an iteration.
+        throughputs: of the measured iterations, whose median `measured` has.
+    """
     predicted_s = None if predicted is None else predicted.iteration_s
     measured_s = None if measured is None else measured.iteration_s
     fullest = measured or predicted
@@ -69,7 +80,10 @@ def timeline_summary(
         "predicted_iteration_s": predicted_s,
         "measured_iteration_s": measured_s,
         "prediction_error": prediction_error(predicted_s, measured_s),
-        "mean_throughput": samples / measured_s if samples and measured_s else None,
+        "median_throughput": samples / measured_s if samples and measured_s else None,
+        "min_throughput": throughputs.least if throughputs else None,
+        "mean_throughput": throughputs.mean if throughputs else None,
+        "max_throughput": throughputs.greatest if throughputs else None,
         "peak_bytes": max(fullest.peak_bytes.values(), default=None) if fullest else None,
         "predicted_peak_bytes": None if predicted is None else predicted.peak_bytes,
         "measured_peak_bytes": None if measured is None else measured.peak_bytes,

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING
 
 from netsplit.tables import Column, Table
 from netsplit.tracking.metrics import overfull, prediction_error
+from netsplit.training.history import Throughputs
 
 if TYPE_CHECKING:
     import rich.table
 
-__all__ = ["LEGEND", "OVER", "ComparisonRow", "comparison_table", "markdown", "outline"]
+__all__ = ["LEGEND", "LIMIT", "OVER", "ComparisonRow", "comparison_table", "markdown", "outline"]
 
 _NONE = "-"
-OVER, _EARLIER = "!", "†"
+OVER, LIMIT, _EARLIER = "!", "limit", "†"
 LEGEND = {
     OVER: "more than the device's limit",
+    LIMIT: "no answer in time; the figures are of the plain fill or split that took its place",
     _EARLIER: "measured by an earlier run, as nothing was left to train; predicted is the plan of now",
 }
 _FIGURES = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss", "Acc.\n%")
@@ -40,19 +42,25 @@ class ComparisonRow:
     solve_s: float | None = None
     predicted_s: float | None = None  # one iteration
     measured_s: float | None = None
-    throughput: float | None = None  # samples per second
+    throughput: float | None = None  # samples per second, at the median iteration where it was measured
     accuracy: float | None = None  # fraction
     predicted_peak: dict[str, int] = field(default_factory=dict)  # device -> bytes
     measured_peak: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     loss: float | None = None
+    throughputs: Throughputs | None = None  # over the measured iterations
     error: str | None = None  # why the method failed
     earlier: bool = False  # what is measured is of an earlier run, under the plan it had
 
     @property
     def failed(self) -> bool:
         return self.error is not None
+
+    @property
+    def unanswered(self) -> bool:
+        """The time ended without an answer of the method's; the figures are of a plan made in its place."""
+        return self.status == LIMIT
 
     @property
     def prediction_error(self) -> float | None:
@@ -130,13 +138,17 @@ def outline(rows: Sequence[ComparisonRow]) -> str:
         )
         lines.append(f"{row.method:12}" + (f"  failed: {row.error}" if row.failed else figures))
     full = [f"{row.method}: more than the limit of {', '.join(row.overfull)}" for row in rows if row.overfull]
-    return "\n".join([*lines, *full, *(line for line in _legend(rows) if line.startswith(_EARLIER))])
+    return "\n".join([*lines, *full, *(line for line in _legend(rows) if not line.startswith(OVER))])
 
 
 def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     """What the marks mean that there are."""
-    used = {OVER: any(row.overfull for row in rows), _EARLIER: any(row.earlier for row in rows)}
-    return [f"{mark} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
+    used = {
+        OVER: any(row.overfull for row in rows),
+        LIMIT: any(row.unanswered for row in rows),
+        _EARLIER: any(row.earlier for row in rows),
+    }
+    return [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
 
 
 def _figures(row: ComparisonRow) -> list[str]:

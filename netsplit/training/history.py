@@ -5,13 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Epoch", "History", "Iteration", "Observer", "Position"]
+__all__ = ["Epoch", "History", "Iteration", "Observer", "Position", "Throughputs"]
 
 _STORED = 100  # iterations that a checkpoint keeps: enough for the median of their seconds
+
+
+class Throughputs(NamedTuple):
+    """Samples per second of several iterations, as the thesis prints them (Table 6-4)."""
+
+    least: float
+    mean: float  # of the iterations' own samples per second
+    greatest: float
 
 
 @dataclass(frozen=True)
@@ -78,12 +86,19 @@ class History:
     @property
     def iteration_s(self) -> float:
         """Median seconds of a whole batch: without warm-up, metered and uneven ones, where others exist."""
+        return statistics.median(self._batch_seconds())
+
+    @property
+    def throughputs(self) -> Throughputs:
+        """Samples per second over the iterations of which `iteration_s` is the median."""
+        rates = [self.batch_size / seconds for seconds in self._batch_seconds()]
+        return Throughputs(min(rates), statistics.fmean(rates), max(rates))
+
+    def _batch_seconds(self) -> list[float]:
         whole = [it for it in self.iterations if (it.samples or self.batch_size) % self.batch_size == 0]
         timed = [it for it in whole if it.timed]
         chosen = timed[1:] or timed or whole or self.iterations
-        return statistics.median(
-            it.seconds * self.batch_size / (it.samples or self.batch_size) for it in chosen
-        )
+        return [it.seconds * self.batch_size / (it.samples or self.batch_size) for it in chosen]
 
     @property
     def throughput(self) -> float:

@@ -18,6 +18,7 @@ from netsplit.experiment.case_overrides import cases_of
 from netsplit.experiment.cases import Cases, cases_figure
 from netsplit.experiment.records import Comparison
 from netsplit.tracking.table import ComparisonRow
+from netsplit.training.history import Throughputs
 
 CONFIG = OmegaConf.create(
     {
@@ -130,6 +131,46 @@ def test_what_does_not_fit_its_devices_is_marked_and_is_not_the_most(measured: b
     axes = cases_figure(cases, tmp_path / "cases.png").axes[0]
     assert [text.get_text() for text in axes.texts] == ["12", "!40"]
     assert legend(axes) == ["auto", "m_topo", "published", "! more than the device's limit"]
+
+
+def test_a_method_without_an_answer_in_time_is_said_to_have_none(tmp_path: Path) -> None:
+    """What took its place is the fastest here, and stands nowhere."""
+    filled = replace(row("pesto", 99.0), status="limit", solve_s=60.0)
+    solved = replace(row("netsplit", 12.0), status="optimal", gap=0.0123, solve_s=1.5)
+    published = {"small": {"pesto": 90.0, "netsplit": 10.0}}
+    cases = Cases({"small": Comparison(tmp_path, [filled, solved, row("auto", 11.0)])}, published)
+    cases.write(tmp_path)
+    table = (tmp_path / "cases.md").read_text()
+    assert "99" not in table
+    assert "| `pesto` | no answer in time |" in table
+    assert "| `netsplit` | 12.00* (10.00, +20 %) |" in table
+    assert "| `pesto` | limit, 60.0 s |" in table
+    assert "| `netsplit` | optimal, gap 1.23 %, 1.5 s |" in table
+    first, second, _ = csv.DictReader((tmp_path / "cases.csv").read_text().splitlines())
+    assert (first["status"], first["samples_per_s"], first["difference"]) == ("limit", "", "")
+    assert (second["status"], second["gap"]) == ("optimal", "0.0123")
+    assert cases.agreement == {}  # one figure alone agrees with nothing
+    axes = cases_figure(cases, tmp_path / "cases.png").axes[0]
+    assert [text.get_text() for text in axes.texts] == ["no answer in time", "12", "11"]
+
+
+def test_least_mean_and_greatest_of_measured_iterations_are_told(tmp_path: Path) -> None:
+    measured = replace(row("auto", 12.0), throughputs=Throughputs(10.5, 12.25, 13.0))
+    cases = Cases({"small": Comparison(Path(), [measured, row("m_topo", 4.0)])})
+    assert "| `auto` | 10.50 / 12.25 / 13.00 |" in cases.markdown()
+    assert "| `m_topo` | - |" in cases.markdown()
+    line, other = csv.DictReader(cases.csv().splitlines())
+    names = [f"{which}_samples_per_s" for which in ("least", "mean", "greatest")]
+    assert [line[name] for name in names] == ["10.5", "12.25", "13.0"]
+    assert [other[name] for name in names] == ["", "", ""]
+    assert "least" not in Cases({"small": Comparison(Path(), [row("auto", 12.0)])}).markdown()
+
+
+def test_how_far_a_case_agrees_with_what_was_published_is_told(tmp_path: Path) -> None:
+    ours = [row("auto", 20.0), row("m_topo", 10.0), row("single", 5.0)]
+    cases = Cases({"small": Comparison(tmp_path, ours)}, {"small": {"auto": 21.0, "m_topo": 9.0}})
+    assert "| small | 2 | 2 | +1.00 | 100.0 | 133.3 |" in cases.markdown()
+    assert "Kendall" not in Cases(cases.comparisons).markdown()
 
 
 def test_a_case_of_which_nothing_fits_has_no_most() -> None:

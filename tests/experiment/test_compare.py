@@ -196,8 +196,12 @@ def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> 
             assert len(compared.series(method, key)) == LIMIT // BATCH - 1
         for key in ("train_loss", "epoch_s", "test_accuracy"):
             assert len(compared.series(method, key)) == 1
-        for key in ("predicted_iteration_s", "measured_iteration_s", "mean_throughput"):
+        for key in ("predicted_iteration_s", "measured_iteration_s"):
             assert metrics[key] > 0
+        rates = sorted(compared.series(method, "throughput"))
+        least, mean, greatest = (metrics[f"{which}_throughput"] for which in ("min", "mean", "max"))
+        assert rates[0] <= least <= metrics["median_throughput"] <= greatest <= rates[-1]
+        assert least <= mean <= greatest
         for kind in ("predicted_peak_bytes", "measured_peak_bytes"):
             assert sum(metrics.get(f"{kind}.cpu:{rank}", 0) for rank in range(2)) > MIB
         assert "prediction_error" in metrics

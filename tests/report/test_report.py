@@ -112,6 +112,20 @@ def test_what_is_beyond_a_capacity_does_not_win() -> None:
     assert "netsplit 128.0 120 200.0 250.0 −20.0 93.8 0.1234 beyond capacity" in parsed(found).words  # noqa: RUF001
 
 
+def test_what_took_the_place_of_an_answer_does_not_win_and_has_no_throughput() -> None:
+    netsplit, *others = trained().methods
+    filled = replace(netsplit, row=replace(netsplit.row, status="limit"), predicted_throughput=9999.0)
+    found = replace(trained(), methods=[filled, *others])
+    assert (filled.outcome, filled.throughput, filled.difference) == ("no answer in time", None, None)
+    assert found.best is others[0]
+    assert "no answer in time" in parsed(found).words
+    assert "9999" not in parsed(found).words.replace(",", "")
+    vgg, unet = cases()
+    pipedream = replace(unet.methods[1], row=replace(unet.methods[1].row, status="limit"))
+    page = parsed(vgg, replace(unet, methods=[unet.methods[0], pipedream])).words
+    assert "unet 1,280.0 1,000 (+28 %) no answer in time" in page
+
+
 def test_a_measured_throughput_wins_over_a_predicted_one() -> None:
     both = replace(trained(), methods=[*trained().methods, *planned().methods[1:]])
     assert both.best is both.methods[0]

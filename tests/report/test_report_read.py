@@ -26,6 +26,7 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.studies import Column, Picture, StudyResult, record, write
 from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_summary
+from netsplit.training.history import Throughputs
 from runners._entry import entry
 from runners.compare import main as compare
 from runners.report import job
@@ -172,6 +173,17 @@ def test_what_is_marked_in_the_database_is_marked_in_the_report(database: str) -
         run.summary({"over_capacity": "cpu:1", "measured_by": "an earlier run"})
     ((_, single),) = read_report(database, ["marks"])
     assert (single.outcome, single.row.prediction_error) == ("beyond capacity", None)
+
+
+def test_a_run_of_before_the_median_had_a_name_keeps_its_throughput(database: str) -> None:
+    tracker = Tracker(database, "older")
+    with tracker.comparison("net", {"batch_size": 8}) as comparison:
+        with comparison.method("older") as run:
+            run.summary({"measured_iteration_s": 0.1, "mean_throughput": 80.0})
+        with comparison.method("newer") as run:
+            run.summary(timeline_summary(None, Timeline((), 0.1, {}), 8, Throughputs(60.0, 75.0, 90.0)))
+    (found,) = read_report(database, ["older"]).comparisons
+    assert [method.row.throughput for method in found.methods] == [80.0, 80.0]
 
 
 @pytest.fixture(scope="module")

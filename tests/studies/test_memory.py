@@ -6,25 +6,52 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
+from netsplit.graph.onnx.export import inference_model
+from netsplit.graph.onnx.read import graph_of
+from netsplit.models import amoebanet_d
 from netsplit.studies import ByName, memory_needs
 from netsplit.studies.exported import ExportSize, exported_size
-from tests.studies.nets import CONV, HEAD, IMAGE, IN, MAP, MID, POOLED, SCORES, case
+from tests.studies.nets import CONV, HEAD, IMAGE, IN, MAP, MID, POOLED, SCORES, Counted, case
 
 
 def test_an_export_folds_the_norm_and_drops_the_dropout() -> None:
-    found = exported_size(case().exported_graph())
-    assert found.operators == 5  # convolution, one ReLU of the equal two, sum, mean, linear
+    found = exported_size(case().exported_graph(), merge=False)
+    assert found.operators == 6  # convolution, two equal ReLUs, sum, mean, linear
     assert found.nodes >= found.operators
-    assert found.variable_bytes == IMAGE + 3 * MAP + POOLED + SCORES
+    assert found.variable_bytes == IMAGE + 4 * MAP + POOLED + SCORES
     assert found.parameter_bytes == CONV + MID * 4 + HEAD  # a bias comes into the convolution
     assert found.need_bytes(4) == 2 * found.variable_bytes + 4 * found.parameter_bytes
 
 
+def test_equal_operators_are_merged_where_that_is_asked_for() -> None:
+    unmerged, found = (exported_size(case().exported_graph(), merge) for merge in (False, True))
+    assert (found.operators, found.nodes) == (unmerged.operators - 1, unmerged.nodes - 1)
+    assert found.variable_bytes == unmerged.variable_bytes - MAP
+    assert found.parameter_bytes == unmerged.parameter_bytes
+
+
+@pytest.mark.parametrize("build", [Counted, lambda: amoebanet_d(10, 3, 32, small_images=True)])
+def test_merging_leaves_what_an_exporter_that_merges_writes(build: Callable[[], nn.Module]) -> None:
+    """And an export without merging has more than that: the pass is left out, and is back afterwards."""
+    model, image = build(), torch.zeros(1, IN, 32, 32)
+    for tensor in model.parameters():
+        nn.init.uniform_(tensor)
+    graphs = [
+        graph_of(inference_model(model, image, merge=merge), "a file", {"batch": 2})
+        for merge in (True, False, True)
+    ]
+    before, unmerged, after = (exported_size(graph, merge=False) for graph in graphs)
+    assert before == after == exported_size(graphs[1], merge=True)
+    assert unmerged.operators > before.operators
+    assert unmerged.variable_bytes > before.variable_bytes
+
+
 def sized(model: Callable[[], nn.Module]) -> ExportSize:
-    return exported_size(replace(case(), model=model).exported_graph())
+    return exported_size(replace(case(), model=model).exported_graph(), merge=False)
 
 
 def test_a_norm_that_no_convolution_precedes_stays_with_its_four_tensors() -> None:
@@ -53,15 +80,21 @@ def test_equal_weights_count_as_often_as_there_are() -> None:
 
 
 def test_the_table_has_the_figures_counted_by_hand_and_the_difference() -> None:
-    exported = 2 * (IMAGE + 3 * MAP + POOLED + SCORES) + 4 * (CONV + MID * 4 + HEAD)
+    exported = 2 * (IMAGE + 4 * MAP + POOLED + SCORES) + 4 * (CONV + MID * 4 + HEAD)
+    merged = exported - 2 * MAP
     printed_mib = exported / 2**20 / 1.25
     named = case(reference={"nodes": 7, "mib": printed_mib}, label="Counted")
     found = memory_needs(ByName({"mine": named, "other": case()}), alpha=4)
     assert found.column("model") == ["Counted", "other"]
     assert found.column("exported (MiB)") == [exported, exported]
+    assert found.column("merged (MiB)") == [merged, merged]
     assert found.column("difference (%)") == [pytest.approx(0.25), None]
+    assert found.column("difference merged (%)") == [pytest.approx(merged / exported * 1.25 - 1), None]
+    operators = [found.column(f"operators {name}") for name in ("exported", "merged")]
+    assert operators == [[6, 6], [5, 5]]
     assert found.column("nodes printed") == [7, None]
     assert found.metrics["exported_bytes.mine"] == exported
+    assert found.metrics["merged_bytes.mine"] == merged
     (parameters, _) = found.column("parameters (M)")
     assert parameters == (CONV + HEAD) / 4 + 2 * MID
     # convolution, norm, two ReLUs, sum, dropout, mean, linear, loss; the norm's batch counter is one more
@@ -84,7 +117,7 @@ def test_adams_moments_are_what_alpha_adds() -> None:
 def test_memory_grows_with_the_batch_and_parameters_do_not() -> None:
     found = memory_needs(ByName({"small": case(2), "large": case(4)}))
     small, large = found.column("exported (MiB)")
-    assert large - small == 2 * (IMAGE + 3 * MAP + POOLED + SCORES)  # type: ignore[operator]
+    assert large - small == 2 * (IMAGE + 4 * MAP + POOLED + SCORES)  # type: ignore[operator]
     assert len(set(found.column("parameters (M)"))) == 1
 
 

@@ -71,6 +71,15 @@ def test_a_peak_above_the_limit_is_marked_and_the_mark_explained(
     assert ("m_topo: more than the limit of gpu0" in outline([row])) is over
 
 
+def test_a_status_without_an_answer_is_explained() -> None:
+    solved, row = rows()[0], replace(rows()[0], status="limit")
+    assert (row.unanswered, solved.unanswered) == (True, False)
+    for text in (printed(110, [row]), markdown([row]), outline([row])):
+        assert "limit: no answer in time" in " ".join(text.split())
+    for text in (printed(110, [solved]), markdown([solved]), outline([solved])):
+        assert "no answer in time" not in text
+
+
 def test_seconds_of_an_earlier_run_are_marked_and_have_no_error() -> None:
     now = rows()[0]
     earlier = replace(now, earlier=True)

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from netsplit.partition.base import SolverReport
 from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, solver_summary, timeline_summary
 from netsplit.tracking.values import as_yaml, flatten, hidden, numbers, plain_key
+from netsplit.training.history import Throughputs
 from tests.tracking.samples import timeline
 
 
@@ -70,12 +71,16 @@ def test_metric_names_are_the_contract() -> None:
     assert iteration_metrics(3, 0.5, 0.25, 8)[2] == ("throughput", 32.0, 3)
     keys = [key for key, _, _ in epoch_metrics(0, train_loss=1.0, test_accuracy=0.5, seconds=2.0)]
     assert keys == ["train_loss", "epoch_s", "test_accuracy"]
-    metrics, _ = numbers(timeline_summary(timeline(), timeline(1.25), samples=34))
+    throughputs = Throughputs(20.0, 27.5, 30.0)
+    metrics, _ = numbers(timeline_summary(timeline(), timeline(1.25), 34, throughputs))
     assert set(metrics) == {
         "predicted_iteration_s",
         "measured_iteration_s",
         "prediction_error",
+        "median_throughput",
+        "min_throughput",
         "mean_throughput",
+        "max_throughput",
         "peak_bytes",
         "predicted_peak_bytes.cpu:0",
         "predicted_peak_bytes.cpu:1",
@@ -83,6 +88,8 @@ def test_metric_names_are_the_contract() -> None:
         "measured_peak_bytes.cpu:1",
     }
     assert round(metrics["prediction_error"], 9) == -0.2
+    assert metrics["median_throughput"] == pytest.approx(34 / timeline(1.25).iteration_s)
+    assert [metrics[f"{which}_throughput"] for which in ("min", "mean", "max")] == [*throughputs]
     report = SolverReport("optimal", 1.5, "highs 1", 2.0, 1.0, 0.5, {"groups": 40})
     metrics, tags = numbers(solver_summary(report))
     assert metrics == {

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,20 @@ def export_inference(
 
 
 def inference_model(
-    model: nn.Module, inputs: Tensor | Iterable[Tensor], *, opset: int = 17, fixed_batch: bool = False
+    model: nn.Module,
+    inputs: Tensor | Iterable[Tensor],
+    *,
+    opset: int = 17,
+    fixed_batch: bool = False,
+    merge: bool = True,
 ) -> Any:
-    """The ModelProto that `export_inference` writes; arguments and errors as it has them."""
-    return _exported(_Step(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
+    """The ModelProto that `export_inference` writes; arguments and errors as it has them.
+
+    With `merge=False` operators that compute the same of the same values stay as many as there are, as in
+    PyTorch before autumn 2022, whose exporter did not merge them (pytorch pull request 85665).
+    """
+    with nullcontext() if merge else _unmerged():
+        return _exported(_Step(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
 
 
 def _exported(
@@ -207,6 +217,17 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
                 each.copy_(before)
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def _unmerged() -> Iterator[None]:
+    """Without the exporter's pass that merges equal operators, which no option of it leaves out."""
+    own = torch._C._jit_pass_cse
+    torch._C._jit_pass_cse = lambda *_: False
+    try:
+        yield
+    finally:
+        torch._C._jit_pass_cse = own
 
 
 @contextmanager

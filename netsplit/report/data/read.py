@@ -114,15 +114,17 @@ def _method(
     params = {**shared, **run.data.params}
     metrics = {key: float(value) for key, value in run.data.metrics.items() if _finite(value) is not None}
     epochs = _epochs(client, run)
-    predicted_s, mean = metrics.get("predicted_iteration_s"), metrics.get("mean_throughput")
+    predicted_s = metrics.get("predicted_iteration_s")
+    # Runs of before 'median_throughput' was recorded have the median under the name of the mean.
+    measured = metrics.get("median_throughput", metrics.get("mean_throughput"))
     measured_s = metrics.get("measured_iteration_s")
     batch = _finite(params.get("batch_size"))
     expected = metrics.get("predicted_throughput")
     if expected is None and batch and predicted_s:
         expected = batch / predicted_s
-    if measured_s is None and mean is not None:  # of a plan, whose mean is a prediction
-        expected, mean = mean, None
-    row = _row(run, metrics, params, epochs, mean)
+    if measured_s is None and measured is not None:  # of a plan, whose figure is a prediction
+        expected, measured = measured, None
+    row = _row(run, metrics, params, epochs, measured)
     return MethodResult(
         row=row,
         place=place_of(client, uri, run),

@@ -70,8 +70,8 @@ class MethodResult:
 
     @property
     def throughput(self) -> float | None:
-        """Samples per second: measured, or else predicted; None of a method that failed."""
-        if self.row.failed:
+        """Samples per second: measured, or else predicted; None of a method that failed or gave no answer."""
+        if self.row.failed or self.row.unanswered:
             return None
         return self.predicted_throughput if self.row.throughput is None else self.row.throughput
 
@@ -94,7 +94,9 @@ class MethodResult:
 
     @property
     def outcome(self) -> str:
-        """In a word: "finished", "failed", "interrupted", "running"; or that it is beyond a capacity."""
+        """In a word: "finished", "failed", "interrupted", "running"; or that it is none, or too large."""
+        if self.row.unanswered and not self.row.failed:
+            return "no answer in time"
         if self.too_large and not self.row.failed:
             return "beyond capacity"
         return {"KILLED": "interrupted"}.get(self.state, self.state.lower())

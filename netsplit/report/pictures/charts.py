@@ -45,7 +45,7 @@ def throughput_chart(title: str, comparison: ComparisonResult, colours: dict[str
     known = as_given([method.published for method in methods])
     bars = []
     for method, text, published in zip(methods, texts, known, strict=True):
-        if method.row.failed:
+        if method.throughput is None:
             bars.append(replace(_failed(method), mark=method.published))
             continue
         if method.difference is not None:

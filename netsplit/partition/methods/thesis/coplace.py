@@ -5,15 +5,21 @@ Source: NetSplit thesis, section 5.2.3, Algorithm 3.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import MemoryModel
+from netsplit.partition.common.capacity import Load, MemoryModel
 from netsplit.partition.methods.thesis.thesis_times import edge_bytes
 
-__all__ = ["coplace"]
+__all__ = ["GroupBytes", "coplace"]
+
+GroupBytes = Literal["union", "added"]
 
 
-def coplace(problem: Problem, least_groups: int) -> tuple[tuple[str, ...], ...]:
+def coplace(
+    problem: Problem, least_groups: int, group_bytes: GroupBytes = "union"
+) -> tuple[tuple[str, ...], ...]:
     """Group the nodes; nodes of one group are to share a device.
 
     Edges are tried by bytes, most first, ties by topological position. Two groups merge unless they
@@ -22,11 +28,13 @@ def coplace(problem: Problem, least_groups: int) -> tuple[tuple[str, ...], ...]:
     floor, while its line 11, read literally, would merge once more. More groups remain where no
     edge is left or memory forbids.
 
-    The thesis does not say how a group's memory is counted. Here bytes are added where groups merge, so
-    that a variable between two of them counts at both ends: a group ends well before (5-18) fills a
-    device, and what stands between its nodes still finds room beside them. Counted by (5-18), a group
-    would fill the device to the last byte, and every operator left in its midst would have to go
-    elsewhere and back.
+    Args:
+        problem: graph, costs and capacities.
+        least_groups: the floor, 1 or more.
+        group_bytes: what a group needs (line 17). "union" is the thesis's own accounting (section 4.3,
+            Algorithm 1, and (5-18)): a variable counts once, however many of the group's nodes touch it.
+            "added" is not the thesis's: bytes are added where groups merge, a variable between two of
+            them counts at both ends, and groups end well before (5-18) fills a device.
 
     Returns:
         The groups by topological position of their first node.
@@ -34,7 +42,7 @@ def coplace(problem: Problem, least_groups: int) -> tuple[tuple[str, ...], ...]:
     graph, memory = problem.graph, MemoryModel(problem)
     atoms = atoms_of(graph)
     atom_of = {name: i for i, atom in enumerate(atoms) for name in atom}
-    loads = [memory.load(atom).nbytes for atom in atoms]
+    loads = [memory.load(atom) for atom in atoms]
     limit = min(device.capacity_bytes for device in problem.cluster.devices)
     sets = DisjointSets(len(atoms))
 
@@ -43,8 +51,12 @@ def coplace(problem: Problem, least_groups: int) -> tuple[tuple[str, ...], ...]:
         if sets.count <= least_groups:
             break
         a, b = sets.find(atom_of[u]), sets.find(atom_of[v])
-        if a != b and loads[a] + loads[b] <= limit:
-            loads[sets.merge(a, b)] = loads[a] + loads[b]
+        if a == b:
+            continue
+        added = loads[a].nbytes + loads[b].nbytes
+        need = added if group_bytes == "added" else memory.union_bytes(loads[a], loads[b])
+        if need <= limit:
+            loads[sets.merge(a, b)] = Load(need, loads[a].variables | loads[b].variables)
     in_order = graph.position.__getitem__
     return tuple(
         tuple(sorted((name for i in members for name in atoms[i]), key=in_order)) for members in sets.sets()

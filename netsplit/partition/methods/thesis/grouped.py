@@ -6,13 +6,13 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_engine, solve
-from netsplit.partition.methods.thesis.coplace import coplace
+from netsplit.partition.methods.thesis.coplace import GroupBytes, coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.memory import static_bytes
@@ -34,6 +34,7 @@ class Grouped(Partitioner):
     gap: float = 1e-4  # relative distance of objective and bound at which the search may stop
     engine: EngineName = "auto"
     groups: int | None = None  # least number of groups; None: 2 x devices (Algorithm 3, line 6)
+    group_bytes: GroupBytes = "union"  # a group's memory in Algorithm 3, as `coplace` says
 
     formulation = Formulation
 
@@ -42,6 +43,7 @@ class Grouped(Partitioner):
         self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.0001")
         some = self.groups is None or self.groups >= 1
         self.require("groups", some, "1 or more, or null for 2 x devices")
+        self.require("group_bytes", self.group_bytes in get_args(GroupBytes), "union or added")
         check_engine(self.engine)
 
     @abstractmethod
@@ -58,7 +60,7 @@ class Grouped(Partitioner):
         least = self.groups or 2 * len(problem.cluster.devices)
         tried: list[int] = []
         while True:
-            groups = coplace(problem, least)
+            groups = coplace(problem, least, self.group_bytes)
             tried.append(len(groups))
             outcome, device_of = self.place(problem, groups, deadline)
             if outcome.status != "infeasible" or len(groups) >= atoms:

@@ -1,6 +1,7 @@
 """Algorithm 3 of the thesis."""
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
@@ -10,8 +11,8 @@ from tests.builders import chain, cluster_of, costs_of, graph_of
 from tests.partition.builders import problems
 
 
-def grouped(graph, least, capacities=(10_000, 10_000)):
-    groups = coplace(Problem(graph, costs_of(graph), cluster_of(capacities)), least)
+def grouped(graph, least, capacities=(10_000, 10_000), group_bytes="union"):
+    groups = coplace(Problem(graph, costs_of(graph), cluster_of(capacities)), least, group_bytes)
     return [" ".join(group) for group in groups]
 
 
@@ -34,10 +35,24 @@ def test_variables_of_one_pair_of_nodes_count_together():
 
 
 def test_a_union_above_the_smallest_capacity_is_skipped_and_the_next_edge_tried():
-    """n0 needs 80 of state and 2 * 30 of variables, n1 80 and 2 * 30 + 2 * 10: 300 bytes, of 299."""
+    """n0 needs 80 of state and 2 * 30 of variables, n1 80 and 2 * 30 + 2 * 10, n2 2 and 2 * 10.
+
+    A variable counts once in a group: 240 bytes for n0 and n1, 242 for all.
+    """
     graph = chain([30, 10], weights={"n0": 40, "n1": 40, "n2": 1})
-    assert grouped(graph, 1, (300, 10_000)) == ["n0 n1", "n2"]
-    assert grouped(graph, 1, (299, 10_000)) == ["n0", "n1 n2"]
+    assert grouped(graph, 1, (242, 10_000)) == ["n0 n1 n2"]
+    assert grouped(graph, 1, (241, 10_000)) == ["n0 n1", "n2"]
+    assert grouped(graph, 1, (240, 10_000)) == ["n0 n1", "n2"]
+    assert grouped(graph, 1, (239, 10_000)) == ["n0", "n1 n2"]
+
+
+def test_added_bytes_count_a_variable_at_both_ends_of_a_merged_edge():
+    """As above: 140 and 160 bytes are 300, and 22 more 322."""
+    graph = chain([30, 10], weights={"n0": 40, "n1": 40, "n2": 1})
+    assert grouped(graph, 1, (322, 10_000), "added") == ["n0 n1 n2"]
+    assert grouped(graph, 1, (321, 10_000), "added") == ["n0 n1", "n2"]
+    assert grouped(graph, 1, (300, 10_000), "added") == ["n0 n1", "n2"]
+    assert grouped(graph, 1, (299, 10_000), "added") == ["n0", "n1 n2"]
 
 
 def test_colocated_nodes_start_merged_even_without_an_edge_or_room():
@@ -51,10 +66,10 @@ def test_nodes_without_edges_stay_alone():
 
 
 @settings(deadline=None)
-@given(problem=problems(max_nodes=12))
-def test_groups_partition_the_nodes_and_merged_ones_fit_the_smallest_device(problem):
+@given(problem=problems(max_nodes=12), group_bytes=st.sampled_from(["union", "added"]))
+def test_groups_partition_the_nodes_and_merged_ones_fit_the_smallest_device(problem, group_bytes):
     graph = problem.graph
-    groups, atoms = coplace(problem, 2), atoms_of(graph)
+    groups, atoms = coplace(problem, 2, group_bytes), atoms_of(graph)
     assert sorted(name for group in groups for name in group) == sorted(graph.nodes)
     limit = min(device.capacity_bytes for device in problem.cluster.devices)
     for group in groups:

@@ -87,7 +87,9 @@ def test_many_groups_are_annealed_under_its_own_name_without_a_claim(caplog, few
     assert report.notes["portfolio"] == {}
     assert not any(message.startswith("auto") for message in caplog.messages)
     coplaced = NetSplit(exclusive=True).partition(problem).report
-    assert coplaced.notes["groups"] == 8
+    assert coplaced.notes["groups"] == 6
+    added = NetSplit(exclusive=True, group_bytes="added").partition(problem).report
+    assert added.notes["groups"] == 8
     assert report.objective < coplaced.objective
     again = NetSplit(groups=1000, exclusive=True).partition(problem)
     assert again.device_of == placement.device_of

@@ -219,6 +219,7 @@ def test_engines_are_silent(engine, capfd):
         ({"time_limit_s": float("nan")}, r"netsplit\.time_limit_s is nan"),
         ({"gap": 1.5}, r"netsplit\.gap is 1\.5: give a fraction"),
         ({"groups": 0}, r"netsplit\.groups is 0: give 1 or more"),
+        ({"group_bytes": "both"}, r"netsplit\.group_bytes is 'both': give union or added"),
         ({"engine": "cplex"}, r"engine 'cplex' is not known: use one of auto, gurobi, highs"),
     ],
 )
