@@ -17,9 +17,22 @@ from netsplit.experiment.study import Study
 from netsplit.partition import METHODS
 from netsplit.program import GPipe
 
-__all__ = ["captured_settings"]
+__all__ = ["CAPTURED", "captured_settings"]
 
 CLUSTERS = ("cpu2", "cpu4")
+CAPTURED = (
+    "amoebanet_d_small",
+    "bert_small dataset=text dataset.masked=true",
+    "deeplab_v3_small dataset=digits_segmentation",
+    "googlenet_small",
+    "gpt_small dataset=text",
+    "inception_v3_small dataset.image_size=75",
+    "resnet152_small",
+    "unet_small dataset=digits_segmentation",
+    "vgg19_small",
+    "wide_resnet152_small",
+)
+"""Models of `conf/model`, with what else the configuration then needs."""
 
 
 def captured_settings(model: str) -> Iterator[Setting]:
@@ -52,7 +65,9 @@ def _setting(study: Study, title: str, cluster: Any, keys: dict[str, Any]) -> Se
 def _study(model: str, cluster: str) -> Study:
     """Captured and profiled on the first worker; the links are probed between all."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", overrides=[f"model={model}", f"cluster={cluster}"])
+        cfg = compose(
+            "config", overrides=[f"model={model.split()[0]}", f"cluster={cluster}", *model.split()[1:]]
+        )
     data = build(cfg.dataset)
     batch = next(batches(data.train, cfg.batch_size, seed=cfg.seed))
     schedule = build(cfg.schedule)

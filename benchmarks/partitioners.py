@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.captured import CAPTURED
 from benchmarks.setting import Setting
 from benchmarks.settings import SUITES, settings_of
 from netsplit.errors import InfeasibleError, NetSplitError
@@ -44,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
         found.append((setting, rows))
         console.print(_table(setting, rows))
     if not found:
-        console.print(f"no graph file under {options.graphs} fits {', '.join(options.suites)}")
+        console.print(
+            f"no graph file under {options.graphs} fits {', '.join(options.suites)}, and none was captured"
+        )
         return 2
     console.print(_summary(found))
     console.print(f"rows: {kept.path}")
@@ -53,12 +56,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.partitioners", description=__doc__)
-    parser.add_argument("--graphs", type=Path, required=True, help="a graph file, or a folder of them")
+    parser.add_argument("--graphs", type=Path, help="a graph file, or a folder of them; default: none")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for a method that searches")
     parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), help="default: all that apply")
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES))
     parser.add_argument(
-        "--captured", nargs="*", default=["amoebanet_d_small"], help="models of conf/model to profile here"
+        "--captured", nargs="*", default=CAPTURED, help="models to profile here: 'NAME OVERRIDES'"
     )
     parser.add_argument("--out", type=Path, default=Path("outputs/benchmarks/partitioners.json"))
     parser.add_argument("--fresh", action="store_true", help="forget the rows of earlier runs")

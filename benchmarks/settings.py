@@ -34,12 +34,13 @@ STAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def settings_of(graphs: Path, suites: Sequence[str], captured: Sequence[str]) -> Iterator[Setting]:
+def settings_of(graphs: Path | None, suites: Sequence[str], captured: Sequence[str]) -> Iterator[Setting]:
     """Settings of every graph file under a folder, smaller files first, then of captured models.
 
     Files that are no graphs are passed over.
     """
-    files = [graphs] if graphs.is_file() else [each for each in graphs.rglob("*") if each.is_file()]
+    under = () if graphs is None else [graphs] if graphs.is_file() else graphs.rglob("*")
+    files = [each for each in under if each.is_file()]
     for file in sorted(files, key=lambda each: (each.stat().st_size, each.name)):
         try:
             workload = read_workload(file)
