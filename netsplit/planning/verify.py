@@ -145,8 +145,8 @@ def _hosts(placement: Placement) -> dict[str, set[str]]:
 def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:
     """Bytes of a set of nodes on one device under (5-18), from the equation.
 
-    A tensor of parameters counts `alpha` times where its first user is, a variable `in_flight + 1`
-    times (or as the costs state it) where its producer or a reader is.
+    A tensor of parameters counts `alpha` times where its first user is (once, if it is not trained), a
+    variable `in_flight + 1` times (or as the costs state it) where its producer or a reader is.
     """
     graph, costs = problem.graph, problem.costs
     copies = problem.in_flight + 1 if costs.variable_copies is None else costs.variable_copies
@@ -155,7 +155,8 @@ def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:
     for name, node in graph.nodes.items():
         for k in node.initializers:
             if k not in counted and name in nodes:
-                total += costs.alpha * graph.initializers[k].nbytes
+                own = graph.initializers[k]
+                total += (costs.alpha if own.requires_grad else 1) * own.nbytes
             counted.add(k)
     for variable in graph.variables.values():
         if variable.producer in nodes or not nodes.isdisjoint(variable.consumers):

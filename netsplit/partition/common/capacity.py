@@ -1,6 +1,6 @@
 """Bytes of sets of nodes under (5-18), the fill of devices in topological order, and what is missing.
 
-All bytes are those of `netsplit.profile.memory`: alpha * initializers + copies_alive * variables,
+All bytes are those of `netsplit.profile.memory`: `node_state_bytes` + copies_alive * variables,
 a variable counting once on every device that holds its producer or a consumer.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from netsplit.errors import InfeasibleError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.profile.memory import memory_of, node_weight_bytes, related_nodes, static_bytes
+from netsplit.profile.memory import memory_of, node_state_bytes, related_nodes, static_bytes
 
 __all__ = ["Load", "MemoryModel", "check_capacity", "fill_in_order", "infeasible", "read_bytes"]
 
@@ -30,7 +30,7 @@ class MemoryModel:
 
     def __init__(self, problem: Problem) -> None:
         graph, alpha = problem.graph, problem.costs.alpha
-        self.state_bytes = {name: alpha * w for name, w in node_weight_bytes(graph).items()}
+        self.state_bytes = node_state_bytes(graph, alpha)
         copies = problem.copies
         self.variable_bytes = {k: copies * v.nbytes for k, v in graph.variables.items()}
         self.touched: dict[str, list[str]] = {name: [] for name in graph.nodes}

@@ -18,7 +18,7 @@ from netsplit.cluster.cluster import Link
 from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.partition.base import Problem, Stage
 from netsplit.profile.costs import DeviceCosts
-from netsplit.profile.memory import node_weight_bytes, related_nodes
+from netsplit.profile.memory import node_state_bytes, related_nodes
 
 __all__ = ["Csr", "Floats", "Instance", "Ints", "Packed"]
 
@@ -77,7 +77,7 @@ class Instance:
     seconds_per_byte: Floats  # [D, D]
     atom_of: Ints  # [n]
     unit_of: Ints  # [n] block of nodes that runs in one piece (`Graph.units`); numbers ascend with the first
-    state_bytes: Ints  # [n] alpha * initializers
+    state_bytes: Ints  # [n] initializers, with gradients and moments
     held_bytes: Ints  # [h] copies * bytes of every variable, inputs of the graph included
     holders: Csr  # [h] -> nodes that touch it: R(j) of (5-18)
     capacity: Ints  # [D]
@@ -104,7 +104,7 @@ class Instance:
             [cluster.links.get((p.name, q.name), Link(0.0, 0.0)) for q in cluster.devices]
             for p in cluster.devices
         ]
-        weights = node_weight_bytes(graph)
+        states = node_state_bytes(graph, costs.alpha)
         trainable = _trainable_bytes(problem)
         back = _gradients_back(problem)
         return cls(
@@ -129,7 +129,7 @@ class Instance:
             seconds_per_byte=np.array([[link.seconds_per_byte for link in row] for row in links]),
             atom_of=_numbers(names, atoms_of(graph)),
             unit_of=_numbers(names, units_of(graph)),
-            state_bytes=np.array([costs.alpha * weights[name] for name in names], np.int64),
+            state_bytes=np.array([states[name] for name in names], np.int64),
             held_bytes=np.array([problem.copies * v.nbytes for v in held], np.int64),
             holders=Csr.of([sorted({index[name] for name in related_nodes(v)}) for v in held]),
             capacity=np.array([device.capacity_bytes for device in cluster.devices], np.int64),
