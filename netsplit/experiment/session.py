@@ -26,6 +26,7 @@ from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.cutting import check_cutting
+from netsplit.graph.checks.replicated import check_replicas
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.optim.learning_rate import LearningRate
@@ -161,8 +162,13 @@ class Session:
         """Put a study's parameters where its plan has them, ready to train from the model's present values.
 
         With `owned`, closing the result closes this session too. `seed` is of random operators.
+
+        Raises:
+            NetSplitError: replicas of a stage would write a buffer each.
         """
         program, _ = plan.simulated
+        replicated = [v for each in plan.placement.stages if len(each.devices) > 1 for v in each.nodes]
+        check_replicas(study.graph, replicated)
         programs = study.programs(plan.placement, program)
         runtime = DistributedRuntime(
             program, self.pool, study.tensors, study.optimizer, study.rule, programs.training, seed

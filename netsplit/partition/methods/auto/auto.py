@@ -121,7 +121,7 @@ class _AutoSolvers:
 def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
     """Methods that take seconds at most on a graph of this size."""
     edges = len(instance.predecessors.items)
-    replicates = problem.objective.scheduled and not _writes_buffers(problem.graph)
+    replicates = problem.objective.scheduled and _replicable(problem.graph)
     return [
         *([Ddp()] if replicates else []),
         Single(),
@@ -139,19 +139,20 @@ def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
     ]
 
 
-def _writes_buffers(graph: Graph) -> bool:
-    """Whether replicas could differ from one device: each would have its own running statistics.
+def _replicable(graph: Graph) -> bool:
+    """Whether replicas train what one device trains: no node writes a buffer but for running statistics.
 
-    What writes says so by its name, is a normalisation, or a call of Python, of which nothing is known.
+    What writes has a name that says so, or is a call of Python, of which nothing is known.
     """
     for node in graph:
         if node.op.startswith(CALL):
-            return True
-        name = node.op.removeprefix("aten.").split(".")[0]
-        writes = "norm" in name or name.endswith("_")
-        if writes and any(not graph.initializers[k].is_parameter for k in node.initializers):
-            return True
-    return False
+            return False
+        *path, last = node.op.split(".")
+        if last == "out" or (path or [last])[-1].endswith("_"):
+            buffers = [init for k in node.initializers if not (init := graph.initializers[k]).is_parameter]
+            if any(init.shape != () or not init.dtype.startswith("int") for init in buffers):
+                return False
+    return True
 
 
 def _proven(choice: Choice) -> Choice:

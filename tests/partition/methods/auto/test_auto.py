@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from netsplit.cluster.cluster import Link
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration, Single
+from netsplit.partition.base import Latency
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer, clusters_of
 from netsplit.partition.engines.candidates import candidates
 from netsplit.partition.engines.kernels import SingleBatchStep
+from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch, compile_program
 from netsplit.simulate import Timeline, simulate
@@ -74,6 +77,26 @@ def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
     assert seconds(problem, placement) <= min(seconds(problem, other) for other in others)
     assert placement.report.objective == pytest.approx(seconds(problem, placement))
     assert placement.report.bound is None
+
+
+def test_a_replicated_answer_counts_under_a_schedule_and_moves_start_from_others() -> None:
+    problem = large_problem(12, devices=2, room=6.0)
+    costs = problem.costs.with_device("cpu", step_s_per_byte=0.0)
+    links = dict.fromkeys(problem.cluster.links, Link(1.0, 0.0))  # whatever is sent takes far too long
+    cluster = replace(problem.cluster, links=links)
+    graph = replace(problem.graph, initializers={})  # and no gradient is summed
+    graph = replace(graph, nodes={k: replace(v, initializers=()) for k, v in graph.nodes.items()})
+    problem = replace(problem, graph=graph, costs=costs, cluster=cluster, objective=SimulatedIteration())
+    problem = replace(
+        problem, evaluate=Simulated(graph, cluster, costs, GPipe(4)), in_flight=4, time_limit_s=4.0
+    )
+    problem = with_capacities(problem, [required_bytes(problem)] * 2)
+    answer, alone = Auto(starts=2).partition(problem), Single().partition(problem)
+    assert len(answer.replicas["d0"]) == 2
+    assert answer.report.notes["found_by"] in ("ddp", "pipedream")
+    assert seconds(problem, answer) < 0.9 * seconds(problem, alone)
+    latency = replace(problem, objective=Latency())
+    assert not Auto(starts=2).partition(latency).replicas
 
 
 def test_annealing_that_the_clock_ends_leaves_time_to_simulate_what_it_found(
