@@ -29,8 +29,8 @@ def check_replicas(graph: Graph, nodes: Collection[str]) -> None:
         if not all(_is_statistic(graph, name, writer) for writer in inside):
             raise NetSplitError(
                 f"the forward writes '{name}', of which every replica of a stage would have its own, written "
-                "in its own micro-batches alone: take a method without replicas (auto, single, pipedream with "
-                "straight=true)."
+                "in its own micro-batches alone: take a method without replicas, as auto and single are, or "
+                "pipedream with straight=true."
             )
         told.append(name)
     if told:
