@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.planning.decide import check
+from netsplit.planning.decide import check, decide
 from netsplit.planning.plan import Plan
 from netsplit.profile.memory import memory_of
 from netsplit.tables import Column, Table
@@ -154,13 +153,11 @@ def show_moves(
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
     from netsplit.partition.base import Placement
 
-    problem = plan.problem
-    free = replace(problem, objective=problem.objective.relaxed())
     if isinstance(other, Placement):
-        before = check(free, other, room=False)
+        before = check(plan.problem, other, room=False, contiguity=False)
     else:
         with Waiting(console, other.name, limit_s):
-            before = check(free, other.partition(problem), 0.0, room=False)
+            before = decide(plan.problem, other, room=False, contiguity=False)
     found = plan.moved_from(before)
     console.print(
         f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "

@@ -33,11 +33,13 @@ SAME = 1e-9  # relative: one sum of floats in two orders differs by less
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
 
 
-def decide(problem: Problem, partitioner: Partitioner, room: bool = True) -> Plan:
+def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contiguity: bool = True) -> Plan:
     """Let a method decide, check its answer, and score it.
 
     Args:
         room: refuse what is over the capacities; False: for methods that heed none.
+        contiguity: refuse what is not contiguous where the objective asks for that; False: the method is
+            asked for it, and its answer scored without.
 
     Raises:
         InfeasibleError: no placement within the capacities, or this one is not and `room` is asked for.
@@ -46,17 +48,27 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True) -> Pla
     started = time.perf_counter()
     placement = partitioner.partition(problem)
     seconds = time.perf_counter() - started
-    return check(problem, placement, seconds, room)
+    return check(problem, placement, seconds, room, contiguity)
 
 
-def check(problem: Problem, placement: Placement, seconds: float = 0.0, room: bool = True) -> Plan:
+def check(
+    problem: Problem,
+    placement: Placement,
+    seconds: float = 0.0,
+    room: bool = True,
+    contiguity: bool = True,
+) -> Plan:
     """The plan of a placement, verified; raises as `decide`.
 
     Args:
         seconds: that the decision took.
         room: refuse what is over the capacities.
+        contiguity: as for `decide`.
     """
-    verify(replace(problem, objective=problem.objective.relaxed()), placement, capacity=False).require()
+    free = replace(problem, objective=problem.objective.relaxed())
+    verify(free, placement, capacity=False).require()
+    if not contiguity:
+        problem = free
     if problem.objective.contiguous:
         _require_contiguous(problem, placement)
     if room:

@@ -100,3 +100,15 @@ def test_a_moved_problem_is_simulated_where_it_was_moved_to() -> None:
     moved = Simulated.moved_to(problem, slow, problem.costs)
     placement = answer(problem, "0012")
     assert check(moved, placement).objective_s > check(problem, placement).objective_s + 20
+
+
+def test_what_is_not_contiguous_is_a_plan_only_where_that_is_asked_for() -> None:
+    problem = replace(four(), objective=MaxLoad(contiguous=True))
+    there_and_back = Given(answer(problem, "0010"))
+    with pytest.raises(NetSplitError, match="did not heed contiguity"):
+        decide(problem, there_and_back)
+    plan = decide(problem, there_and_back, contiguity=False)
+    assert (
+        plan.objective_s == check(replace(problem, objective=MaxLoad()), there_and_back.placement).objective_s
+    )
+    assert plan.seconds > 0
