@@ -24,7 +24,7 @@ from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.training.captures import MAX_PROGRAMS, Captures
-from netsplit.training.programs import Programs
+from netsplit.training.programs import Programs, warn_of_overflow
 
 __all__ = ["Study"]
 
@@ -107,20 +107,10 @@ class Study:
         plan = decide(self.problem(seed), partitioner, room=partitioner.respects_capacity)
         log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
         if partitioner.respects_capacity:
-            _warn_of_overflow(plan)
+            method, peaks = plan.placement.method, plan.simulated[1].peak_bytes
+            warn_of_overflow(method, peaks, self.cluster, "the static count fits")
         return plan
 
     def programs(self, placement: Placement, program: Program) -> Programs:
         """Of batches of any shapes and sizes; `program` is that of a whole batch."""
         return Programs(self.compiler, placement, program, self.captures, self.key, self.known)
-
-
-def _warn_of_overflow(plan: Plan) -> None:
-    _, predicted = plan.simulated
-    for device in plan.problem.cluster.devices:
-        over = predicted.peak_bytes.get(device.name, 0) - device.capacity_bytes
-        if over > 0:
-            log.warning(
-                "%s: %s is predicted to need %.1f MiB more than its capacity at its peak, though the static "
-                "count fits", plan.placement.method, device.name, over / 2**20,
-            )  # fmt: skip

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from netsplit.graph.ir import Graph
+from netsplit.partition.common.priority import topological_priority
 
 __all__ = ["inference_placement", "like_priority"]
 
@@ -44,8 +45,7 @@ def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) ->
     for key, node in zip(_keys(other), other, strict=True):
         fed = max((rank[u] for u in other.predecessors[node.name]), default=-1)
         rank[node.name] = priority[twin[key]] if key in twin else fed
-    order = sorted(other.nodes, key=lambda name: (rank[name], other.position[name]))
-    return {name: place for place, name in enumerate(order)}
+    return topological_priority(other, rank)
 
 
 def _keys(graph: Graph) -> list[_Key]:

@@ -1,28 +1,36 @@
 """The programs of a placed model: one for each kind of batch, made when such a batch is first seen.
 
 batch ──► known? ──yes──► its program
-            └──no──► captured at its shapes ──► placed as its likes in training ──► compiled
+            └──no──► captured at its shapes ──► placed as its likes in training ──► verified ──► compiled
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import logging
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from netsplit.cluster.cluster import Cluster
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.common.priority import topological_priority
+from netsplit.planning.verify import verify
 from netsplit.planning.workload import Simulated
 from netsplit.program.inference import inference_placement, like_priority
 from netsplit.program.instructions import Program
+from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.training.captures import Captures
 
-__all__ = ["BatchPart", "Programs"]
+__all__ = ["BatchPart", "Programs", "warn_of_overflow"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,8 @@ class Programs:
         """For a batch of any shapes and any number of samples: whole micro-batches, and one with the rest.
 
         Raises:
-            NetSplitError: there are too many programs already, or the model trains something else on such
-                a batch.
+            NetSplitError: there are too many programs already, the model trains something else on such a
+                batch, or its placement breaks a rule.
         """
         key = batch.key, batch.samples
         if key not in self._trained:
@@ -146,16 +154,28 @@ class Programs:
         key = batch.key, batch.samples, microbatches
         if key not in self._predicting:
             graph = self.captures.inference(batch.rows(0, batch.samples // microbatches))
-            placement = replace(
-                self.placement, device_of=self._placed(graph), priority=graph.position, stages=()
-            )
+            order = topological_priority(graph, graph.position)
+            placement = replace(self.placement, device_of=self._placed(graph), priority=order, stages=())
             compiler = replace(self.compiler, graph=graph, training=False, shared_norm=False, tail=None)
             self._predicting[key] = self._compiled(compiler, placement, microbatches)
         return self._predicting[key]
 
     def _compiled(self, compiler: Simulated, placement: Placement, microbatches: int) -> Program:
+        """Verified; bytes over a capacity are said where a whole batch in training needs fewer."""
+        cluster = compiler.cluster
+        unstaged = replace(placement, stages=())  # they name nodes of the usual graph
+        verify(Problem(compiler.graph, compiler.costs, cluster), unstaged, capacity=False).require()
         schedule = compiler.schedule.with_microbatches(microbatches)
-        return replace(compiler, schedule=schedule).program(placement)
+        program = replace(compiler, schedule=schedule).program(placement)
+        peaks = predicted_peak_bytes(program, compiler.costs.alpha)
+        over = {k: peaks[k] for k in peaks if peaks[k] > cluster.device(k).capacity_bytes}
+        more = {k: nbytes for k, nbytes in over.items() if nbytes > self._usual_peaks[k]}
+        warn_of_overflow(placement.method, more, cluster, "a whole batch needs less")
+        return program
+
+    @cached_property
+    def _usual_peaks(self) -> dict[str, int]:
+        return predicted_peak_bytes(self.program, self.compiler.costs.alpha)
 
     def _placed(self, graph: Graph) -> dict[str, str]:
         """Every node where its like in training is, and where its parameters are."""
@@ -179,3 +199,14 @@ class Programs:
                 f"on a batch of these shapes the model trains '{new[0]}', which it did not use on the "
                 "example batch: give parallelize an example on which it uses all that is to be trained."
             )
+
+
+def warn_of_overflow(method: str, peaks: Mapping[str, int], cluster: Cluster, although: str) -> None:
+    """Say which devices need more bytes at their peak than they have; `although`: why that may surprise."""
+    for device in cluster.devices:
+        over = peaks.get(device.name, 0) - device.capacity_bytes
+        if over > 0:
+            log.warning(
+                "%s: %s is predicted to need %.1f MiB more than its capacity at its peak, though %s",
+                method, device.name, over / 2**20, although,
+            )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,12 @@ from netsplit.errors import NetSplitError
 from netsplit.experiment.comparison import Experiment, compare
 from netsplit.experiment.forecast import forecast
 from netsplit.experiment.session import Session
+from netsplit.experiment.study import Study
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe
+from netsplit.program.inference import inference_placement
 from netsplit.tracking import Tracker
 from tests.builders import costs_of
 from tests.experiment.test_forecast import two
@@ -58,7 +61,7 @@ class Backwards(Partitioner):
 
 
 class Tied(nn.Module):
-    """Uses one weight twice, so that two nodes must share a device."""
+    """Uses one weight twice, and writes between that in place, so that three nodes must share a device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +69,7 @@ class Tied(nn.Module):
         self.head = nn.Linear(12, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.relu(self.one(torch.relu(self.one(x.flatten(1))))))
+        return self.head(torch.relu(self.one(torch.relu_(self.one(x.flatten(1))))))
 
 
 RULES: list[tuple[Partitioner, str]] = [(Wrong(), "of one colocated set"), (Backwards(), "comes before")]
@@ -132,3 +135,68 @@ def test_a_comparison_and_a_forecast_keep_a_row_with_the_broken_rule(
         (row,) = found.rows
         assert row.failed
         assert rule in str(row.error)
+
+
+@pytest.fixture
+def study(spec: ClusterSpec, tmp_path: Path) -> Study:
+    """Of `Tied`, on batches of eight samples in two micro-batches."""
+    torch.manual_seed(0)
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    return Session(spec, tmp_path).study(Tied(), nn.CrossEntropyLoss(), samples(8), GPipe(2), optimizer)
+
+
+def samples(n: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(n, *(shape or (12,))), torch.randint(4, (n,))
+
+
+@pytest.mark.parametrize(("method", "rule"), RULES)
+def test_no_program_is_made_for_a_ragged_batch_by_a_placement_that_breaks_a_rule(
+    method: Partitioner, rule: str, study: Study
+) -> None:
+    right = study.plan(MTopo())
+    programs = study.programs(right.placement, right.simulated[0])
+    assert programs.training(programs.batch(*samples(7))).tail is not None
+    broken = study.programs(method.partition(study.problem()), right.simulated[0])
+    with pytest.raises(NetSplitError, match=rule):
+        broken.training(broken.batch(*samples(7)))
+
+
+def test_no_program_is_made_for_other_shapes_by_a_placement_that_breaks_a_rule(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def apart(training: Graph, other: Graph, device_of: dict[str, str]) -> dict[str, str]:
+        right = inference_placement(training, other, device_of)
+        node = next(name for name in other.colocated[0] if not other.nodes[name].initializers)
+        return right | {node: next(name for name in ("a", "b") if name != right[node])}
+
+    plan = study.plan(MTopo())
+    programs = study.programs(plan.placement, plan.simulated[0])
+    batch = programs.batch(*samples(7, 3, 2, 2))
+    assert programs.training(batch).tail is not None
+    assert len(list(programs.parts(programs.batch(samples(3, 3, 2, 2)[0])))) == 1
+    monkeypatch.setattr("netsplit.training.programs.inference_placement", apart)
+    again = study.programs(plan.placement, plan.simulated[0])
+    with pytest.raises(NetSplitError, match="of one colocated set"):
+        again.training(batch)
+    with pytest.raises(NetSplitError, match="of one colocated set"):
+        list(again.parts(again.batch(samples(3, 3, 2, 2)[0])))
+
+
+def test_bytes_over_a_capacity_are_said_for_batches_that_need_more_than_a_whole_one(
+    study: Study, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = study.plan(MTopo())
+    program, predicted = plan.simulated
+    devices = tuple(
+        replace(each, capacity_bytes=predicted.peak_bytes[each.name]) for each in study.cluster.devices
+    )
+    full = replace(study, cluster=replace(study.cluster, devices=devices))
+    programs = full.programs(plan.placement, program)
+    with caplog.at_level(logging.WARNING, logger="netsplit"):
+        programs.training(programs.batch(*samples(7)))
+        assert not caplog.messages
+        programs.training(programs.batch(*samples(32)))
+    assert any("m_topo: b is predicted to need" in line for line in caplog.messages)
