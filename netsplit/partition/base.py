@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
@@ -15,6 +18,7 @@ __all__ = [
     "BOUND_FOR",
     "Evaluate",
     "Latency",
+    "Loads",
     "Objective",
     "Placement",
     "Predicted",
@@ -112,6 +116,16 @@ class Solvers(Protocol[Answer]):
     def stage_time(self, contiguous: bool) -> Answer: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """[D] seconds of each device in one period: the largest of `seconds` is the score."""
+
+    seconds: NDArray[np.float64]
+    transfer_s: NDArray[np.float64]  # part of `seconds`, or beside the computing, as the objective has it
+    send_s: NDArray[np.float64]
+    receive_s: NDArray[np.float64]
+
+
 class Objective(ABC):
     """What is minimised, in seconds. `Latency` is here as the default; the others are in `objectives`."""
 
@@ -133,6 +147,10 @@ class Objective(ABC):
 
     @abstractmethod
     def solved_by(self, solvers: Solvers[Answer]) -> Answer: ...
+
+    def loads(self, problem: Problem, placement: Placement) -> Loads:
+        """Of an objective that is not simulated."""
+        raise TypeError(f"{self.name} has no loads: it is simulated")
 
     def score_s(self, problem: Problem, placement: Placement) -> float:
         """Seconds of a placement, however it was made."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ class DeviceShare:
 
     nodes: int
     compute_s: float
-    transfer_s: float  # max_load: its share of transfers, which its load includes; else the sends it makes
-    seconds: float  # max_load: its load; else the same as compute_s
+    transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
+    seconds: float  # max_load: its load; else that it is busy
     nbytes: int
     capacity_bytes: int
 
@@ -106,10 +106,7 @@ class Plan:
 
     def moved_from(self, before: Plan) -> PlanDiff:
         """What moved from another plan of the same problem, with the objectives that the plans have."""
-        objective = self.problem.objective
         diff = plan_diff(self.problem, before.placement, self.placement, before.timeline, self.timeline)
-        if not (objective.simulated or objective.largest_load):  # loads of devices do not add up to that
-            diff = replace(diff, before_s=before.objective_s, after_s=self.objective_s, parts=())
         return diff.without_rounding()
 
     def summary(self) -> str:
@@ -202,15 +199,15 @@ def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -
     if placement.stages:
         nodes, compute, used = shared_by_replicas(instance, placement.stages, nodes, compute, used)
     if not problem.objective.simulated:
-        transfer = np.maximum(instance.loads(where) - compute, 0.0) if not placement.stages else 0 * compute
-        seconds = compute + transfer
+        loads = problem.objective.loads(problem, placement)
+        seconds, transfer = loads.seconds, loads.transfer_s
     else:
         sent: Counter[str] = Counter()
         for event in timeline.events if timeline is not None else ():
             if event.kind == "send":
                 sent[event.device] += event.seconds  # type: ignore[assignment]
         transfer = np.array([float(sent[name]) for name in instance.devices])
-        seconds = compute
+        seconds = np.asarray(compute, float)
         if timeline is not None:
             seconds = np.array([timeline.busy_s(name) for name in instance.devices])
     return {
