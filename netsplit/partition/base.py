@@ -83,6 +83,14 @@ class Placement:
     stages: tuple[Stage, ...] = ()  # of a method that replicates; in pipeline order
 
     @property
+    def all_stages(self) -> tuple[Stage, ...]:
+        """Its stages; of a method that has none, one for each device that has nodes."""
+        nodes: dict[str, list[str]] = {}
+        for name, device in self.device_of.items():
+            nodes.setdefault(device, []).append(name)
+        return self.stages or tuple(Stage(tuple(own), (device,)) for device, own in nodes.items())
+
+    @property
     def replicas(self) -> dict[str, tuple[str, ...]]:
         """First device of each replicated stage -> all of its devices."""
         return {each.devices[0]: each.devices for each in self.stages if len(each.devices) > 1}

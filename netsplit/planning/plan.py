@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
-from netsplit.partition.base import Placement, Problem, Stage, Status
+from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
@@ -24,7 +24,7 @@ from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["DeviceShare", "Plan", "shared_by_replicas"]
+__all__ = ["DeviceShare", "Plan"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
@@ -191,13 +191,8 @@ class Plan:
 
 def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceShare]:
     instance = Instance.of(problem)
-    where = instance.encode(placement.device_of)
-    nodes = np.bincount(where, minlength=len(instance.devices))
-    total = instance.forward_s + instance.backward_s
-    compute = np.bincount(where, weights=total[np.arange(instance.n), where], minlength=len(nodes))
-    used = instance.used_bytes(where)
-    if placement.stages:
-        nodes, compute, used = shared_by_replicas(instance, placement.stages, nodes, compute, used)
+    totals = instance.totals(placement.all_stages)
+    nodes, used, compute = totals.nodes, totals.nbytes, totals.forward_s + totals.backward_s
     if not problem.objective.simulated:
         loads = problem.objective.loads(problem, placement)
         seconds, transfer = loads.seconds, loads.transfer_s
@@ -207,7 +202,7 @@ def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -
             if event.kind == "send":
                 sent[event.device] += event.seconds  # type: ignore[assignment]
         transfer = np.array([float(sent[name]) for name in instance.devices])
-        seconds = np.asarray(compute, float)
+        seconds = compute
         if timeline is not None:
             seconds = np.array([timeline.busy_s(name) for name in instance.devices])
     return {
@@ -217,23 +212,6 @@ def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -
         )
         for p, name in enumerate(instance.devices)
     }  # fmt: skip
-
-
-def shared_by_replicas(
-    instance: Instance, stages: tuple[Stage, ...], nodes: Any, compute: Any, used: Any
-) -> tuple[Any, Any, Any]:
-    """Every replica of a stage holds what the stage's first device holds, and does its share of the work."""
-    rank = {name: p for p, name in enumerate(instance.devices)}
-    first = {stage.devices[0] for stage in stages}
-    nodes, compute, used = nodes.copy(), compute.copy(), used.copy()
-    for stage in stages:
-        home, share = rank[stage.devices[0]], 1.0 / len(stage.devices)
-        compute[home] = compute[home] * share
-        for name in stage.devices[1:]:
-            if name not in first:
-                p = rank[name]
-                nodes[p], compute[p], used[p] = nodes[home], compute[home], used[home]
-    return nodes, compute, used
 
 
 def _plain(value: Any) -> Any:

@@ -83,7 +83,7 @@ def explain(
         method=placement.method,
         objective=problem.objective,
         objective_s=objective_s,
-        devices=with_replicas(uses, placement.stages) if replicated else uses,
+        devices=with_replicas(instance, uses, placement.stages) if replicated else uses,
         cuts=cuts,
         binding=binding,
         memory=memory_sentence(binding, objective_s),

@@ -161,21 +161,25 @@ def device_uses(
     return tuple(uses)
 
 
-def with_replicas(uses: Sequence[DeviceUse], stages: Sequence[Stage]) -> tuple[DeviceUse, ...]:
+def with_replicas(
+    instance: Instance, uses: Sequence[DeviceUse], stages: Sequence[Stage]
+) -> tuple[DeviceUse, ...]:
     """Every replica holds what its stage's first device holds, and does its share of the work.
 
     Waits and transfers are left out: the period of replicated stages has a formula of its own.
     """
     of = {use.device: use for use in uses}
+    totals = instance.totals(stages)
+    rank = {name: p for p, name in enumerate(instance.devices)}
     for stage in stages:
-        first, share = of[stage.devices[0]], 1.0 / len(stage.devices)
+        first = of[stage.devices[0]]
         for name in reversed(stage.devices):
             of[name] = replace(
                 first,
                 device=name,
                 capacity_bytes=of[name].capacity_bytes,
-                forward_s=first.forward_s * share,
-                backward_s=first.backward_s * share,
+                forward_s=float(totals.forward_s[rank[name]]),
+                backward_s=float(totals.backward_s[rank[name]]),
                 wait_s=0.0,
                 send_s=0.0,
                 receive_s=0.0,
