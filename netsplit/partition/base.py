@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
@@ -15,6 +18,7 @@ __all__ = [
     "BOUND_FOR",
     "Evaluate",
     "Latency",
+    "Loads",
     "Objective",
     "Placement",
     "Predicted",
@@ -79,6 +83,14 @@ class Placement:
     stages: tuple[Stage, ...] = ()  # of a method that replicates; in pipeline order
 
     @property
+    def all_stages(self) -> tuple[Stage, ...]:
+        """Its stages; of a method that has none, one for each device that has nodes."""
+        nodes: dict[str, list[str]] = {}
+        for name, device in self.device_of.items():
+            nodes.setdefault(device, []).append(name)
+        return self.stages or tuple(Stage(tuple(own), (device,)) for device, own in nodes.items())
+
+    @property
     def replicas(self) -> dict[str, tuple[str, ...]]:
         """First device of each replicated stage -> all of its devices."""
         return {each.devices[0]: each.devices for each in self.stages if len(each.devices) > 1}
@@ -112,6 +124,16 @@ class Solvers(Protocol[Answer]):
     def stage_time(self, contiguous: bool) -> Answer: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """[D] seconds of each device in one period: the largest of `seconds` is the score."""
+
+    seconds: NDArray[np.float64]
+    transfer_s: NDArray[np.float64]  # part of `seconds`, or beside the computing, as the objective has it
+    send_s: NDArray[np.float64]
+    receive_s: NDArray[np.float64]
+
+
 class Objective(ABC):
     """What is minimised, in seconds. `Latency` is here as the default; the others are in `objectives`."""
 
@@ -133,6 +155,10 @@ class Objective(ABC):
 
     @abstractmethod
     def solved_by(self, solvers: Solvers[Answer]) -> Answer: ...
+
+    def loads(self, problem: Problem, placement: Placement) -> Loads:
+        """Of an objective that is not simulated."""
+        raise TypeError(f"{self.name} has no loads: it is simulated")
 
     def score_s(self, problem: Problem, placement: Placement) -> float:
         """Seconds of a placement, however it was made."""

@@ -19,7 +19,7 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.plan import Plan, shared_by_replicas
+from netsplit.planning.plan import Plan
 from netsplit.planning.verify import recompute_max_load, verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.planning.workload import Simulated
@@ -124,9 +124,7 @@ def _require_same_load(problem: Problem, placement: Placement, objective_s: floa
 def _require_room(problem: Problem, placement: Placement) -> None:
     """For methods that heed no capacities; says what is missing where it is most."""
     instance = Instance.of(problem)
-    used = instance.used_bytes(instance.encode(placement.device_of))
-    if placement.stages:
-        *_, used = shared_by_replicas(instance, placement.stages, used, used, used)
+    used = instance.totals(placement.all_stages).nbytes
     over = used - instance.capacity
     p = int(np.argmax(over))
     if over[p] > 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
-from netsplit.partition.base import Placement, Problem, Stage, Status
+from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
@@ -24,7 +24,7 @@ from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["DeviceShare", "Plan", "shared_by_replicas"]
+__all__ = ["DeviceShare", "Plan"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
@@ -35,8 +35,8 @@ class DeviceShare:
 
     nodes: int
     compute_s: float
-    transfer_s: float  # max_load: its share of transfers, which its load includes; else the sends it makes
-    seconds: float  # max_load: its load; else the same as compute_s
+    transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
+    seconds: float  # max_load: its load; else that it is busy
     nbytes: int
     capacity_bytes: int
 
@@ -106,10 +106,7 @@ class Plan:
 
     def moved_from(self, before: Plan) -> PlanDiff:
         """What moved from another plan of the same problem, with the objectives that the plans have."""
-        objective = self.problem.objective
         diff = plan_diff(self.problem, before.placement, self.placement, before.timeline, self.timeline)
-        if not (objective.simulated or objective.largest_load):  # loads of devices do not add up to that
-            diff = replace(diff, before_s=before.objective_s, after_s=self.objective_s, parts=())
         return diff.without_rounding()
 
     def summary(self) -> str:
@@ -194,16 +191,11 @@ class Plan:
 
 def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceShare]:
     instance = Instance.of(problem)
-    where = instance.encode(placement.device_of)
-    nodes = np.bincount(where, minlength=len(instance.devices))
-    total = instance.forward_s + instance.backward_s
-    compute = np.bincount(where, weights=total[np.arange(instance.n), where], minlength=len(nodes))
-    used = instance.used_bytes(where)
-    if placement.stages:
-        nodes, compute, used = shared_by_replicas(instance, placement.stages, nodes, compute, used)
+    totals = instance.totals(placement.all_stages)
+    nodes, used, compute = totals.nodes, totals.nbytes, totals.forward_s + totals.backward_s
     if not problem.objective.simulated:
-        transfer = np.maximum(instance.loads(where) - compute, 0.0) if not placement.stages else 0 * compute
-        seconds = compute + transfer
+        loads = problem.objective.loads(problem, placement)
+        seconds, transfer = loads.seconds, loads.transfer_s
     else:
         sent: Counter[str] = Counter()
         for event in timeline.events if timeline is not None else ():
@@ -220,23 +212,6 @@ def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -
         )
         for p, name in enumerate(instance.devices)
     }  # fmt: skip
-
-
-def shared_by_replicas(
-    instance: Instance, stages: tuple[Stage, ...], nodes: Any, compute: Any, used: Any
-) -> tuple[Any, Any, Any]:
-    """Every replica of a stage holds what the stage's first device holds, and does its share of the work."""
-    rank = {name: p for p, name in enumerate(instance.devices)}
-    first = {stage.devices[0] for stage in stages}
-    nodes, compute, used = nodes.copy(), compute.copy(), used.copy()
-    for stage in stages:
-        home, share = rank[stage.devices[0]], 1.0 / len(stage.devices)
-        compute[home] = compute[home] * share
-        for name in stage.devices[1:]:
-            if name not in first:
-                p = rank[name]
-                nodes[p], compute[p], used[p] = nodes[home], compute[home], used[home]
-    return nodes, compute, used
 
 
 def _plain(value: Any) -> Any:

@@ -14,8 +14,9 @@ from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
+from netsplit.partition.objectives import load_parts
 from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
-from netsplit.planning.explanation.uses import CutEdge, cut_edges, load_parts
+from netsplit.planning.explanation.uses import CutEdge, cut_edges
 from netsplit.planning.explanation.words import (
     counted,
     is_path,
@@ -139,8 +140,12 @@ def plan_diff(
     keys = [{(e.variable, e.source, e.target) for e in edges} for edges in cuts]
     lost = [e for e in cuts[0] if (e.variable, e.source, e.target) not in keys[1]]
     gained = [e for e in cuts[1] if (e.variable, e.source, e.target) not in keys[0]]
-    if not problem.objective.simulated:
+    objectives: tuple[float | None, float | None]
+    parts: list[Part] = []
+    if problem.objective.largest_load:
         objectives, parts = _load_parts(instance, old, new)
+    elif not problem.objective.simulated:
+        objectives = problem.objective.score_s(problem, before), problem.objective.score_s(problem, after)
     else:
         timelines = [
             predicted(problem, placement) if t is None else t

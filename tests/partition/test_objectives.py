@@ -12,16 +12,18 @@ from netsplit.partition import (
     MaxLoad,
     NetSplitExact,
     Objective,
+    PipeDream,
     Problem,
     SimulatedIteration,
     Single,
     SolverReport,
     StageTime,
 )
+from netsplit.partition.base import Stage
 from netsplit.partition.methods.pipedream.stage_time import stage_time_s
 from netsplit.partition.objectives import objective_named
 from tests.builders import chain, costs_of
-from tests.partition.stage_problems import devices
+from tests.partition.stage_problems import chain_problem, devices
 
 EVERY: list[Objective] = [
     Latency(),
@@ -87,6 +89,42 @@ def test_a_placement_scores_by_the_objective_not_by_its_method() -> None:
     assert scores[2:4] == [[6.0, 3.0 + 1.0]] * 2  # both ends pay for the variable
     assert scores[4:] == [[6.0, stage_time_s(problem, apart)]] * 2
     assert scores[4][1] == 3.0  # transfers go on beside
+
+
+@pytest.mark.parametrize("objective", EVERY[2:], ids=str)
+def test_the_largest_of_the_loads_is_the_score(objective: Objective) -> None:
+    problem = replace(pipeline(), objective=objective)
+    alone = Single().partition(problem)
+    for placement in (alone, replace(alone, device_of={"n0": "d0", "n1": "d1"})):
+        loads = objective.loads(problem, placement)
+        assert loads.seconds.max() == objective.score_s(problem, placement)
+        assert (loads.transfer_s <= loads.seconds).all()
+
+
+@pytest.mark.parametrize("levels", [(), ((2, 500.0), (2, 100.0))], ids=["one level", "two levels"])
+def test_every_replica_has_the_load_of_its_stage(levels: tuple[tuple[int, float], ...]) -> None:
+    problem = chain_problem([4.0, 2.0, 7.0], [100, 300], [50, 10, 5], devices(4, 100.0, levels))
+    placement = PipeDream().partition(problem)
+    loads = problem.objective.loads(problem, placement)
+    assert loads.seconds.max() == stage_time_s(problem, placement)
+    rank = {device.name: p for p, device in enumerate(problem.cluster.devices)}
+    for stage in placement.stages:
+        assert len({loads.seconds[rank[name]] for name in stage.devices}) == 1
+    by_hand = (
+        Stage(("n0", "n1"), ("d0", "d1"), 2), Stage(("n2",), ("d2", "d3"), 1),
+    )  # fmt: skip
+    apart = replace(placement, device_of={"n0": "d0", "n1": "d0", "n2": "d2"}, stages=by_hand)
+    loads = problem.objective.loads(problem, apart)
+    assert loads.seconds.max() == stage_time_s(problem, apart)
+    assert loads.receive_s.tolist()[:2] == [0.0, 0.0]
+    assert loads.receive_s[2] == loads.receive_s[3] > 0
+
+
+@pytest.mark.parametrize("objective", [Latency(), SimulatedIteration()], ids=str)
+def test_what_is_simulated_has_no_loads(objective: Objective) -> None:
+    problem = pipeline()
+    with pytest.raises(TypeError, match=objective.name):
+        objective.loads(problem, Single().partition(problem))
 
 
 @pytest.mark.parametrize("objective", [Latency(), SimulatedIteration()], ids=str)

@@ -16,11 +16,11 @@ from netsplit.cluster.cluster import Link
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport, StageTime
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.objectives import load_parts
 from netsplit.planning.explanation.binding import longest_chain
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.path import critical_path, merged, totals
-from netsplit.planning.explanation.uses import load_parts
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
@@ -28,6 +28,8 @@ from netsplit.program.instructions import Program
 from netsplit.simulate import Timeline, simulate
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.partition.builders import problems
+from tests.partition.stage_problems import chain_problem as stage_problem
+from tests.partition.stage_problems import devices as roomy
 
 EXACT = 1e-9  # seconds; sums of a few dozen numbers below 100
 
@@ -299,12 +301,27 @@ def test_replicas_of_a_stage_share_its_work() -> None:
     problem, placement = pair()
     problem = replace(problem, cluster=cluster_of([1000] * 3), objective=StageTime())
     stages = (Stage(("n0",), ("d0", "d2"), 2), Stage(("n1",), ("d1",), 1))
-    report = SolverReport("optimal", 0.0, objective=3.5)
-    found = explain(problem, replace(placement, stages=stages, report=report))
+    placement = replace(placement, stages=stages)
+    found = explain(problem, placement)
     assert [(use.nodes, use.busy_s) for use in found.devices] == [(1, 1.5), (1, 3.0), (1, 1.5)]
-    assert found.objective_s == 3.5
+    assert found.objective_s == problem.objective.score_s(problem, placement)
     assert "Stage 1 on d1 computes most: 3 s" in found.binding.sentence
     assert "stage 0: n0 on d0, d2, 2 replicas" in "\n".join(found.lines())
+
+
+@pytest.mark.parametrize(("nbytes", "binds"), [(1000, "computing of d0"), (4000, "transfers from d0")])
+def test_a_stage_time_is_explained_by_itself(nbytes: int, binds: str) -> None:
+    """3 s each; 2 s or 8 s to move the value and the gradient, beside the computing."""
+    problem = stage_problem([3.0, 3.0], [nbytes], [0, 0], roomy(2, 1000.0))
+    problem = trained(replace(problem, costs=costs_of(problem.graph, 3.0, 0.0)))
+    explained = explain(problem, placed(problem, {"n0": "d0", "n1": "d1"}))
+    period_s = max(3.0, 2 * nbytes / 1000.0)
+    assert explained.objective_s == period_s
+    assert binds in explained.binding.sentence
+    uses = explained.devices
+    assert [(use.busy_s, use.send_s + use.receive_s) for use in uses] == [(3.0, 2 * nbytes / 1000.0)] * 2
+    assert [edge.value_s for edge in explained.cuts] == pytest.approx([nbytes / 1000.0])  # none pays twice
+    assert all(move.gain_s <= period_s for move in explained.binding.open)
 
 
 def test_explaining_needs_neither_torch_nor_the_simulator() -> None:

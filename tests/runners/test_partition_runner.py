@@ -68,6 +68,15 @@ def test_max_load_is_that_of_the_file_s_own_devices(run: Run) -> None:
     assert found["objective"] == pytest.approx(7.5)
 
 
+def test_the_most_loaded_device_of_a_pipedream_file_has_the_whole_period(run: Run) -> None:
+    asked = ["graph=g.txt", *FAST, "cluster.capacity=100%", "objective=max_load", "result=r.json"]
+    assert run(*asked, "partitioner=round_robin", "explain=true").code == 0
+    written = result()
+    loads = [device["seconds"] for device in written["per_device"].values()]
+    assert written["objective"] == max(loads)
+    assert 1e3 * written["explanation"]["objective_s"] == pytest.approx(max(loads))
+
+
 def test_the_simulated_objective_follows_the_schedule(run: Run) -> None:
     same = ["graph=g.txt", *FAST, "partitioner=m_topo", "objective=simulated", "result=r.json"]
     assert run(*same, "schedule=single_batch").code == 0

@@ -20,7 +20,7 @@ from netsplit.partition.base import Problem, Stage
 from netsplit.profile.costs import DeviceCosts
 from netsplit.profile.memory import node_state_bytes, related_nodes
 
-__all__ = ["Csr", "Floats", "Instance", "Ints", "Packed"]
+__all__ = ["Csr", "DeviceTotals", "Floats", "Instance", "Ints", "Packed"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,6 +52,16 @@ class Csr:
     @property
     def packed(self) -> Packed:
         return np.concatenate([self.starts + len(self.starts), self.items])
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTotals:
+    """[D] what each device holds under (5-18), and its seconds of one micro-batch."""
+
+    nodes: Ints
+    nbytes: Ints
+    forward_s: Floats
+    backward_s: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,15 +256,31 @@ class Instance:
     def fits(self, where: Ints) -> bool:
         return bool((self.used_bytes(where) <= self.capacity).all())
 
+    def totals(self, stages: Sequence[Stage]) -> DeviceTotals:
+        """Of stages that hold every node: each replica holds all of one and does its part of the work."""
+        index = {name: v for v, name in enumerate(self.names)}
+        rank = {name: p for p, name in enumerate(self.devices)}
+        part = np.zeros((self.n, len(self.devices)))
+        for stage in stages:
+            rows = [index[name] for name in stage.nodes]
+            part[np.ix_(rows, [rank[name] for name in stage.devices])] = 1.0 / len(stage.devices)
+        holds = part > 0
+        touched = np.zeros((len(self.holders), len(self.devices)), bool)
+        np.logical_or.at(
+            touched,
+            np.repeat(np.arange(len(touched)), np.diff(self.holders.starts)),
+            holds[self.holders.items],
+        )
+        return DeviceTotals(
+            nodes=holds.sum(axis=0),
+            nbytes=self.state_bytes @ holds + self.held_bytes @ touched,
+            forward_s=(part * self.forward_s).sum(axis=0),
+            backward_s=(part * self.backward_s).sum(axis=0),
+        )
+
     def stages_fit(self, stages: Sequence[Stage]) -> bool:
         """Whether every replica of every stage is within its device's capacity."""
-        stage_of = {name: s for s, stage in enumerate(stages) for name in stage.nodes}
-        where = np.array([stage_of[name] for name in self.names], np.int64)
-        held = np.bincount(where, weights=self.state_bytes, minlength=len(stages))
-        held = np.rint(held) + self.held_bytes @ self._present(self.holders, where, len(stages))
-        capacity = dict(zip(self.devices, self.capacity, strict=True))
-        least = [min(capacity[name] for name in stage.devices) for stage in stages]
-        return bool((held <= least).all())
+        return bool((self.totals(stages).nbytes <= self.capacity).all())
 
 
 def _trainable_bytes(problem: Problem) -> dict[str, int]:

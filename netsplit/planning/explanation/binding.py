@@ -15,10 +15,11 @@ from typing import Literal
 
 import numpy as np
 
-from netsplit.partition.base import Placement, Stage
+from netsplit.partition.base import Loads, Placement, Stage
 from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.objectives import load_parts
 from netsplit.planning.explanation.path import PathSpan, totals
-from netsplit.planning.explanation.uses import CutEdge, load_parts
+from netsplit.planning.explanation.uses import CutEdge
 from netsplit.planning.explanation.words import listed, nbytes, node_run, percent, seconds
 from netsplit.planning.verify import verify
 
@@ -29,6 +30,7 @@ __all__ = [
     "longest_chain",
     "memory_sentence",
     "path_binding",
+    "period_binding",
     "stages_binding",
     "try_moves",
 ]
@@ -145,6 +147,18 @@ def loads_binding(instance: Instance, where: Ints) -> Binding:
         q = max((q for q in range(len(loads)) if q != p), key=lambda q: loads[q])
         after = f"; the next is {instance.devices[q]} at {percent(float(loads[q]), load)} of it"
     return Binding("device", name, load, f"The load of {name} binds, {seconds(load)}: {made_of}{after}.")
+
+
+def period_binding(loads: Loads, devices: Sequence[str]) -> Binding:
+    """The device that computes or transfers longest, where transfers go on beside the computing."""
+    p = int(np.argmax(loads.seconds))
+    name, load, transfer = devices[p], float(loads.seconds[p]), float(loads.transfer_s[p])
+    if load <= 0:
+        return Binding("nothing", "", 0.0, "Nothing binds: no device has a load.")
+    if transfer < load:
+        return Binding("device", name, load, f"The computing of {name} binds, {seconds(load)}.")
+    way = "from" if loads.send_s[p] >= transfer else "to"
+    return Binding("device", name, load, f"The transfers {way} {name} bind, {seconds(load)}.")
 
 
 def stages_binding(instance: Instance, stages: Sequence[Stage], period_s: float) -> Binding:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from netsplit.partition.base import Objective, Placement, Problem
+from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.objectives import MaxLoad
 from netsplit.planning.explanation.binding import (
     loads_binding,
     memory_sentence,
     path_binding,
+    period_binding,
     stages_binding,
     try_moves,
 )
@@ -53,16 +53,18 @@ def explain(
     where = instance.encode(placement.device_of)
     cuts = cut_edges(instance, where)
     path: tuple[PathSpan, ...] = ()
-    # Of stages without replicas, too, the loads are what is explained.
-    objective: Objective = problem.objective if problem.objective.simulated else MaxLoad()
-    replicated = not (objective.simulated or problem.objective.largest_load) and bool(placement.stages)
+    objective = problem.objective
+    replicated = not (objective.simulated or objective.largest_load) and bool(placement.stages)
     if not objective.simulated:
         timeline = None
-        objective_s = float(instance.loads(where).max(initial=0.0))
-        binding = loads_binding(instance, where)
-        if replicated:
-            objective_s = placement.report.objective or objective_s
+        loads = objective.loads(problem, placement)
+        objective_s = float(loads.seconds.max(initial=0.0))
+        if objective.largest_load:
+            binding = loads_binding(instance, where)
+        elif placement.stages:
             binding = stages_binding(instance, placement.stages, objective_s)
+        else:
+            binding = period_binding(loads, instance.devices)
         hot = [name for name, device in placement.device_of.items() if device == binding.name]
     else:
         timeline = predicted(problem, placement) if timeline is None else timeline
@@ -81,7 +83,7 @@ def explain(
         method=placement.method,
         objective=problem.objective,
         objective_s=objective_s,
-        devices=with_replicas(uses, placement.stages) if replicated else uses,
+        devices=with_replicas(instance, uses, placement.stages) if replicated else uses,
         cuts=cuts,
         binding=binding,
         memory=memory_sentence(binding, objective_s),

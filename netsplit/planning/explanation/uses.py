@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from netsplit.partition.base import Placement, Stage
-from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.objectives import load_parts
 from netsplit.planning.explanation.words import is_path
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.simulate.timeline import Timeline
 
-__all__ = ["CutEdge", "DeviceUse", "Holding", "cut_edges", "device_uses", "load_parts", "with_replicas"]
+__all__ = ["CutEdge", "DeviceUse", "Holding", "cut_edges", "device_uses", "with_replicas"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class CutEdge:
 
 def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
     """Every cut edge, the costliest first."""
-    periodic = not instance.problem.objective.simulated
+    both_pay = instance.problem.objective.largest_load
     edges = []
     for u, variable in enumerate(instance.variables):
         p = int(where[instance.producer[u]])
@@ -105,7 +104,7 @@ def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
         targets = sorted(q for q in readers if q != p)
         for q in targets:
             back = bool(instance.requires_backward[u])
-            if periodic:
+            if both_pay:
                 hop = instance.hop_s[u] / (1 + back)
                 value = float(hop[q] + (hop[p] if q == targets[0] else 0.0))
                 gradient = value * back
@@ -127,34 +126,12 @@ def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
     return tuple(sorted(edges, key=lambda e: (-e.seconds, -e.nbytes, e.variable, e.target)))
 
 
-def load_parts(instance: Instance, where: Ints) -> dict[str, Floats]:
-    """[D] seconds each of "forward", "backward", "sends", "receives": together `Instance.loads`."""
-    rows, devices = np.arange(instance.n), len(instance.devices)
-    read = np.zeros((len(instance.variables), devices), bool)
-    counts = np.diff(instance.consumers.starts)
-    read[np.repeat(np.arange(len(read)), counts), where[instance.consumers.items]] = True
-    home = np.zeros_like(read)
-    home[np.arange(len(read)), where[instance.producer]] = True
-    sent = home & np.any(read & ~home, axis=1, keepdims=True)
-
-    def at_home(seconds: Floats) -> Floats:
-        return np.asarray(np.bincount(where, weights=seconds[rows, where], minlength=devices), float)
-
-    return {
-        "forward": at_home(instance.forward_s),
-        "backward": at_home(instance.backward_s),
-        "sends": np.asarray((instance.hop_s * sent).sum(axis=0)),
-        "receives": np.asarray((instance.hop_s * (read & ~home)).sum(axis=0)),
-    }
-
-
 def device_uses(
     instance: Instance, placement: Placement, timeline: Timeline | None, top: int = 3
 ) -> tuple[DeviceUse, ...]:
     """What each device does and holds, in rank order; without a timeline its loads under `max_load`."""
     problem = instance.problem
-    where = instance.encode(placement.device_of)
-    spent = _timeline_seconds(timeline) if timeline is not None else _load_seconds(instance, where)
+    spent = _timeline_seconds(timeline) if timeline is not None else _load_seconds(instance, placement)
     counts = Counter(placement.device_of.values())
     owners, variables, copies = _holdings(instance, placement)
     uses = []
@@ -184,21 +161,25 @@ def device_uses(
     return tuple(uses)
 
 
-def with_replicas(uses: Sequence[DeviceUse], stages: Sequence[Stage]) -> tuple[DeviceUse, ...]:
+def with_replicas(
+    instance: Instance, uses: Sequence[DeviceUse], stages: Sequence[Stage]
+) -> tuple[DeviceUse, ...]:
     """Every replica holds what its stage's first device holds, and does its share of the work.
 
     Waits and transfers are left out: the period of replicated stages has a formula of its own.
     """
     of = {use.device: use for use in uses}
+    totals = instance.totals(stages)
+    rank = {name: p for p, name in enumerate(instance.devices)}
     for stage in stages:
-        first, share = of[stage.devices[0]], 1.0 / len(stage.devices)
+        first = of[stage.devices[0]]
         for name in reversed(stage.devices):
             of[name] = replace(
                 first,
                 device=name,
                 capacity_bytes=of[name].capacity_bytes,
-                forward_s=first.forward_s * share,
-                backward_s=first.backward_s * share,
+                forward_s=float(totals.forward_s[rank[name]]),
+                backward_s=float(totals.backward_s[rank[name]]),
                 wait_s=0.0,
                 send_s=0.0,
                 receive_s=0.0,
@@ -218,13 +199,19 @@ def _timeline_seconds(timeline: Timeline) -> dict[str, dict[str, float]]:
     return seconds
 
 
-def _load_seconds(instance: Instance, where: Ints) -> dict[str, dict[str, float]]:
-    parts = load_parts(instance, where)
-    loads = np.sum(list(parts.values()), axis=0)
-    waits = loads.max(initial=0.0) - loads
-    names = {"forward": "forward", "backward": "backward", "sends": "send", "receives": "receive"}
+def _load_seconds(instance: Instance, placement: Placement) -> dict[str, dict[str, float]]:
+    problem = instance.problem
+    loads = problem.objective.loads(problem, placement)
+    parts = load_parts(instance, instance.encode(placement.device_of))
+    spent = {
+        "forward": parts["forward"],
+        "backward": parts["backward"],
+        "send": loads.send_s,
+        "receive": loads.receive_s,
+        "wait": loads.seconds.max(initial=0.0) - loads.seconds,
+    }
     return {
-        device: {names[part]: float(each[p]) for part, each in parts.items()} | {"wait": float(waits[p])}
+        device: {kind: float(each[p]) for kind, each in spent.items()}
         for p, device in enumerate(instance.devices)
     }
 

@@ -17,7 +17,7 @@ import numpy as np
 from netsplit.errors import InfeasibleError
 from netsplit.graph.order import chosen_order
 from netsplit.graph.quotient import successors
-from netsplit.partition.base import Answer, Placement, Problem, Solvers, Stage, Status
+from netsplit.partition.base import Answer, Loads, Placement, Problem, Solvers, Stage, Status
 from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.methods.pipedream.antichains import (
@@ -39,7 +39,7 @@ from netsplit.partition.methods.pipedream.stage_plans import (
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.partitioner import Choice
 
-__all__ = ["StageTime", "best_stages", "lower_bound_s", "stage_time_s"]
+__all__ = ["StageTime", "best_stages", "lower_bound_s", "stage_loads", "stage_time_s"]
 
 _STATES = {False: 3000, True: 700}  # by whether there are several levels: seconds of the programme
 _WALK_S = 1.2e-3  # a block, to list the downsets of a chain or to find them too many
@@ -56,11 +56,21 @@ def stage_time_s(
     runs alone what it holds, and for every two devices ``2 a / B`` competes, where `a` is the bytes of the
     variables made on the one and read on the other, and B the bandwidth of the level that joins them.
     """
+    return float(stage_loads(problem, placement, cost, count_transfers).seconds.max(initial=0.0))
+
+
+def stage_loads(
+    problem: Problem, placement: Placement, cost: Cost = "released", count_transfers: bool = True
+) -> Loads:
+    """`stage_time_s` by device: its stage, or its transfers, which go on beside, whichever takes longer."""
     formula = Formula(levels_of(problem), cost, count_transfers)
     layers = Layers.of(problem)
-    if not placement.stages:
-        return _without_stages(problem, placement, formula, layers)
-    return _Score(problem, formula, layers, placement.stages).value()
+    if placement.stages:
+        busy, receive, send = _Score(problem, formula, layers, placement.stages).by_device()
+    else:
+        busy, receive, send = _without_stages(problem, placement, formula, layers)
+    transfer = np.maximum(receive, send)
+    return Loads(np.maximum(busy, transfer), transfer, send, receive)
 
 
 class _Score:
@@ -77,14 +87,22 @@ class _Score:
         rank = {device.name: p for p, device in enumerate(problem.cluster.devices)}
         shape = [units for units, _ in reversed(formula.levels)]
         # [levels, replicas] of each stage: the unit at each level, outermost first
-        self._units = [np.array(np.unravel_index([rank[p] for p in s.devices], shape)) for s in stages]
+        self._ranks = [[rank[p] for p in stage.devices] for stage in stages]
+        self._units = [np.array(np.unravel_index(ranks, shape)) for ranks in self._ranks]
 
-    def value(self) -> float:
-        return self._level(len(self._formula.levels) - 1, list(range(len(self._units))))
+    def by_device(self) -> Floats:
+        """[3, D] seconds that a device computes and synchronises, receives, and sends."""
+        by_stage = self._level(len(self._formula.levels) - 1, list(range(len(self._units))))
+        seconds = np.zeros((3, self._formula.devices))
+        for s, ranks in enumerate(self._ranks):
+            seconds[:, ranks] = np.maximum(seconds[:, ranks], by_stage[:, [s]])
+        return seconds
 
-    def _level(self, level: int, stages: Sequence[int]) -> float:
+    def _level(self, level: int, stages: Sequence[int]) -> Floats:
+        """[3, stages]. The formulas grow with what is within: the slowest's is the slowest of them."""
         if level < 0:
-            return float(sum(self._seconds[s] for s in stages))
+            spent = float(sum(self._seconds[s] for s in stages))
+            return np.array([[spent], [0.0], [0.0]]).repeat(len(stages), axis=1)
         axis = len(self._formula.levels) - 1 - level
         groups: list[tuple[frozenset[int], list[int]]] = []
         for s in stages:
@@ -92,26 +110,34 @@ class _Score:
             if not groups or groups[-1][0] != units:
                 groups.append((units, []))
             groups[-1][1].append(s)
-        slowest = 0.0
+        parts: list[Floats] = []
         for g, (units, own) in enumerate(groups):
-            inner: Floats = np.array(self._level(level - 1, own), float)
+            inner = self._level(level - 1, own)
             weights: Floats = np.array(self._weights[own].sum())
-            slowest = max(slowest, float(self._formula.stage(level, inner, weights, len(units), not g)))
+            seconds = self._formula.stage(level, inner, weights, len(units), not g)
+            seconds[1:] *= inner[1:] > 0
             if g:
                 read = np.array(self._boundary[own[0] - 1])
                 sent = float(self._boundary[own[-1]]) if own[-1] + 1 < len(self._units) else 0.0
-                slowest = max(slowest, float(self._formula.transfer(level, read, sent, len(units))))
-        return slowest
+                none: Floats = np.zeros(())
+                crossing = (
+                    self._formula.transfer(level, read, 0.0, len(units)),
+                    self._formula.transfer(level, none, sent, len(units)),
+                )
+                seconds[1:] = np.maximum(seconds[1:], np.array(crossing)[:, None])
+            parts.append(seconds)
+        return np.concatenate(parts, axis=1)
 
 
-def _without_stages(problem: Problem, placement: Placement, formula: Formula, layers: Layers) -> float:
+def _without_stages(problem: Problem, placement: Placement, formula: Formula, layers: Layers) -> Floats:
+    """[3, D] seconds that a device computes, receives, and sends: of its transfers the longest."""
     instance = Instance.of(problem)
     rank = {device.name: p for p, device in enumerate(problem.cluster.devices)}
-    loads = np.zeros(len(rank))
+    seconds = np.zeros((3, len(rank)))
     for v, name in enumerate(layers.names):
-        loads[rank[placement.device_of[name]]] += layers.seconds[v]
+        seconds[0, rank[placement.device_of[name]]] += layers.seconds[v]
     if not formula.count_transfers:
-        return float(loads.max(initial=0.0))
+        return seconds
     where, crossing = instance.encode(placement.device_of), np.zeros((len(rank), len(rank)))
     planned = set(layers.names)
     for u, source in enumerate(instance.producer):
@@ -120,10 +146,10 @@ def _without_stages(problem: Problem, placement: Placement, formula: Formula, la
             readers = [int(w) for w in instance.consumers[u] if instance.names[w] in planned]
             for q in {int(where[w]) for w in readers} - {int(p)}:
                 crossing[p, q] += instance.nbytes[u]
-    slowest = float(loads.max(initial=0.0))
     for p, q in zip(*np.nonzero(crossing), strict=True):
-        slowest = max(slowest, 2 * float(crossing[p, q]) / _bandwidth(formula, int(p), int(q)))
-    return slowest
+        spent = 2 * float(crossing[p, q]) / _bandwidth(formula, int(p), int(q))
+        seconds[1, q], seconds[2, p] = max(seconds[1, q], spent), max(seconds[2, p], spent)
+    return seconds
 
 
 def _bandwidth(formula: Formula, p: int, q: int) -> float:
@@ -156,6 +182,9 @@ class StageTime(MaxLoad):
 
     def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
         return lambda placement: stage_time_s(problem, placement)
+
+    def loads(self, problem: Problem, placement: Placement) -> Loads:
+        return stage_loads(problem, placement)
 
     def solved_by(self, solvers: Solvers[Answer]) -> Answer:
         return solvers.stage_time(self.contiguous)
