@@ -138,8 +138,8 @@ def _of_timm(name: str) -> Loaded:
 
 def _all_outputs(outputs: Any, targets: Tensor) -> Tensor:
     """Cross entropy, summed over auxiliary outputs."""
-    found = outputs.values() if isinstance(outputs, dict) else outputs
-    several = found if not isinstance(found, Tensor) else (found,)
+    tensors = outputs.values() if isinstance(outputs, dict) else outputs
+    several = tensors if not isinstance(tensors, Tensor) else (tensors,)
     return sum((F.cross_entropy(each, targets) for each in several), torch.zeros(()))
 
 
