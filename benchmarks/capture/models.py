@@ -55,7 +55,7 @@ def names_of(family: str, quick: bool = False) -> list[str]:
         models = import_torchvision().models
         parts = (models, models.segmentation, models.video)
         return [name for part in parts for name in models.list_models(part)]
-    from benchmarks.capture_transformers import MODELS
+    from benchmarks.capture.transformers import MODELS
 
     return list(MODELS)
 
@@ -65,7 +65,7 @@ def case_of(family: str, name: str) -> Case:
     if family == "people":
         return all_cases()[name]
     if family == "transformers":
-        from benchmarks.capture_transformers import load
+        from benchmarks.capture.transformers import load
 
         return Case(name, lambda: load(name), random=None, tolerance=1e-6)  # islands of float32
     loads: dict[str, Callable[[str], Loaded]] = {"torchvision": _of_torchvision, "timm": _of_timm}

@@ -1,6 +1,6 @@
 """Models judged one after another in a process of their own: what ends it, or hangs, costs that model only.
 
-python -m benchmarks.capture_workers torchvision resnet18 resnet34     # one line of JSON for each
+python -m benchmarks.capture.workers torchvision resnet18 resnet34     # one line of JSON for each
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def judged(family: str, names: Sequence[str], timeout_s: float) -> Iterator[Capt
 
 
 def _one_worker(family: str, names: Sequence[str], timeout_s: float) -> Iterator[CaptureOutcome]:
-    command = [sys.executable, "-m", "benchmarks.capture_workers", family, *names]
+    command = [sys.executable, "-m", "benchmarks.capture.workers", family, *names]
     lines: Queue[str | None] = Queue()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as worker:
         reader = threading.Thread(target=_read, args=(worker, lines), daemon=True)
@@ -79,7 +79,7 @@ def _read(worker: subprocess.Popen[str], lines: Queue[str | None]) -> None:
 
 
 def _judge(family: str, name: str) -> CaptureOutcome:
-    from benchmarks.capture_models import case_of
+    from benchmarks.capture.models import case_of
     from tests.models_of_people.harness import as_expected, judge
 
     begin = time.perf_counter()

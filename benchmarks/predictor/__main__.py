@@ -24,9 +24,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._predictor import Error, Profile, left_out, profile
-from benchmarks._predictor_draws import draws
-from benchmarks._predictor_models import MODELS, models
+from benchmarks.predictor.draws import draws
+from benchmarks.predictor.leave_one_out import Error, Profile, left_out, profile
+from benchmarks.predictor.models import MODELS, models
 from netsplit.cluster.rates_file import write_rates
 from netsplit.files import write_text
 from netsplit.profile.measured import ProfileCache, default_folder

@@ -24,8 +24,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.capture_models import FAMILIES, names_of
-from benchmarks.capture_workers import CaptureOutcome, judged
+from benchmarks.capture.models import FAMILIES, names_of
+from benchmarks.capture.workers import CaptureOutcome, judged
 from netsplit.files import write_text
 
 __all__ = ["main"]
