@@ -69,7 +69,8 @@ def test_table_6_3_in_small(run: Run) -> None:
     dropped = [
         f"~study.cases.{name}"
         for name in (
-            "amoebanet_d", "amoebanet_d_312", "wide_resnet152", "wide_resnet152_bottleneck",
+            "amoebanet_d", "amoebanet_d_272", "amoebanet_d_312", "wide_resnet152",
+            "wide_resnet152_bottleneck",
             "unet_transposed", "unet_5_64", "deeplab_v3", "deeplab_v3_plain", "deeplab_v3_all",
         )
     ]  # fmt: skip
