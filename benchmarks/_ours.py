@@ -58,17 +58,17 @@ def unit_of(graph: Graph) -> dict[str, int]:
     Sets of nodes that must share a device go with their first.
     """
     children: dict[str, int] = {}
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     for node in graph:
         child = node.module.split(".")[0]
         if child:
             children.setdefault(child, len(children))
-            found[node.name] = children[child]
+            places[node.name] = children[child]
         else:
-            found[node.name] = max((found[u] for u in graph.predecessors[node.name]), default=0)
+            places[node.name] = max((places[u] for u in graph.predecessors[node.name]), default=0)
     for group in graph.colocated:
-        found |= dict.fromkeys(group, found[group[0]])
-    return found
+        places |= dict.fromkeys(group, places[group[0]])
+    return places
 
 
 def unit_seconds(graph: Graph, costs: Costs, kind: str) -> list[float]:
@@ -170,7 +170,7 @@ def free_ideal(program: Program, cluster: Cluster, timelines: Sequence[Timeline]
     for timeline in timelines:
         for event in timeline.events:
             seconds.setdefault((event.name, event.kind), []).append(event.seconds)
-    median = {key: statistics.median(found) for key, found in seconds.items()}
+    median = {key: statistics.median(each) for key, each in seconds.items()}
     nodes: dict[str, NodeSeconds] = {}
     for segment in program.segments:
         name = f"segment {segment.index}"

@@ -73,7 +73,7 @@ class _Children:
         return self._answers()
 
     def _answers(self) -> list[Any]:
-        found = []
+        answers = []
         for pipe in self.pipes:
             if not pipe.poll(ANSWER_S):
                 raise RuntimeError(f"no answer within {ANSWER_S:g} s")
@@ -83,8 +83,8 @@ class _Children:
                 raise RuntimeError("the process died") from None
             if error:
                 raise RuntimeError(error)
-            found.append(value)
-        return found
+            answers.append(value)
+        return answers
 
     def close(self) -> None:
         for process in self.processes:
@@ -125,8 +125,8 @@ class Plain:
         self._children.ask("step")
 
     def state(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = self._children.ask("state")[0]
-        return found
+        tensors: dict[str, Tensor] = self._children.ask("state")[0]
+        return tensors
 
     def close(self) -> None:
         self._children.close()

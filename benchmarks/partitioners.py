@@ -37,19 +37,19 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=118)
     kept = _Kept(options.out, fresh=options.fresh, time_limit_s=options.time_limit)
-    found: list[tuple[Setting, list[Row]]] = []
+    results: list[tuple[Setting, list[Row]]] = []
     for setting in settings_of(options.graphs, options.suites, options.captured):
         rows = [_row(setting, name, options, kept) for name in _methods(setting, options.methods)]
         if not rows:
             continue
-        found.append((setting, rows))
+        results.append((setting, rows))
         console.print(_table(setting, rows))
-    if not found:
+    if not results:
         console.print(
             f"no graph file under {options.graphs} fits {', '.join(options.suites)}, and none was captured"
         )
         return 2
-    console.print(_summary(found))
+    console.print(_summary(results))
     console.print(f"rows: {kept.path}")
     return 0
 
@@ -145,14 +145,14 @@ def _table(setting: Setting, rows: list[Row]) -> Table:
     return table
 
 
-def _summary(found: list[tuple[Setting, list[Row]]]) -> Table:
+def _summary(results: list[tuple[Setting, list[Row]]]) -> Table:
     """Per suite and method: how often best, the mean ratio to the best, the mean gap."""
     table = Table(title="Summary: geometric means over the settings of a suite", title_justify="left")
     for name in ("suite", "method", "settings", "best", "to best here", "gap", "to best known", "seconds"):
         table.add_column(name, justify="left" if name in ("suite", "method") else "right")
-    for suite in dict.fromkeys(setting.suite for setting, _ in found):
+    for suite in dict.fromkeys(setting.suite for setting, _ in results):
         rows: dict[str, list[tuple[float, Row, float | None]]] = {}
-        for setting, own in found:
+        for setting, own in results:
             values = [row["objective"] for row in own if row.get("objective") is not None]
             for row in own:
                 if setting.suite == suite and row.get("objective") is not None:

@@ -139,17 +139,17 @@ class _Field:
 
     def contenders(self) -> list[Contender]:
         """One device, ours and theirs, in turn; some of them twice, for the noise floor."""
-        found = [self._plain("plain"), self._own("single"), self._plain("plain again")]
+        entrants = [self._plain("plain"), self._own("single"), self._plain("plain again")]
         for name in self.deployed:
             if name == "single":
                 continue
-            found.append(self._own(name, traced=True))
+            entrants.append(self._own(name, traced=True))
             if name in TorchPipeline.SCHEDULES:
-                found += self._torch(name)
+                entrants += self._torch(name)
         first = next(name for name in reversed(ORDER[:2]) if name in self.deployed)
         if "1f1b" not in self.deployed:
-            found += self._torch("1f1b")
-        return [*found, self._own(first, " again"), *self._torch("1f1b", " again")]
+            entrants += self._torch("1f1b")
+        return [*entrants, self._own(first, " again"), *self._torch("1f1b", " again")]
 
     def _plain(self, name: str) -> Contender:
         return Contender(name, self.plain.step, pids=self.plain.pids)
@@ -194,10 +194,10 @@ class _Field:
                 self.theirs.step(name)
                 self._same(wanted, _update(before, self.theirs.state()), f"torch {name}")
 
-    def _same(self, wanted: dict[str, Tensor], found: dict[str, Tensor], name: str) -> None:
+    def _same(self, wanted: dict[str, Tensor], updates: dict[str, Tensor], name: str) -> None:
         for key, update in wanted.items():
             scale = update.norm() + 1e-3 * _total(wanted)
-            difference = float((found[key] - update).norm() / scale)
+            difference = float((updates[key] - update).norm() / scale)
             assert difference < SAME, f"{name} updates '{key}' otherwise than plain PyTorch: {difference:.2g}"
 
     def close(self) -> None:

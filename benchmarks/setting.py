@@ -51,5 +51,5 @@ class Setting:
 
 @cache
 def described(name: str) -> ClusterDescription:
-    found: ClusterDescription = build(OmegaConf.load(CONF / "cluster" / f"{name}.yaml"))  # type: ignore[arg-type]
-    return found
+    description: ClusterDescription = build(OmegaConf.load(CONF / "cluster" / f"{name}.yaml"))  # type: ignore[arg-type]
+    return description

@@ -133,6 +133,6 @@ def _reference(file: Path, section: str | None = None, whole: bool = False) -> d
         path = folder / "reference.json"
         if path.is_file():
             sections = json.loads(path.read_text())
-            found: dict[str, Any] = sections.get(section or file.parent.name, {})
-            return found if whole else found.get(file.name, {})
+            values: dict[str, Any] = sections.get(section or file.parent.name, {})
+            return values if whole else values.get(file.name, {})
     return {}

@@ -50,12 +50,12 @@ def chain(nodes: int) -> Graph:
         readers = () if reader is None else (reader,)
         variables[f"k_{name}"] = Variable(f"k_{name}", "float32", (1024,), name, readers, requires_grad=True)
     inputs = ["x", *(f"k_{name}" for name in names)]
-    found = {
+    chained = {
         name: Node(name, "bench.operator.default", (k,), (f"k_{name}",), (f"w_{name}",), saved=(k,))
         for name, k in zip(names, inputs, strict=False)
     }
     weights = {f"w_{name}": Initializer(f"w_{name}", "float32", (256,), True, True) for name in names}
-    return Graph(found, variables, ("x",), (f"k_{names[-1]}",), weights)
+    return Graph(chained, variables, ("x",), (f"k_{names[-1]}",), weights)
 
 
 def cluster_of(devices: int) -> Cluster:
@@ -82,12 +82,12 @@ def compiled(graph: Graph, cluster: Cluster, schedule: Schedule) -> Program:
 
 def best_s(program: Program, cluster: Cluster, costs: Costs, rounds: int) -> float:
     """Shortest time of a prediction, in seconds."""
-    found = []
+    seconds = []
     for _ in range(rounds):
         start = time.perf_counter()
         simulate(program, cluster, costs)
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 if __name__ == "__main__":

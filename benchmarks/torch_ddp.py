@@ -65,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"greatest {' / '.join(f'{rate:.1f}' for rate in history.throughputs)}"
     )
     if given.json is not None:
-        found = {"iterations": history.iterations, "epochs": history.epochs}
+        record = {"iterations": history.iterations, "epochs": history.epochs}
         given.json.write_text(
-            json.dumps({key: [asdict(each) for each in value] for key, value in found.items()})
+            json.dumps({key: [asdict(each) for each in value] for key, value in record.items()})
         )
     return 0
 

@@ -3,6 +3,7 @@
     table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto", 0.25), ("one", None)])
     table.terminal()    # of rich
     table.markdown()    # as GitHub reads it
+    table.lines()       # aligned, for a log or a file of text
     table.csv()         # numbers in full, in the units that the headings name
 
 The report has the same table as HTML: `netsplit/report/templates/tables.html.j2`.
@@ -116,6 +117,14 @@ class Table:
         sides = ["---" if column.text else "---:" for column in self.columns]
         lines = [[column.name for column in self.columns], sides, *self.texts]
         return "\n".join(f"| {' | '.join(map(_on_a_line, line))} |" for line in lines)
+
+    def lines(self) -> list[str]:
+        """Aligned by spaces; headings where a column has one, and neither title nor notes."""
+        headings = [column.name for column in self.columns]
+        rows = [headings, *self.texts] if any(headings) else self.texts
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        sides = ["<" if column.text else ">" for column in self.columns]
+        return ["  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in rows]
 
     def csv(self) -> str:
         """Numbers in the unit that their column names, in full; nothing where there is none."""

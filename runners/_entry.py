@@ -110,8 +110,8 @@ def experiment() -> str | None:
 
 def options(group: str) -> list[str]:
     """Names of a group's options, of `conf/` and of the folders in `hydra.searchpath`, while a job runs."""
-    found: list[str] = _repository().get_group_options(group, ObjectType.CONFIG)
-    return found
+    names: list[str] = _repository().get_group_options(group, ObjectType.CONFIG)
+    return names
 
 
 def option(group: str, name: str) -> DictConfig:

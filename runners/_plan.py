@@ -134,13 +134,13 @@ def explain_plan(
     """Print why the plan is as it is and what would help; answers both for the file."""
     from netsplit.planning.what_if import what_if, what_if_lines
 
-    found = plan.explain()
-    _lines(console, found.lines())
+    explanation = plan.explain()
+    _lines(console, explanation.lines())
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
     with Waiting(console, f"{partitioner.name} for what would help", limit):
         changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
     _lines(console, what_if_lines(changes))
-    return found.to_dict() | {"what_if": [change.to_dict() for change in changes]}
+    return explanation.to_dict() | {"what_if": [change.to_dict() for change in changes]}
 
 
 def show_moves(
@@ -158,14 +158,14 @@ def show_moves(
     else:
         with Waiting(console, other.name, limit_s):
             before = decide(plan.problem, other, room=False, contiguity=False)
-    found = plan.moved_from(before)
+    moves = plan.moved_from(before)
     console.print(
         f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "
         f"{plan.placement.method} ({_number(plan.objective_s / work.unit_s)} {work.unit})",
         highlight=False,
     )
-    _lines(console, found.lines())
-    return found.to_dict()
+    _lines(console, moves.lines())
+    return moves.to_dict()
 
 
 def _lines(console: Console, lines: list[str]) -> None:

@@ -89,16 +89,16 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
 
 
 def _show_waits(console: Console, timeline: Timeline, limit: int) -> None:
-    found = waits(timeline)
-    if not found:
+    all_waits = waits(timeline)
+    if not all_waits:
         console.print("nothing waits")
         return
-    for each in found[:limit]:
+    for each in all_waits[:limit]:
         peer = f" from {each.peer}" if each.peer and not each.what.startswith("sum of") else ""
         times = "once" if each.count == 1 else f"{each.count} times"
         text = f"{each.device} waits {seconds(each.seconds)}, {times}, for {short(each.what, 48)}{peer}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
-    if len(found) > limit:
-        rest = found[limit:]
+    if len(all_waits) > limit:
+        rest = all_waits[limit:]
         total = seconds(sum(each.seconds for each in rest))
         console.print(f"and {counted(len(rest), 'more wait')}, {total} in all", highlight=False)

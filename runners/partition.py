@@ -113,15 +113,15 @@ def job(cfg: DictConfig) -> float:
     except InfeasibleError as error:
         _write(result, _infeasible(settings, work, problem, partitioner, error))
         raise InfeasibleError(f"{error} (written to {result})") from error
-    found = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}
+    record = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}
     show_plan(console, plan, work)
-    _write(result, found)  # what follows may take long, or be interrupted
+    _write(result, record)  # what follows may take long, or be interrupted
     if settings.explain:
-        found["explanation"] = explain_plan(console, plan, partitioner, settings.time_limit)
+        record["explanation"] = explain_plan(console, plan, partitioner, settings.time_limit)
     if other is not None:
-        found["compared_with"] = show_moves(console, plan, other, work, settings.time_limit)
+        record["compared_with"] = show_moves(console, plan, other, work, settings.time_limit)
     if settings.explain or other is not None:
-        _write(result, found)
+        _write(result, record)
     console.print(f"Written to {result}.", highlight=False, soft_wrap=True)
     return plan.objective_s
 
@@ -134,8 +134,8 @@ def main(cfg: DictConfig) -> float:
 def _settings(cfg: DictConfig) -> Settings:
     need_graph(cfg)
     names = [field.name for field in fields(Settings)]
-    found: Settings = settings_of(cfg, "runners.partition.Settings", names, GROUPS)
-    return found
+    settings: Settings = settings_of(cfg, "runners.partition.Settings", names, GROUPS)
+    return settings
 
 
 def need_graph(cfg: DictConfig) -> None:
@@ -175,13 +175,13 @@ def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
     if node is None:
         return None
     here = str(node.get(TARGET, "")).startswith(HERE)
-    found = None if here else build(node)  # GPUs that are not there would be refused for that
-    if not isinstance(found, ClusterDescription):
+    description = None if here else build(node)  # GPUs that are not there would be refused for that
+    if not isinstance(description, ClusterDescription):
         raise ConfigError(
             f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
             f"which {command} does not start: choose cluster=uniform, mixed3 or mixed4."
         )
-    return found
+    return description
 
 
 def _other(settings: Settings, problem: Problem) -> Partitioner | Placement | None:
@@ -259,9 +259,9 @@ def _check_own_result(cfg: DictConfig) -> None:
         )
 
 
-def _write(path: Path, found: dict[str, Any]) -> None:
+def _write(path: Path, record: dict[str, Any]) -> None:
     """Strict JSON: what is not finite has no place in it."""
-    write_text(path, json.dumps(_finite(found), indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
 
 
 def _finite(value: Any) -> Any:

@@ -110,8 +110,8 @@ def main(cfg: DictConfig) -> float:
 def _settings(cfg: DictConfig) -> Settings:
     need_graph(cfg)
     names = [field.name for field in fields(Settings)]
-    found: Settings = settings_of(cfg, "runners.simulate.Settings", names, GROUPS)
-    return found
+    settings: Settings = settings_of(cfg, "runners.simulate.Settings", names, GROUPS)
+    return settings
 
 
 if __name__ == "__main__":

@@ -110,23 +110,23 @@ def question(node: DictConfig, folder: Path) -> Callable[[], Any]:
         kind = next(iter(typing.get_args(hints[CASES])[-1:]), dict)
         given[CASES] = _cases(node.pop(CASES, None), f"{kind.__module__}.{kind.__qualname__}")
     node[PARTIAL] = True
-    found: Callable[[], Any] = build(node, **given)
-    return found
+    study: Callable[[], Any] = build(node, **given)
+    return study
 
 
 def _is_study(path: Path) -> bool:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError:
         return True  # Hydra says what is wrong with it
-    return isinstance(found, dict) and STUDY in found
+    return isinstance(content, dict) and STUDY in content
 
 
 def _cases(node: DictConfig | None, kind: str) -> dict[str, Any]:
     """Every case as the class that the study takes; its model is left for the study to build."""
     if not isinstance(node, DictConfig) or not node:
         raise ConfigError(f"{STUDY}.{CASES} is empty: give at least one case, as in conf/experiment/.")
-    found = {}
+    cases = {}
     for name in map(str, node):
         case = node[name]
         if not isinstance(case, DictConfig) or case._is_none():
@@ -134,8 +134,8 @@ def _cases(node: DictConfig | None, kind: str) -> dict[str, Any]:
         case[TARGET] = kind
         if isinstance(case.get("model"), DictConfig):
             case.model[PARTIAL] = True
-        found[name] = build(case)
-    return found
+        cases[name] = build(case)
+    return cases
 
 
 if __name__ == "__main__":

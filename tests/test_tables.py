@@ -33,6 +33,18 @@ def test_markdown_has_a_line_for_each_row_and_figures_to_the_right() -> None:
     ]
 
 
+def test_lines_are_aligned_and_have_headings_where_there_are_any() -> None:
+    assert Table(COLUMNS, [("a|b", 1.25, 3), ("long name", math.inf, None)]).lines() == [
+        "method     time per iteration ms  count",
+        "a|b                      1,250.0      3",
+        "long name                      -      -",
+    ]
+    bare = (Column("", text=True), Column("", ".1f"), Column("", text=True))
+    assert Table(bare, [("a", 10.0, "why"), ("bc", 2.0, "")]).lines() == ["a   10.0  why", "bc   2.0"]
+    assert Table(bare, []).lines() == []
+    assert Table(COLUMNS[:1], []).lines() == ["method"]
+
+
 def test_csv_has_numbers_in_full_and_nothing_where_there_is_none() -> None:
     assert list(csv.reader(io.StringIO(TABLE.csv()))) == [
         ["method", "time per iteration ms", "count"], ["a|b", "1250.0", "3"], ["c\nd", "", ""],

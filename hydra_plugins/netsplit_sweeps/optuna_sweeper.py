@@ -178,19 +178,19 @@ class OptunaSweeper(Sweeper):
         """Points not tried yet, each with the trials that ask for it; none when there are enough."""
         size = _size(space)
         wanted = min(self.at_once, min(self.trials, size) - len(self._tried))
-        found: dict[Point, list[Trial]] = {}
-        while len(found) < wanted:
+        points: dict[Point, list[Trial]] = {}
+        while len(points) < wanted:
             trial = study.ask(dict(space))
             point = _point(trial.params)
             if point in self._tried:  # a small space: its answer is known, something new is asked for instead
                 _tell(study, trial, self._tried[point])
-                study.enqueue_trial(self._untried(space, found))
-            elif point in found:
-                found[point].append(trial)
-                study.enqueue_trial(self._untried(space, found))
+                study.enqueue_trial(self._untried(space, points))
+            elif point in points:
+                points[point].append(trial)
+                study.enqueue_trial(self._untried(space, points))
             else:
-                found[point] = [trial]
-        return found
+                points[point] = [trial]
+        return points
 
     def _untried(
         self, space: Mapping[str, BaseDistribution], asked: Mapping[Point, object]

@@ -80,9 +80,9 @@ def _run(context: HydraContext, config: DictConfig, job: TaskFunction, state: An
 def _got(ray: Any, ref: Any) -> JobReturn:
     """The job's answer, or a failed one in place of a process that was killed."""
     try:
-        found: JobReturn = ray.get(ref)
+        answer: JobReturn = ray.get(ref)
     except ray.exceptions.RayError as error:
         reason = " ".join(str(error).split())
-        found = JobReturn(status=JobStatus.FAILED)
-        found.return_value = NetSplitError(f"a job's process ended before the job had: {reason}")
-    return found
+        answer = JobReturn(status=JobStatus.FAILED)
+        answer.return_value = NetSplitError(f"a job's process ended before the job had: {reason}")
+    return answer

@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_text
+from netsplit.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
     from hydra.plugins.launcher import Launcher
@@ -34,6 +35,10 @@ __all__ = ["JobsFailed", "Mark", "Sweep", "marked", "marks_in"]
 
 MARK = "job.json"
 TABLE = "jobs.txt"
+COLUMNS = (
+    Column("job", text=True), Column("overrides", text=True), Column("outcome", text=True),
+    Column("seconds", ".1f"), Column("value"), Column("folder", text=True),
+)  # fmt: skip
 MAX_REASON = 500  # characters; a launcher's own can have whole tracebacks in it
 SAY = partial(print, flush=True)
 Key = tuple[tuple[str, ...], str]
@@ -214,31 +219,25 @@ class Sweep:
         earlier = {mark.overrides: mark.key for mark in marks if mark.overrides not in again}
         keys = [*earlier.values(), *asked]
         common = set.intersection(*(set(overrides) for overrides, _ in keys)) if len(keys) > 1 else set()
-        rows: list[tuple[str, ...]] = [("job", "overrides", "outcome", "seconds", "value", "folder")]
+        rows: list[tuple[Cell, ...]] = []
         for key in keys:
             mark = latest.get(key)
             own = " ".join(each for each in key[0] if each not in common) or "-"
-            rows.append(_row(mark, own, key in asked) if mark else ("-", own, "not begun", "-", "-", "-"))
+            rows.append(_row(mark, own, key in asked) if mark else (None, own, "not begun", None, None, None))
         shared = [f"in all: {' '.join(sorted(common))}"] if common else []
         ended = [mark for key in keys if (mark := latest.get(key)) is not None]
         reasons = [f"job {mark.number}: {mark.error}" for mark in ended if mark.error]
-        return "\n".join([*shared, *_aligned(rows), *reasons])
+        return "\n".join([*shared, *Table(COLUMNS, rows).lines(), *reasons])
 
 
-def _row(mark: Mark, overrides: str, asked: bool) -> tuple[str, ...]:
+def _row(mark: Mark, overrides: str, asked: bool) -> tuple[Cell, ...]:
     ended = "not ended" if mark.outcome == "running" else mark.outcome
     outcome = ended if asked else f"{ended} (earlier)"
-    value = "-" if mark.value is None else f"{mark.value:.6g}"
-    spent = "-" if mark.outcome == "running" else f"{mark.seconds:.1f}"
+    value = None if mark.value is None else f"{mark.value:.6g}"  # what is not finite is told too
+    spent = None if mark.outcome == "running" else mark.seconds
     near = os.path.relpath(mark.folder)
     folder = mark.folder if near.startswith(os.pardir) else near
-    return str(mark.number), overrides, outcome, spent, value, folder
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    return mark.number, overrides, outcome, spent, value, folder
 
 
 def _as_written(overrides: Any) -> list[str]:

@@ -19,11 +19,13 @@ from netsplit.planning.decide import decide
 from netsplit.planning.explanation.words import percent, seconds, wrapped
 from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import Costs
+from netsplit.tables import Column, Table
 
 __all__ = ["Change", "WhatIf", "apply_change", "possible_changes", "what_if", "what_if_lines"]
 
 Resource = Literal["memory", "speed", "bandwidth"]
 _SHOWN = 0.0005  # of the objective: the least gain that one decimal of a percentage shows
+_COLUMNS = (Column("", text=True), Column(""), Column(""), Column("", text=True))
 _DECIDING = 0.8  # of the time; the rest is for scoring every placement under every change
 
 
@@ -232,13 +234,13 @@ def _table(results: Sequence[WhatIf]) -> list[str]:
     if results[0].given_s > base:
         best = f"deciding anew found one for the problem as it is with {seconds(base)}"
         lines += wrapped(f"the placement takes {seconds(results[0].given_s)}; {best}", "  ", "      ")
-    width = min(56, max(len(result.change.label) for result in results) + len(more) + 1)
-    for result in results:
-        if result.gain_s <= 0 and not result.note:
-            continue
-        label = f"{more} {result.change.label}"
-        figures = f"{seconds(result.value_s):>10} {'-' + percent(result.gain_s, base, 1):>8}"
-        lines += wrapped(f"{label:{width}} {figures}  {result.note}".rstrip(), "  ", " " * 6)
+    rows = [
+        (f"{more} {r.change.label}", seconds(r.value_s), f"-{percent(r.gain_s, base, 1)}", r.note)
+        for r in results
+        if r.gain_s > 0 or r.note
+    ]
+    for line in Table(_COLUMNS, rows).lines():
+        lines += wrapped(line, "  ", "      ")
     without = [result.change.label for result in results if result.gain_s <= 0 and not result.note]
     if without:
         lines += wrapped(f"no gain: {', '.join(without)}", "  ", "      ")

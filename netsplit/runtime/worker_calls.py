@@ -29,7 +29,7 @@ __all__ = [
     "predict", "put", "rates", "set_rates", "state", "step_scheduler", "train", "write_part",
 ]  # fmt: skip
 
-TRAINING, INFERENCE = 1, 2  # phases of the workers' boards
+TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
 
 
 @dataclass(frozen=True)

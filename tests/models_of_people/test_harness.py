@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import capture
-from benchmarks.capture_workers import judged
+from benchmarks.capture import __main__ as capture
+from benchmarks.capture.workers import judged
 from tests.models_of_people import harness, plain
 from tests.models_of_people.cases import all_cases
 from tests.models_of_people.harness import EQUAL, FAILED, REFUSED, WRONG, Outcome, as_expected, judge

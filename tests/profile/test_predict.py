@@ -13,8 +13,8 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from benchmarks._predictor_models import mobilenet, models
 from benchmarks._subjects import Subject, UNet, resnet, transformer
+from benchmarks.predictor.models import mobilenet, models
 from netsplit.cluster.catalogue import RATES
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
 from netsplit.cluster.rates import Efficiency, Rates, crowding

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from benchmarks import predictor
-from benchmarks._predictor_draws import draws
 from benchmarks._subjects import Subject, resnet, transformer
+from benchmarks.predictor import __main__ as predictor
+from benchmarks.predictor.draws import draws
 from netsplit.graph import capture
 from netsplit.profile.roofline.flops import node_work, operator_class
 

@@ -17,7 +17,7 @@ from netsplit.graph.module import path_of_tensor
 from netsplit.graph.operators import mode_of, operator_of, written_references
 from netsplit.graph.template import decoded
 from netsplit.profile.measure.clock import Clock, Lap
-from netsplit.profile.measure.frontier import LiveValues, as_tuple
+from netsplit.profile.measure.live_values import LiveValues, as_tuple
 
 __all__ = ["NodeBench"]
 
@@ -52,9 +52,9 @@ class NodeBench:
         else:
             self.operator = attrgetter(f"ops.{self.node.op}")
 
-    def run_forward(self, frontier: LiveValues) -> _Context:
+    def run_forward(self, live: LiveValues) -> _Context:
         """The operator, looked up as generated code does, on leaves; on a copy of a leaf that it writes."""
-        leaves = {reference: frontier.leaf(reference) for reference in self.read}
+        leaves = {reference: live.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
         device = self.clock.device
         args, kwargs = decoded(self.node, lambda *reference: given[reference], device)
@@ -66,7 +66,7 @@ class NodeBench:
             end = self.clock.now()
         self.forward.append((start, end))
         outputs = dict(zip(self.node.outputs, as_tuple(result), strict=False))
-        frontier.adopt(self.node, outputs if all(given[r] is leaves[r] for r in leaves) else None)
+        live.adopt(self.node, outputs if all(given[r] is leaves[r] for r in leaves) else None)
         if not self.needs_backward:
             return _Context({}, {})
         return _Context(

@@ -1,8 +1,8 @@
 """Measured forward and backward seconds of every node.
 
-    frontier ─┬► window of nodes as one segment, forward and backward: timed, on copies
-       ▲      └► the same nodes one by one: forward, timed ──► contexts ──► backward in reverse, timed
-       └────────────── outputs, detached ◄──┘                               on the gradients behind it
+    live values ─┬► window of nodes as one segment, forward and backward: timed, on copies
+         ▲       └► the same nodes one by one: forward, timed ──► contexts ──► backward in reverse, timed
+         └─────────────── outputs, detached ◄──┘                               on the gradients behind it
 
 The graph is walked many times and each walk runs every node once, in the order and among the neighbours
 of a real step: a node repeated on the spot finds its data in the caches and its branches predicted, and
@@ -32,7 +32,7 @@ from netsplit.graph.module import rebuild
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import NodeBench
 from netsplit.profile.measure.clock import Clock, engine_call_seconds, worker_conditions
-from netsplit.profile.measure.frontier import LiveValues
+from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.window import Window, windows
 
 __all__ = ["Profiler", "profile_compute", "settle"]
@@ -117,9 +117,9 @@ class Profiler:
         return max(self.rounds) / min(self.rounds) - 1 if self.rounds else 0.0
 
     def _walk(self) -> None:
-        frontier = LiveValues(self.graph, self.batch, self.values, self.device)
+        live = LiveValues(self.graph, self.batch, self.values, self.device)
         for window in self.windows:
-            window.run(frontier)
+            window.run(live)
             if self.progress is not None:
                 self.progress(len(window.benches))
 

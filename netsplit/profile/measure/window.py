@@ -16,7 +16,7 @@ from netsplit.graph.module import path_of_tensor, rebuild
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import NodeBench, random_like
 from netsplit.profile.measure.clock import Clock, Lap
-from netsplit.profile.measure.frontier import LiveValues
+from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.split import SplitBackward
 
 __all__ = ["Window", "fitted", "windows"]
@@ -53,25 +53,25 @@ class Window:
         if self.split is not None:
             self.split.module = self._module(graph, values, deferrable=True)
 
-    def run(self, frontier: LiveValues) -> None:
+    def run(self, live: LiveValues) -> None:
         """Once together, once with the backward in two parts, and once one by one."""
-        inputs, tensors = self._copies(frontier)
-        self._run_together(frontier.graph, inputs, tensors)
+        inputs, tensors = self._copies(live)
+        self._run_together(live.graph, inputs, tensors)
         if self.split is not None:
-            with autocast_of(frontier.graph, self.clock.device):
+            with autocast_of(live.graph, self.clock.device):
                 results = functional_call(_Plain(self.split.module), tensors, _cloned(inputs))
             names = {id(t): k for k, t in zip(self.initializers, tensors.values(), strict=True)}
             self.split.run(self._ends(results), names)
             del results
-        contexts = [bench.run_forward(frontier) for bench in self.benches]
+        contexts = [bench.run_forward(live) for bench in self.benches]
         gradients: dict[str, Tensor] = {}
         for bench in reversed(self.benches):
             bench.run_backward(contexts.pop(), gradients)
 
-    def _copies(self, frontier: LiveValues) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """Copies of all that the window's nodes could write, so that the frontier is left as it was."""
-        inputs = tuple(frontier.leaf(("var", k)) for k in self.inputs)
-        tensors = {f"module.{path_of_tensor(k)}": frontier.leaf(("init", k)) for k in self.initializers}
+    def _copies(self, live: LiveValues) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Copies of all that the window's nodes could write, so that the live values stay as they are."""
+        inputs = tuple(live.leaf(("var", k)) for k in self.inputs)
+        tensors = {f"module.{path_of_tensor(k)}": live.leaf(("init", k)) for k in self.initializers}
         return inputs, {k: t if t.requires_grad else t.clone() for k, t in tensors.items()}
 
     def _run_together(

@@ -40,10 +40,10 @@ class Standing:
 
 
 def standing(programs: Mapping[int, Program], rank: int, place: Heartbeat | None) -> Standing | None:
-    """Where a rank stands; None outside a program, or when its board cannot be read.
+    """Where a rank stands; None outside a program, or when its heartbeat cannot be read.
 
     Args:
-        programs: by the boards' phase.
+        programs: by the heartbeats' phase.
     """
     if place is None or place.index < 0 or place.phase not in programs:
         return None

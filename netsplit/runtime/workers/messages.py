@@ -24,7 +24,7 @@ SIGN_OF_LIFE_S = 0.5
 class Setup:
     devices: tuple[Device, ...]
     timeout_s: float
-    folder: str  # of the boards
+    folder: str  # of the heartbeats
     host: str  # of the controller, where that folder is
 
 

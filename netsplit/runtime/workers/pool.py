@@ -63,7 +63,7 @@ class WorkerPool:
 
     Args:
         spec: the devices, in rank order, and the timeout.
-        folder: for the workers' logs and boards.
+        folder: for the workers' logs and heartbeats.
 
     Raises:
         WorkerError: a port is in use, the workers do not come up, or one of them does not fit.
@@ -75,7 +75,7 @@ class WorkerPool:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.connections: list[Connection] = []
         self.hellos: list[Hello] = []
-        self.programs: dict[int, Program] = {}  # what the workers run, by the boards' phase
+        self.programs: dict[int, Program] = {}  # what the workers run, by the heartbeats' phase
         self.failed = False
         self._doing = "start"
         self._pace = Pace()
@@ -87,7 +87,7 @@ class WorkerPool:
             raise
 
     def runs(self, programs: dict[int, Program]) -> None:
-        """What the workers will be asked to run, by the boards' phase; how long it takes is not known yet."""
+        """What the workers will be asked to run, by the heartbeats' phase; its seconds are not known yet."""
         self.programs = programs
         self._pace = Pace()
 
@@ -258,7 +258,7 @@ class WorkerPool:
         )  # fmt: skip
 
     def _place(self, rank: int, watch: Watchdog) -> Heartbeat | None:
-        """From the board where it is on this machine, else from the last sign of life."""
+        """From its file where that is on this machine, else from the last sign of life."""
         if self.hellos[rank].host == socket.gethostname():
             return read_place(self.folder, rank)
         return watch.places.get(rank)

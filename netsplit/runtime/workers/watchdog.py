@@ -47,7 +47,7 @@ class Watchdog:
         if places != self.seen:
             self.seen = places
             self.since = time.monotonic()
-        # Outside a program (measuring, loading) nothing moves on the boards, however long it takes.
+        # Outside a program (measuring, loading) no heartbeat moves, however long it takes.
         if all(place is None or place.index < 0 for place in places.values()):
             return False
         return time.monotonic() - self.since > self.limit_s + _MARGIN_S

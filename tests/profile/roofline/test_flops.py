@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks._predictor_models import convnext, mobilenet
 from benchmarks._subjects import UNet, transformer
+from benchmarks.predictor.models import convnext, mobilenet
 from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.profile.roofline.classes import unknown_operators

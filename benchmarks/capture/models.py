@@ -55,7 +55,7 @@ def names_of(family: str, quick: bool = False) -> list[str]:
         models = import_torchvision().models
         parts = (models, models.segmentation, models.video)
         return [name for part in parts for name in models.list_models(part)]
-    from benchmarks.capture_transformers import MODELS
+    from benchmarks.capture.transformers import MODELS
 
     return list(MODELS)
 
@@ -65,7 +65,7 @@ def case_of(family: str, name: str) -> Case:
     if family == "people":
         return all_cases()[name]
     if family == "transformers":
-        from benchmarks.capture_transformers import load
+        from benchmarks.capture.transformers import load
 
         return Case(name, lambda: load(name), random=None, tolerance=1e-6)  # islands of float32
     loads: dict[str, Callable[[str], Loaded]] = {"torchvision": _of_torchvision, "timm": _of_timm}
@@ -138,8 +138,8 @@ def _of_timm(name: str) -> Loaded:
 
 def _all_outputs(outputs: Any, targets: Tensor) -> Tensor:
     """Cross entropy, summed over auxiliary outputs."""
-    found = outputs.values() if isinstance(outputs, dict) else outputs
-    several = found if not isinstance(found, Tensor) else (found,)
+    tensors = outputs.values() if isinstance(outputs, dict) else outputs
+    several = tensors if not isinstance(tensors, Tensor) else (tensors,)
     return sum((F.cross_entropy(each, targets) for each in several), torch.zeros(()))
 
 

@@ -1,6 +1,6 @@
 """Models judged one after another in a process of their own: what ends it, or hangs, costs that model only.
 
-python -m benchmarks.capture_workers torchvision resnet18 resnet34     # one line of JSON for each
+python -m benchmarks.capture.workers torchvision resnet18 resnet34     # one line of JSON for each
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from queue import Empty, Queue
 
-__all__ = ["Found", "judged"]
+__all__ = ["CaptureOutcome", "judged"]
 
-BEGIN, FOUND = "begins ", "found "  # of the worker's lines; all others are the models' own
+BEGIN, END = "begins ", "ends "  # of the worker's lines; all others are the models' own
 
 
 @dataclass(frozen=True)
-class Found:
+class CaptureOutcome:
     """What came of one model; see `tests.models_of_people.harness.Outcome`."""
 
     name: str
@@ -33,17 +33,17 @@ class Found:
     total_s: float = 0.0
 
 
-def judged(family: str, names: Sequence[str], timeout_s: float) -> Iterator[Found]:
+def judged(family: str, names: Sequence[str], timeout_s: float) -> Iterator[CaptureOutcome]:
     """Each model's outcome, in order; a worker that ends early or takes too long is replaced."""
     waiting = list(names)
     while waiting:
-        for found in _one_worker(family, waiting, timeout_s):
-            waiting.remove(found.name)
-            yield found
+        for outcome in _one_worker(family, waiting, timeout_s):
+            waiting.remove(outcome.name)
+            yield outcome
 
 
-def _one_worker(family: str, names: Sequence[str], timeout_s: float) -> Iterator[Found]:
-    command = [sys.executable, "-m", "benchmarks.capture_workers", family, *names]
+def _one_worker(family: str, names: Sequence[str], timeout_s: float) -> Iterator[CaptureOutcome]:
+    command = [sys.executable, "-m", "benchmarks.capture.workers", family, *names]
     lines: Queue[str | None] = Queue()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as worker:
         reader = threading.Thread(target=_read, args=(worker, lines), daemon=True)
@@ -62,13 +62,13 @@ def _one_worker(family: str, names: Sequence[str], timeout_s: float) -> Iterator
                 break
             if line.startswith(BEGIN):
                 current, begun = line.removeprefix(BEGIN).strip(), time.monotonic()
-            elif line.startswith(FOUND):
+            elif line.startswith(END):
                 current = ""
-                yield Found(**json.loads(line.removeprefix(FOUND)))
+                yield CaptureOutcome(**json.loads(line.removeprefix(END)))
 
 
-def _failed(name: str, why: str) -> Found:
-    return Found(name, "failed", why, why)
+def _failed(name: str, why: str) -> CaptureOutcome:
+    return CaptureOutcome(name, "failed", why, why)
 
 
 def _read(worker: subprocess.Popen[str], lines: Queue[str | None]) -> None:
@@ -78,8 +78,8 @@ def _read(worker: subprocess.Popen[str], lines: Queue[str | None]) -> None:
     lines.put(None)
 
 
-def _judge(family: str, name: str) -> Found:
-    from benchmarks.capture_models import case_of
+def _judge(family: str, name: str) -> CaptureOutcome:
+    from benchmarks.capture.models import case_of
     from tests.models_of_people.harness import as_expected, judge
 
     begin = time.perf_counter()
@@ -89,9 +89,9 @@ def _judge(family: str, name: str) -> Found:
     except Exception as error:  # the plain loop's own: the model does not train here
         first = next(iter(str(error).splitlines()), "")
         why = f"does not train plainly: {type(error).__name__}: {first}"
-        return Found(name, "failed", why, why, total_s=time.perf_counter() - begin)
+        return CaptureOutcome(name, "failed", why, why, total_s=time.perf_counter() - begin)
     seconds = time.perf_counter() - begin
-    return Found(name, amiss=as_expected(case, outcome), total_s=seconds, **asdict(outcome))
+    return CaptureOutcome(name, amiss=as_expected(case, outcome), total_s=seconds, **asdict(outcome))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -103,8 +103,8 @@ def main(arguments: Sequence[str]) -> None:
     for name in names:
         sys.stdout.write(f"\n{BEGIN}{name}\n")
         sys.stdout.flush()
-        found = _judge(family, name)
-        sys.stdout.write(f"\n{FOUND}{json.dumps(asdict(found))}\n")
+        outcome = _judge(family, name)
+        sys.stdout.write(f"\n{END}{json.dumps(asdict(outcome))}\n")
         sys.stdout.flush()
 
 

@@ -92,18 +92,18 @@ def left_out(profiles: Sequence[Profile], drawn: Sequence[Profile] = ()) -> list
     return errors
 
 
-def _error(found: Profile, predicted: Mapping[str, NodeSeconds]) -> Error:
-    measured = {name: each.total_s for name, each in found.seconds.items()}
+def _error(measurement: Profile, predicted: Mapping[str, NodeSeconds]) -> Error:
+    measured = {name: each.total_s for name, each in measurement.seconds.items()}
     promised = {name: predicted[name].total_s for name in measured}
     errors = {name: abs(promised[name] / measured[name] - 1) for name in measured}
     classes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for node in found.graph:
-        sums = classes[operator_class(found.graph, node)]
+    for node in measurement.graph:
+        sums = classes[operator_class(measurement.graph, node)]
         sums[0] += measured[node.name]
         sums[1] += promised[node.name]
     total = sum(measured.values())
     return Error(
-        found.model,
+        measurement.model,
         len(measured),
         total,
         sum(promised.values()),

@@ -24,9 +24,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._predictor import Error, Profile, left_out, profile
-from benchmarks._predictor_draws import draws
-from benchmarks._predictor_models import MODELS, models
+from benchmarks.predictor.draws import draws
+from benchmarks.predictor.leave_one_out import Error, Profile, left_out, profile
+from benchmarks.predictor.models import MODELS, models
 from netsplit.cluster.rates_file import write_rates
 from netsplit.files import write_text
 from netsplit.profile.measured import ProfileCache, default_folder
@@ -42,13 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
     cache = ProfileCache(default_folder(), refresh=options.measure)
     chosen, drawn = models(options.quick, options.models), draws(options.draws)
     repeats, rounds = (3, 3) if options.quick else (4, 3)
-    found: list[Profile] = []
+    profiles: list[Profile] = []
     for i, subject in enumerate([*chosen, *drawn], 1):
         each = profile(subject, cache, repeats, rounds)
-        found.append(each)
+        profiles.append(each)
         how = "as kept" if each.kept else f"measured, speed moved by {100 * each.drift:.0f} %"
         console.print(f"{i} of {len(chosen) + len(drawn)}: {each.model}, {len(each.graph)} operators, {how}")
-    errors = left_out(found[: len(chosen)], found[len(chosen) :])
+    errors = left_out(profiles[: len(chosen)], profiles[len(chosen) :])
     console.print(_table(errors))
     console.print(_verdict(errors))
     if options.classes:
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_text(options.json, json.dumps([asdict(error) for error in errors], indent=1))
     if options.rates is not None:
         options.rates.parent.mkdir(parents=True, exist_ok=True)
-        rates = calibrate_rates([(each.graph, each.seconds) for each in found], options.rates.stem)
+        rates = calibrate_rates([(each.graph, each.seconds) for each in profiles], options.rates.stem)
         write_rates(rates, options.rates)
     console.print(f"{len(errors)} models in {time.perf_counter() - began:.0f} s")
     return 0

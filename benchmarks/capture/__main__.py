@@ -24,8 +24,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.capture_models import FAMILIES, names_of
-from benchmarks.capture_workers import Found, judged
+from benchmarks.capture.models import FAMILIES, names_of
+from benchmarks.capture.workers import CaptureOutcome, judged
 from netsplit.files import write_text
 
 __all__ = ["main"]
@@ -41,18 +41,18 @@ class Family:
     """What came of a family's models."""
 
     name: str
-    found: list[Found]
+    outcomes: list[CaptureOutcome]
 
-    def of(self, *kinds: str) -> list[Found]:
-        return [each for each in self.found if each.kind in kinds]
+    def of(self, *kinds: str) -> list[CaptureOutcome]:
+        return [each for each in self.outcomes if each.kind in kinds]
 
     @property
-    def right(self) -> list[Found]:
-        return [each for each in self.found if not each.amiss]
+    def right(self) -> list[CaptureOutcome]:
+        return [each for each in self.outcomes if not each.amiss]
 
     @property
     def per_thousand(self) -> list[float]:
-        return [1e3 * each.capture_s / each.operators for each in self.found if each.operators >= LEAST]
+        return [1e3 * each.capture_s / each.operators for each in self.outcomes if each.operators >= LEAST]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,15 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for family in options.only:
         names = names_of(family, options.quick and not options.name)
         chosen = [name for name in names if not options.name or name in options.name]
-        found = []
+        outcomes = []
         for each in judged(family, chosen, options.timeout):
-            found.append(each)
+            outcomes.append(each)
             mark = "[red]x[/]" if each.amiss else "[green]o[/]"
             seconds = f"{each.capture_s:.1f} s of {each.total_s:.1f}, {each.operators} operators"
             seconds += f", {each.whole} whole" if each.whole else ""
-            console.print(f"{len(found):4}/{len(chosen)} {mark} {each.name}: {each.kind}, {seconds}")
-        if found:
-            families.append(Family(family, found))
+            console.print(f"{len(outcomes):4}/{len(chosen)} {mark} {each.name}: {each.kind}, {seconds}")
+        if outcomes:
+            families.append(Family(family, outcomes))
             _write(options.json, families)
     if not families:
         console.print("No model has such a name: give names as they are in the family's own list.")
@@ -101,17 +101,17 @@ def _table(families: list[Family]) -> Table:
     for column in columns:
         table.add_column(column, justify="left" if column == "family" else "right")
     for each in families:
-        part = len(each.right) / len(each.found)
+        part = len(each.right) / len(each.outcomes)
         mark = "green" if part >= WANTED[each.name] else "red"
         rates = each.per_thousand
         table.add_row(
             each.name,
-            *(str(len(found)) for found in (each.found, each.of("equal"), each.of("refused"))),
+            *(str(len(some)) for some in (each.outcomes, each.of("equal"), each.of("refused"))),
             *(str(len(each.of(kind))) for kind in ("failed", "WRONG")),
             f"[{mark}]{part:.1%}[/] of {WANTED[each.name]:.0%}",
-            f"{sum(one.capture_s for one in each.found):.1f}",
-            str(sum(one.operators for one in each.found)),
-            f"{sum(one.whole for one in each.found)} ({sum(one.whole > 0 for one in each.found)})",
+            f"{sum(one.capture_s for one in each.outcomes):.1f}",
+            str(sum(one.operators for one in each.outcomes)),
+            f"{sum(one.whole for one in each.outcomes)} ({sum(one.whole > 0 for one in each.outcomes)})",
             f"{statistics.median(rates):.1f} of {WANTED_S:.0f}" if rates else "",
             f"{max(rates):.1f}" if rates else "",
         )
@@ -134,8 +134,8 @@ def _print_reasons(console: Console, family: Family) -> None:
 
 
 def _write(path: Path, families: list[Family]) -> None:
-    found = {family.name: [asdict(each) for each in family.found] for family in families}
-    write_text(path, json.dumps({"wanted": WANTED, "families": found}, indent=1) + "\n")
+    outcomes = {family.name: [asdict(each) for each in family.outcomes] for family in families}
+    write_text(path, json.dumps({"wanted": WANTED, "families": outcomes}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

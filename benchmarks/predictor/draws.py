@@ -128,14 +128,14 @@ def rows(seed: int, classes: int = 10) -> nn.Sequential:
 
 def draws(count: int = 8) -> list[Subject]:
     """Pictures and rows in turn, each with a batch and a size of its own."""
-    found = []
+    drawn = []
     for seed in range(count):
         draw = random.Random(1000 + seed)
         if seed % 4 < 3:
             samples, side = draw.choice([1, 2, 4, 8]), draw.choice([16, 24, 32, 48, 64])
             build = partial(pictures, seed, samples, side)
-            found.append(Subject(f"drawn{seed}", build, (3, side, side), samples))
+            drawn.append(Subject(f"drawn{seed}", build, (3, side, side), samples))
         else:
             samples, length = draw.choice([1, 2, 4, 8]), draw.choice([16, 32, 50, 64, 100])
-            found.append(Subject(f"drawn{seed}", partial(rows, seed), (length,), samples, words=50))
-    return found
+            drawn.append(Subject(f"drawn{seed}", partial(rows, seed), (length,), samples, words=50))
+    return drawn

@@ -1,0 +1,1 @@
+"""The static cost predictor against measured profiles: `python -m benchmarks.predictor`."""
