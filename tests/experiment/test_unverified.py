@@ -196,6 +196,7 @@ def test_bytes_over_a_capacity_are_said_for_batches_that_need_more_than_a_whole_
     full = replace(study, cluster=replace(study.cluster, devices=devices))
     programs = full.programs(plan.placement, program)
     with caplog.at_level(logging.WARNING, logger="netsplit"):
+        caplog.clear()
         programs.training(programs.batch(*samples(7)))
         assert not caplog.messages
         programs.training(programs.batch(*samples(32)))
