@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(_table(setting, rows))
     if not results:
         console.print(
-            f"no graph file under {options.graphs} fits {', '.join(options.suites)}, and none was captured"
+            f"nothing to measure: no graph file fits {', '.join(options.suites)}, and no model is captured"
         )
         return 2
     console.print(_summary(results))

@@ -36,7 +36,7 @@ def check_replicas(graph: Graph, nodes: Collection[str]) -> None:
     if told:
         log.warning(
             "'%s'%s will be of the micro-batches of the first replica alone, as DistributedDataParallel has "
-            "it: losses are those of one device, evaluation may differ slightly",
+            "it: losses are those of one device, evaluation is not",
             told[0],
             f" and {len(told) - 1} more running statistics" if len(told) > 1 else "",
         )

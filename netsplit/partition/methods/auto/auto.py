@@ -140,18 +140,18 @@ def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
 
 
 def _replicable(graph: Graph) -> bool:
-    """Whether replicas train what one device trains: no node writes a buffer but for running statistics.
+    """Whether replicas train what one device trains, running statistics too: no node writes a buffer.
 
-    What writes has a name that says so, or is a call of Python, of which nothing is known.
+    What writes has a name that says so, is a normalisation, or a call of Python, of which nothing is known.
     """
     for node in graph:
         if node.op.startswith(CALL):
             return False
         *path, last = node.op.split(".")
-        if last == "out" or (path or [last])[-1].endswith("_"):
-            buffers = [init for k in node.initializers if not (init := graph.initializers[k]).is_parameter]
-            if any(init.shape != () or not init.dtype.startswith("int") for init in buffers):
-                return False
+        name = (path or [last])[-1]
+        writes = last == "out" or name.endswith("_") or "norm" in name
+        if writes and any(not graph.initializers[k].is_parameter for k in node.initializers):
+            return False
     return True
 
 
