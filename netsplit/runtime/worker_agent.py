@@ -10,10 +10,13 @@ GPUs are spawned.
 from __future__ import annotations
 
 import argparse
+import os
+from contextlib import suppress
 
 # What workers need, so that it is there before they are forked.
 import torch._dynamo  # noqa: F401
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from netsplit.runtime import worker_calls, worker_process  # noqa: F401
@@ -43,7 +46,9 @@ def main() -> None:
         rdzv_endpoint=asked.rendezvous,
         logs_specs=DefaultLogsSpecs(log_dir=asked.logs),
     )
-    elastic_launch(config, worker_process.work)(asked.controller)
+    with suppress(SignalException):  # the controller's, which has let its workers go
+        elastic_launch(config, worker_process.work)(asked.controller)
+    os._exit(0)  # an interpreter that takes torch down in good order needs a second for it
 
 
 if __name__ == "__main__":
