@@ -1,15 +1,7 @@
 """PipeDream's dynamic programme: the contiguous stages and replicas whose slowest stage is the fastest.
 
-Source: PipeDream (Narayanan et al., SOSP 2019, section 3.1) and its released optimiser
-(`optimizer_graph_hierarchical.py`). The paper, for m replicas of layers i..j at network level k with
-bandwidth B: ``max(compute, 2 (m - 1) W / B) / m``, and ``2 a / B`` between two stages. The released code:
-
-- ``(compute + 4 (m - 1) W / (B m)) / m``, a sum; W / (units of the level below) for a pipeline's first stage;
-- ``2 a / (B m)`` for what a stage reads, by its own replicas, and likewise for what it sends; not counted
-  for what the first stage of a pipeline sends, whose successor counts it.
-
-`a` is the sum over the augmented antichain (`antichains.Layers.boundary_bytes`). Both know one speed, of
-the slowest kind of device, and one bandwidth per level; of links only the slowest bandwidth is used.
+Source: PipeDream (Narayanan et al., SOSP 2019, section 3.1) and its released optimiser; the formula is
+`stage_time.Formula`.
 """
 
 from __future__ import annotations
@@ -17,68 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from netsplit.partition.base import Problem, Stage
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.methods.pipedream.antichains import Bools, States
+from netsplit.partition.common.layers import Bools
+from netsplit.partition.methods.pipedream.antichains import States
+from netsplit.partition.stage_time import Formula
 
 __all__ = [
-    "Cost",
-    "Formula",
     "StageSpan",
-    "levels_of",
     "plan_stages",
     "plan_that_fits",
     "staged",
     "stages_of",
 ]
 
-Cost = Literal["released", "paper"]
 Allowed = Callable[[int, int, Ints], Bools]
-
-
-@dataclass(frozen=True)
-class Formula:
-    """Costs at each level of the network, innermost first. Arrays broadcast; seconds and bytes."""
-
-    levels: tuple[tuple[int, float], ...]  # (units, bytes per second) of each level
-    cost: Cost = "released"
-    count_transfers: bool = True
-
-    @property
-    def devices(self) -> int:
-        return math.prod(units for units, _ in self.levels)
-
-    def stage(self, level: int, inner: Floats, weights: Floats, m: int, first: bool) -> Floats:
-        """A stage on m units, of which one needs `inner` seconds."""
-        bandwidth = self.levels[level][1]
-        if self.cost == "paper":
-            return np.maximum(inner, 2 * (m - 1) * weights / bandwidth) / m
-        below = self.levels[level - 1][0] if first and level else 1
-        return (inner + 4 * (m - 1) * weights / (bandwidth * m) / below) / m
-
-    def transfer(self, level: int, read: Floats, sent: float, m: int) -> Floats:
-        """What a stage on m units reads and sends, whichever takes longer."""
-        if not self.count_transfers:
-            return np.zeros_like(read)
-        bandwidth = self.levels[level][1]
-        if self.cost == "paper":
-            return 2 * read / bandwidth
-        return 2 * np.maximum(read, sent) / (bandwidth * m)
-
-
-def levels_of(problem: Problem) -> tuple[tuple[int, float], ...]:
-    """The network as (units, bandwidth) per level: the cluster's own levels, else one over its links."""
-    cluster = problem.cluster
-    levels: tuple[tuple[int, float], ...] = tuple(getattr(cluster, "levels", ()) or ())
-    if levels and math.prod(units for units, _ in levels) == len(cluster.devices):
-        return tuple((int(units), float(bandwidth)) for units, bandwidth in levels)
-    ports = [device.port for device in cluster.devices if device.port is not None]
-    links = [*cluster.links.values(), *ports]
-    return ((len(cluster.devices), min((link.bandwidth for link in links), default=math.inf)),)
 
 
 @dataclass(frozen=True)
