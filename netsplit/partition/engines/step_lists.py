@@ -221,7 +221,7 @@ def _nodes_by_segment(where: Ints, cut: _Segments, home: Ints) -> Packed:
     return nodes
 
 
-class _Walk(NamedTuple):
+class _ListWalk(NamedTuple):
     """What the walk over all computations hands on; transfers of variables have the first tags."""
 
     home: Ints  # [segments]
@@ -252,7 +252,7 @@ def _listed(
         kind, what, home, forward_s, backward_s, reads, gradients, variable, source, target,
         held * a.device.step_per_byte,
     )  # fmt: skip
-    walk = _Walk(
+    walk = _ListWalk(
         home, trained, np.zeros(len(a.producer), np.int64), np.full(sent, -1), np.zeros(sent, np.int64),
         np.zeros(sent, np.bool_), np.full(sent, -1), np.zeros(devices, np.bool_),
     )  # fmt: skip
@@ -276,7 +276,7 @@ def _listed(
 
 
 @inlined
-def _forwards(where: Ints, nodes: Packed, walk: _Walk, lists: Lists, a: Arrays) -> int:
+def _forwards(where: Ints, nodes: Packed, walk: _ListWalk, lists: Lists, a: Arrays) -> int:
     """Each segment: 1. notes which transfers it reads; 2. sends what is read elsewhere."""
     kind, what, home, target, packed = lists.kind, lists.what, walk.home, lists.target, lists.reads
     reads, makes, consumers, producer = a.reads, a.makes, a.consumers, a.producer
@@ -322,7 +322,7 @@ def _forwards(where: Ints, nodes: Packed, walk: _Walk, lists: Lists, a: Arrays) 
 
 
 @inlined
-def _backwards(size: int, tag: int, walk: _Walk, lists: Lists) -> tuple[int, int]:
+def _backwards(size: int, tag: int, walk: _ListWalk, lists: Lists) -> tuple[int, int]:
     """Instructions and tags in all, with the backwards and the gradients that they complete."""
     kind, what, source, target = lists.kind, lists.what, lists.source, lists.target
     reads = lists.reads
@@ -344,7 +344,7 @@ def _backwards(size: int, tag: int, walk: _Walk, lists: Lists) -> tuple[int, int
 
 
 @inlined
-def _gradients(nodes: Packed, walk: _Walk, lists: Lists, a: Arrays) -> None:
+def _gradients(nodes: Packed, walk: _ListWalk, lists: Lists, a: Arrays) -> None:
     """Of each segment the tags of the gradients that come from elsewhere for what it makes."""
     packed, makes, sent = lists.gradients, a.makes, len(walk.back)
     size = len(walk.home) + 1

@@ -39,7 +39,7 @@ class StageSpan:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _LevelTable:
     """One level's answers, for what follows state i - 1 up to state j, on m + 1 units."""
 
     value: Floats  # [I, S, M] seconds of the slowest stage; inf: not possible
@@ -73,7 +73,7 @@ def plan_stages(
     compute, weights = states.total(layers.seconds), states.total(layers.weight_bytes)
     stash = weights + states.total(layers.output_bytes)
     inner: Floats | None = None
-    tables: list[_Table] = []
+    tables: list[_LevelTable] = []
     for level in range(len(formula.levels)):
         program = _Level(
             states, formula, level, compute, weights, inner, straight, fewer, stash, memory_bytes
@@ -88,7 +88,7 @@ def plan_stages(
     return value, _spans(tables, len(tables) - 1, -1, len(states) - 1, units)
 
 
-def _spans(tables: Sequence[_Table], level: int, begin: int, end: int, units: Ints) -> list[StageSpan]:
+def _spans(tables: Sequence[_LevelTable], level: int, begin: int, end: int, units: Ints) -> list[StageSpan]:
     """Unfold the choices of a level; `units` has an axis for each level, this one's and those below last."""
     if level < 0:
         return [StageSpan(begin, end, tuple(int(p) for p in units.ravel()))]
@@ -124,7 +124,7 @@ class _Level:
     stash: Floats  # [S] weights and activations
     memory_bytes: float | None
 
-    def run(self, allowed: Allowed | None) -> _Table:
+    def run(self, allowed: Allowed | None) -> _LevelTable:
         """States in order; all beginnings at once, and all earlier states, as arrays."""
         count, units = len(self.states), self.formula.levels[self.level][0]
         final = self.level == len(self.formula.levels) - 1
@@ -153,7 +153,7 @@ class _Level:
                     better = value[:, j, m - 1] < value[:, j, m]
                     for table in (value, cut, taken, used):
                         table[better, j, m] = table[better, j, m - 1]
-        return _Table(value, cut, taken, used)
+        return _LevelTable(value, cut, taken, used)
 
     def _split(
         self,
@@ -216,7 +216,7 @@ def plan_that_fits(
 
     Where no plan uses all devices, as with fewer states than devices and no replication, some stay idle.
     """
-    for allowed in (None, _Held(problem, states, formula).allowed):
+    for allowed in (None, _HeldBytes(problem, states, formula).allowed):
         for idle in dict.fromkeys((fewer, True)):
             value, spans = plan_stages(
                 states, formula, straight=straight, fewer=idle, allowed=allowed, memory_bytes=memory_bytes
@@ -228,7 +228,7 @@ def plan_that_fits(
     return math.inf, []
 
 
-class _Held:
+class _HeldBytes:
     """Static bytes (5-18) of ranges of states."""
 
     def __init__(self, problem: Problem, states: States, formula: Formula) -> None:
