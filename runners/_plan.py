@@ -105,7 +105,7 @@ def _devices(plan: Plan, work: Workload) -> Table:
     columns = [
         Column("device", text=True),
         Column("nodes"),
-        Column(f"busy {unit}" if plan.problem.objective.simulated else f"load {unit}"),
+        Column(f"{plan.problem.objective.column} {unit}"),
         Column(f"transfers {unit}"),
         Column("%", ".1f", 100.0),
         Column("MB", ",.1f", 1e-6),

@@ -7,9 +7,9 @@ import logging
 import math
 import sys
 import tempfile
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from netsplit.partition.base import Placement, Problem
     from netsplit.partition.partitioner import Partitioner
     from netsplit.planning.workload import Workload
+    from runners._partition_settings import Settings
 
-__all__ = ["Settings", "described", "job", "main", "need_graph", "one_partitioner"]
+__all__ = ["described", "job", "main", "need_graph", "one_partitioner"]
 
 log = logging.getLogger(__name__)
 
@@ -36,40 +37,6 @@ GROUPS = ("partitioner", "cluster", "schedule")
 HERE = ("netsplit.cluster.local.", "netsplit.cluster.nvml.")  # builders of what workers run on
 TIME_LIMIT = "time_limit_s"
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The top-level keys of `conf/partition.yaml`."""
-
-    graph: str
-    objective: Literal["latency", "max_load", "max_load_contiguous", "simulated"] = "latency"
-    contiguous: bool = False
-    time_limit: float | None = 60.0
-    seed: int = 0
-    passes: Literal["training", "forward"] = "training"
-    alpha: int | None = None
-    variable_copies: int | None = None
-    inputs: Literal["free", "profiled"] = "free"
-    result: str | None = None
-    explain: bool = False
-    compare_with: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
-            raise ConfigError(
-                f"result is '{self.result}', which is the graph file itself: give another path."
-            )
-        if self.time_limit is not None and not (self.time_limit > 0 and math.isfinite(self.time_limit)):
-            raise ConfigError(f"time_limit is {self.time_limit}: give more than 0 seconds, or null.")
-        if self.seed < 0:
-            raise ConfigError(f"seed is {self.seed}: give at least 0.")
-        if self.contiguous and not self.objective.startswith("max_load"):
-            raise ConfigError(
-                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
-            )
-        if self.result is not None and (not self.result or Path(self.result).is_dir()):
-            raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
 
 
 def job(cfg: DictConfig) -> float:
@@ -86,6 +53,7 @@ def job(cfg: DictConfig) -> float:
     result = Path(settings.result) if settings.result is not None else folder / "result.json"
 
     from netsplit.formats.read import read_workload
+    from netsplit.partition.objectives import CONTIGUOUS
     from netsplit.planning.decide import decide
     from runners._plan import Waiting, explain_plan, headline, show_moves, show_plan
 
@@ -94,7 +62,7 @@ def job(cfg: DictConfig) -> float:
         log.info("%s: %s", work.name, remark)
     problem = work.problem(
         cluster,
-        "max_load_contiguous" if settings.contiguous else settings.objective,
+        CONTIGUOUS[settings.objective] if settings.contiguous else settings.objective,
         schedule=schedule,
         seed=settings.seed,
         time_limit_s=settings.time_limit,
@@ -133,8 +101,11 @@ def main(cfg: DictConfig) -> float:
 
 def _settings(cfg: DictConfig) -> Settings:
     need_graph(cfg)
+
+    from runners._partition_settings import Settings
+
     names = [field.name for field in fields(Settings)]
-    settings: Settings = settings_of(cfg, "runners.partition.Settings", names, GROUPS)
+    settings: Settings = settings_of(cfg, "runners._partition_settings.Settings", names, GROUPS)
     return settings
 
 

@@ -146,7 +146,7 @@ def fitted(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) ->
         rounds.append([trial.seconds(program, pool) for program in programs])
     spread = _spread(rounds)
     typical = statistics.median if spread <= SPREAD else min
-    explanation = _Explanation(
+    explanation = _CostSearch(
         cluster, costs, trial.kind, programs, [typical(each) for each in zip(*rounds, strict=True)], count
     )
     contention, message_s = explanation.answer()
@@ -180,7 +180,7 @@ def _spread(rounds: Sequence[Sequence[float]]) -> float:
 
 
 @dataclass(frozen=True)
-class _Explanation:
+class _CostSearch:
     """Searches the costs that explain what the programs took: the first, then those in turns."""
 
     cluster: Cluster

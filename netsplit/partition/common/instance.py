@@ -224,11 +224,16 @@ class Instance:
         """
         total = self.forward_s + self.backward_s
         loads = np.bincount(where, weights=total[np.arange(self.n), where], minlength=len(self.devices))
+        sent, received = self.crossings(where)
+        return np.asarray(loads + (self.hop_s * (sent | received)).sum(axis=0))
+
+    def crossings(self, where: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """[m, D] whether a device sends a variable to another, and whether it receives it from one."""
         read = self._present(self.consumers, where)
         home = np.zeros_like(read)
         home[np.arange(len(home)), where[self.producer]] = True
-        sent = home & np.any(read & ~home, axis=1, keepdims=True)
-        return np.asarray(loads + (self.hop_s * (sent | (read & ~home))).sum(axis=0))
+        received = read & ~home
+        return home & np.any(received, axis=1, keepdims=True), received
 
     @cached_property
     def hop_s(self) -> Floats:
