@@ -76,6 +76,7 @@ class Search:
         self.started, self.deadline = time.perf_counter(), deadline
         self.instance = Instance.of(problem)
         self.simulated = simulated and problem.evaluate is not None
+        self.metered = self.simulated and problem.memory == "lifetimes"  # simulated peaks say what fits
         self.annealer = Annealer(self.instance, problem.in_flight - 1.0 if self.simulated else 0.0)
         self.best: Scheduled | None = None
         self.unreplicated: Scheduled | None = None  # the best of those
@@ -142,7 +143,7 @@ class Search:
         until = self.started + 0.3 * (self.deadline - self.started)
         for each in candidates(self.problem, self.instance, self.methods, self._value_of, until):
             tried.append(each)
-            if each.fits:
+            if np.isfinite(each.value_s) if self.metered else each.fits:
                 order = order_of(self.instance, each.placement)
                 stages = each.placement.stages if each.placement.replicas else ()
                 self._offer(Scheduled(each.where, order, each.value_s, each.method, stages))
@@ -230,7 +231,13 @@ class Search:
 
     def _value_of(self, placement: Placement) -> float:
         if self.simulated:
-            assert self.problem.evaluate is not None
-            return self.problem.evaluate(placement).iteration_s
+            evaluate = self.problem.evaluate
+            assert evaluate is not None
+            predicted = evaluate(placement)
+            over = self.metered and any(
+                predicted.peak_bytes.get(device.name, 0) > device.capacity_bytes
+                for device in evaluate.cluster.devices
+            )
+            return float("inf") if over else predicted.iteration_s
         where = self.instance.encode(placement.device_of)
         return self.annealer.step.makespan_s(where, order_of(self.instance, placement))
