@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -13,12 +14,14 @@ from numpy.typing import NDArray
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
+from netsplit.profile.memory import MemoryModel, lifetimes_model, static_model
 
 __all__ = [
     "BOUND_FOR",
     "Evaluate",
     "Latency",
     "Loads",
+    "MemoryRule",
     "Objective",
     "Placement",
     "Predicted",
@@ -30,6 +33,8 @@ __all__ = [
 ]
 
 Status = Literal["optimal", "feasible", "infeasible", "limit", "heuristic"]
+
+MemoryRule = Literal["static", "lifetimes"]
 
 BOUND_FOR = "bound_for"
 """Key of `SolverReport.notes`: the `Objective.bound_key` that the report's bound was proven for."""
@@ -102,9 +107,17 @@ class Predicted(Protocol):
     @property
     def iteration_s(self) -> float: ...
 
+    @property
+    def peak_bytes(self) -> Mapping[str, int]:
+        """Device -> largest number of bytes alive at once."""
+
 
 class Evaluate(Protocol):
     """Predicts the iteration of a placement. It is handed in, as simulating comes after partitioning."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """With the capacities that there are."""
 
     def __call__(self, placement: Placement) -> Predicted: ...
 
@@ -230,7 +243,17 @@ class Problem:
     """Nodes of a task graph that are backward computations of their own: they have forward seconds only.
     Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
 
+    memory: MemoryRule = "static"
+    """What the methods count: (5-18), or what is near the lifetimes that `evaluate` predicts."""
+
     @property
     def copies(self) -> int:
         """How often a variable's bytes count in (5-18)."""
         return self.costs.copies(self.in_flight)
+
+    @cached_property
+    def memory_model(self) -> MemoryModel:
+        """The linear count of bytes by `memory`."""
+        if self.memory == "static":
+            return static_model(self.graph, self.costs.alpha, self.copies)
+        return lifetimes_model(self.graph, self.costs.alpha, self.in_flight)
