@@ -115,15 +115,15 @@ def _devices(plan: Plan, work: Workload) -> Table:
     rows = [
         (
             name,
-            share.nodes,
-            _number(share.seconds / unit_s),
-            _number(share.transfer_s / unit_s),
-            share.seconds / plan.objective_s if plan.objective_s > 0 else 0.0,
-            share.nbytes,
-            share.capacity_bytes if share.capacity_bytes < NO_LIMIT else "no limit",
-            share.filled,
+            load.nodes,
+            _number(load.seconds / unit_s),
+            _number(load.transfer_s / unit_s),
+            load.seconds / plan.objective_s if plan.objective_s > 0 else 0.0,
+            load.nbytes,
+            load.capacity_bytes if load.capacity_bytes < NO_LIMIT else "no limit",
+            load.filled,
         )
-        for name, share in plan.shares.items()
+        for name, load in plan.loads.items()
     ]
     return Table(columns, rows)
 

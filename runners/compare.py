@@ -94,8 +94,8 @@ def _each_case(requests: Mapping[str, Request], folder: Path, console: Console) 
             Cases(done, {name: request.published for name, request in requests.items()}), folder, console
         )
     for name, reason in reasons.items():
-        share = f"{len(reasons)} of {len(requests)} cases failed ({', '.join(reasons)})"
-        raise NetSplitError(f"{share}; {name}: {reason}")
+        counted = f"{len(reasons)} of {len(requests)} cases failed ({', '.join(reasons)})"
+        raise NetSplitError(f"{counted}; {name}: {reason}")
 
 
 def _conclude(cases: Cases, folder: Path, console: Console) -> None:
@@ -160,8 +160,8 @@ def _reason(comparison: Comparison) -> str:
     failed, count = comparison.failed, len(comparison.rows)
     if not failed:
         return ""
-    share = f"{len(failed)} of {count} methods failed ({', '.join(row.method for row in failed)}); "
-    return f"{share if count > 1 else ''}{failed[0].method}: {failed[0].error}"
+    counted = f"{len(failed)} of {count} methods failed ({', '.join(row.method for row in failed)}); "
+    return f"{counted if count > 1 else ''}{failed[0].method}: {failed[0].error}"
 
 
 @entry(config_name="config")

@@ -1,6 +1,7 @@
 """What holds of the tree of files as a whole, beside the contracts of `make lint`."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ FILES = {
     for top in ("netsplit", "benchmarks", "runners", "hydra_plugins")
     for file in (ROOT / top).rglob("*.py")
 }
+SHARE = re.compile(r"(?:^|_)(?i:shares?)(?:_|$)|(?:^|[a-z])Shares?(?:[A-Z]|$)")
 
 
 def imported(module: str) -> Iterator[str]:
@@ -70,3 +72,23 @@ def test_no_variable_is_called_found() -> None:
     ]
     assert len(sources) > len(FILES)
     assert not named
+
+
+def test_share_means_what_a_device_holds() -> None:
+    """`runtime.share.Share` and what works on it; parts of a whole are fractions, and a plan's are loads."""
+    allowed = "netsplit.runtime.share", "netsplit.runtime.checkpoint.shares"
+    named = [
+        f"{module}:{name.lineno} {word}"
+        for module, file in FILES.items()
+        if module not in allowed and "Share" not in _imported_names(file)
+        for name in ast.walk(ast.parse(file.read_text()))
+        for word in (getattr(name, key, None) for key in ("id", "arg", "attr", "name"))
+        if isinstance(word, str) and not isinstance(name, ast.alias) and re.search(SHARE, word)
+    ]
+    assert len([module for module, file in FILES.items() if "Share" in _imported_names(file)]) > 3
+    assert not named
+
+
+def _imported_names(file: Path) -> set[str]:
+    statements = ast.parse(file.read_text()).body
+    return {each.name for line in statements if isinstance(line, ast.ImportFrom) for each in line.names}

@@ -188,7 +188,7 @@ class _Explanation:
     kind: str
     programs: Sequence[Program]
     took: Sequence[float]
-    most: float  # contention: n devices that have one thing in equal shares take n times as long
+    most: float  # contention: n devices that have one thing in equal parts take n times as long
 
     def answer(self) -> tuple[float | None, float | None]:
         """(contention, message_s); None: it would have to be beyond reason, and the other does without it."""

@@ -32,10 +32,10 @@ class Context:
 
 @dataclass
 class IterationValues:
-    """State of one iteration. `shares[i]` is the part of micro-batch i's loss in what is minimised."""
+    """State of one iteration. `fractions[i]` is the part of micro-batch i's loss in what is minimised."""
 
     feeds: list[dict[str, Tensor]]
-    shares: list[float] = field(default_factory=list)
+    fractions: list[float] = field(default_factory=list)
     readers: dict[Key, int] = field(default_factory=dict)  # forwards and sends still to come
     values: dict[Key, Tensor] = field(default_factory=dict)
     arriving: dict[tuple[str, int, bool], tuple[Recv, Handle]] = field(default_factory=dict)

@@ -122,7 +122,7 @@ def time_breakdown(
             )
         )
         metrics[f"iteration_s.{name}"] = whole
-        metrics |= {f"{part}_share.{name}": seconds / whole for part, seconds in parts.items()}
+        metrics |= {f"{part}_fraction.{name}": seconds / whole for part, seconds in parts.items()}
     return StudyResult(
         "What an iteration's time is spent on",
         COLUMNS,
@@ -199,7 +199,7 @@ def _picture(bars: dict[str, dict[str, float]]) -> Picture:
         axes.invert_yaxis()
         axes.set_xlim(0, 112)
         axes.set_xticks(range(0, 101, 20))
-        axes.set_xlabel("share of an iteration (%)")
+        axes.set_xlabel("fraction of an iteration (%)")
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         figure.legend(loc="outside upper center", ncols=5, fontsize=10)

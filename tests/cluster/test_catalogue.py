@@ -27,12 +27,12 @@ LINK = LinkCost("10GB", 1e-5)
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_shares_of_a_peak_are_shares(name: str) -> None:
+def test_an_efficiency_is_a_fraction_of_a_peak(name: str) -> None:
     found = RATES[name]
     assert found.name == name
     for kind in CLASSES:
         for of in ("forward", "input", "weight"):
-            reached = found.shares(kind, of)
+            reached = found.efficiency_of(kind, of)
             assert 0.05 <= reached.compute <= 0.95, (kind, of)
             assert 0.05 <= reached.memory <= 0.95, (kind, of)
     known = {"", *CLASSES}
@@ -110,9 +110,9 @@ def test_the_server_of_the_thesis_has_the_switches_of_its_table() -> None:
 
 @pytest.mark.parametrize("name", RATES)
 def test_tensor_cores_are_taken_only_where_they_are_faster(name: str) -> None:
-    found, plain = RATES[name], RATES["TITAN RTX"].shares("convolution").compute
+    found, plain = RATES[name], RATES["TITAN RTX"].efficiency_of("convolution").compute
     peak = found.tensor_flops or found.flops
-    assert peak * found.shares("convolution").compute >= found.flops * plain
+    assert peak * found.efficiency_of("convolution").compute >= found.flops * plain
 
 
 @pytest.mark.parametrize("name", RATES)

@@ -1,4 +1,4 @@
-"""Clusters that are described: levels, speeds, shares of memory, and one sentence for each mistake."""
+"""Clusters that are described: levels, speeds, fractions of memory, and one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_one_bandwidth_serves_all_levels() -> None:
     assert uniform_cluster([2, 2], 1e9, 1).levels == ((2, 1e9), (2, 1e9))
 
 
-def test_a_share_is_of_what_the_graph_needs_and_rounds_up() -> None:
+def test_a_fraction_is_of_what_the_graph_needs_and_rounds_up() -> None:
     assert uniform_cluster(1, 1e9, "40%").cluster("gpu", 1001).devices[0].capacity_bytes == 401
     assert uniform_cluster(1, 1e9, 16e9).cluster("gpu", 1001).devices[0].capacity_bytes == 16_000_000_000
 

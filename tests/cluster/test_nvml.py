@@ -10,7 +10,7 @@ import pytest
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES
 from netsplit.cluster.described import described_gpus
-from netsplit.cluster.nvml import NVLINK_BYTES_S, NVLINK_SHARE, found_gpus, gpu_cluster
+from netsplit.cluster.nvml import NVLINK_BYTES_S, NVLINK_EFFICIENCY, found_gpus, gpu_cluster
 from netsplit.errors import ConfigError
 
 GIB = 2**30
@@ -102,7 +102,7 @@ def test_nvlinks_count_where_they_lead_to_the_other(monkeypatch: pytest.MonkeyPa
     FakeNvml(monkeypatch, cards)
     found = found_gpus()
     assert found.ways[0, 1] == "NV2"
-    assert found.links[0, 1].bandwidth == pytest.approx(2 * NVLINK_SHARE * NVLINK_BYTES_S[2])
+    assert found.links[0, 1].bandwidth == pytest.approx(2 * NVLINK_EFFICIENCY * NVLINK_BYTES_S[2])
 
 
 def test_all_nvlinks_count_through_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,9 @@ def test_kendalls_tau_by_hand(ours: list[float], theirs: list[float], tau: float
 
 
 @given(st.permutations([10.0, 20.0, 30.0, 40.0, 50.0]))
-def test_without_ties_tau_is_the_share_of_pairs_in_order_less_that_of_the_others(ours: list[float]) -> None:
+def test_without_ties_tau_is_the_fraction_of_pairs_in_order_less_that_of_the_others(
+    ours: list[float],
+) -> None:
     theirs = sorted(ours)
     pairs = list(combinations(range(5), 2))
     in_order = sum((ours[i] < ours[j]) == (theirs[i] < theirs[j]) for i, j in pairs)

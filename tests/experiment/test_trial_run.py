@@ -69,10 +69,10 @@ def test_what_is_faster_than_predicted_costs_nothing_more() -> None:
 def test_devices_take_pieces_of_equal_seconds_in_turn() -> None:
     device_of = in_turns(GRAPH, SECONDS, ("a", "b"), 6)
     assert all(len({device_of[name] for name in group}) == 1 for group in GRAPH.colocated)
-    share = sum(SECONDS[n].total_s for n, d in device_of.items() if d == "a") / sum(
+    fraction = sum(SECONDS[n].total_s for n, d in device_of.items() if d == "a") / sum(
         each.total_s for each in SECONDS.values()
     )
-    assert 0.3 < share < 0.7
+    assert 0.3 < fraction < 0.7
     changes = sum(a != b for a, b in zip(device_of.values(), list(device_of.values())[1:], strict=False))
     assert changes >= 3
 

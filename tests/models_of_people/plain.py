@@ -78,11 +78,11 @@ def train_plainly(
     for iteration in range(STEPS):
         batch = loaded.batch(iteration)
         parts = []
-        for i, (share, piece) in enumerate(pieces_of(batch, case.microbatches)):
+        for i, (fraction, piece) in enumerate(pieces_of(batch, case.microbatches)):
             with drawing(iteration, i):
                 value = loss_of(called(model, piece[0]), loss, piece[1])
-            (share * value).backward()
-            parts.append(share * value.item())
+            (fraction * value).backward()
+            parts.append(fraction * value.item())
         step.step()
         step.zero_grad()
         losses.append(sum(parts))

@@ -76,7 +76,7 @@ def test_only_the_expected_outcome_for_the_true_reason_is_right(
 def test_the_plain_loop_cuts_what_is_as_long_as_the_batch() -> None:
     batch = ({"x": torch.arange(7), "table": torch.arange(3), "names": ["a"]}, (torch.arange(7), 0.5))
     pieces = list(plain.pieces_of(batch, 2))
-    assert [share for share, _ in pieces] == [4 / 7, 3 / 7]
+    assert [fraction for fraction, _ in pieces] == [4 / 7, 3 / 7]
     (_, first), (_, second) = pieces
     assert first[0]["x"].tolist() == [0, 1, 2, 3]
     assert second[1][0].tolist() == [4, 5, 6]

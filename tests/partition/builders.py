@@ -61,8 +61,8 @@ def problems(
         graph, costs, cluster, in_flight=draw(st.integers(1, 2)), seed=draw(st.integers(0, 2**40))
     )
     total = required_bytes(problem)
-    share = st.just(1.0) if roomy else st.floats(0.3, 1.3)
-    return with_capacities(problem, [round(total * draw(share)) for _ in range(m)])
+    fraction = st.just(1.0) if roomy else st.floats(0.3, 1.3)
+    return with_capacities(problem, [round(total * draw(fraction)) for _ in range(m)])
 
 
 def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0) -> Problem:
@@ -82,12 +82,12 @@ def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0
     return with_capacities(problem, [int(required_bytes(problem) * room / devices)] * devices)
 
 
-def trained(problem: Problem, share: float = 0.8, seed: int = 0) -> Problem:
-    """The problem with gradients through a share of its variables; where none passes is no backward."""
+def trained(problem: Problem, fraction: float = 0.8, seed: int = 0) -> Problem:
+    """The problem with gradients through a fraction of its variables; where none passes is no backward."""
     draw = random.Random(seed)
     graph = problem.graph
     variables = {
-        k: replace(v, requires_grad=v.producer is not None and draw.random() < share)
+        k: replace(v, requires_grad=v.producer is not None and draw.random() < fraction)
         for k, v in graph.variables.items()
     }
     graph = replace(graph, variables=variables)

@@ -46,7 +46,7 @@ def test_a_plan_is_compiled_simulated_and_scored_by_what_it_takes() -> None:
     assert plan.objective_s == timeline.iteration_s
     assert (plan.bound_s, plan.gap, plan.status) == (None, None, "heuristic")
     assert plan.nodes == {"d0": 2, "d1": 1, "d2": 1}
-    assert list(plan.shares) == [device.name for device in problem.cluster.devices]
+    assert list(plan.loads) == [device.name for device in problem.cluster.devices]
     assert plan.explain().objective_s == plan.objective_s
     assert "gpipe with 3 micro-batches" in plan.summary()
 
@@ -81,7 +81,7 @@ def test_what_is_over_the_capacities_is_a_plan_only_where_that_is_asked_for() ->
     with pytest.raises(InfeasibleError, match="on 'd2'"):
         decide(problem, over)
     plan = decide(problem, over, room=False)
-    assert plan.shares["d2"].nbytes > plan.shares["d2"].capacity_bytes == 30
+    assert plan.loads["d2"].nbytes > plan.loads["d2"].capacity_bytes == 30
     assert plan.objective_s == decide(simulated(four()), over).objective_s
 
 

@@ -108,7 +108,7 @@ def test_more_of_a_peak_is_never_slower() -> None:
         assert sum(each.total_s for each in after.values()) < sum(each.total_s for each in before.values())
 
 
-def test_the_most_specific_shares_count() -> None:
+def test_the_most_specific_efficiency_counts() -> None:
     rates = Rates(
         "x", 1e12, 1e9, 1e-6,
         {"": Efficiency(0.5, 0.5), "matmul": Efficiency(0.8, 0.5), "matmul:weight": Efficiency(0.4, 0.5)},

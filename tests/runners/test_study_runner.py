@@ -90,7 +90,7 @@ def test_figure_5_3_in_small(run: Run) -> None:
     (row,) = complete(ended, "edges", 1)
     with (ended.folder / "edges.csv").open() as file:
         curve = [(int(each["bytes"]), float(each[list(each)[-1]])) for each in csv.DictReader(file)]
-    below = max((share for nbytes, share in curve if nbytes < 2e4), default=0.0)
+    below = max((fraction for nbytes, fraction in curve if nbytes < 2e4), default=0.0)
     assert 0 < below < 1
     assert float(row["below 0.02 MB (%)"]) == pytest.approx(100 * below)
 

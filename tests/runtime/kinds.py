@@ -200,10 +200,10 @@ def plain_steps(
             loss = found if isinstance(found, Tensor) else None
             if loss is None:
                 loss = found[0] if isinstance(found, tuple) else found["loss"]
-            share = (stop - start) / samples
-            (loss * share).backward()
-            total += share * loss.item()
-            parts.append((share, found))
+            fraction = (stop - start) / samples
+            (loss * fraction).backward()
+            total += fraction * loss.item()
+            parts.append((fraction, found))
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)

@@ -124,20 +124,20 @@ def check_format(trace: dict[str, Any]) -> None:
 def hasty(draw: st.DrawFn) -> Drawn:
     """A program of which some operators, transfers and overheads, or all, take no time."""
     drawn = draw(programs(disturbed=False))
-    rng, share = random.Random(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.7, 1.0]))
+    rng, fraction = random.Random(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.7, 1.0]))
     nothing, free = NodeSeconds(0.0, 0.0), Link(0.0, 0.0)
     devices = {
         kind: replace(
             each,
-            nodes={name: nothing if rng.random() < share else found for name, found in each.nodes.items()},
+            nodes={name: nothing if rng.random() < fraction else found for name, found in each.nodes.items()},
             message_s=None,
         )
         for kind, each in drawn.costs.devices.items()
     }
-    if rng.random() < share:
+    if rng.random() < fraction:
         devices = {kind: replace(each, instruction_s=0.0) for kind, each in devices.items()}
     costs = replace(drawn.costs, devices=devices)
-    links = {ends: free if rng.random() < share else link for ends, link in drawn.cluster.links.items()}
+    links = {ends: free if rng.random() < fraction else link for ends, link in drawn.cluster.links.items()}
     cluster = drawn.cluster.with_links(links)
     return replace(drawn, timeline=simulate(drawn.program, cluster, costs))
 

@@ -46,9 +46,9 @@ def test_predicted_seconds_are_the_predictors_own_sums() -> None:
     seconds = predicted_seconds(case.training_graph(), accelerator("TITAN RTX"))
     assert found.metrics["forward_s.mine"] == pytest.approx(sum(s.forward_s for s in seconds.values()))
     assert found.metrics["backward_s.mine"] == pytest.approx(sum(s.backward_s for s in seconds.values()))
-    shares = found.column("share (%)")
-    assert sum(share for share in shares[:-1] if isinstance(share, float)) == pytest.approx(1.0)
-    assert shares[-1] == pytest.approx(1.0)
+    fractions = found.column("of all (%)")
+    assert sum(fraction for fraction in fractions[:-1] if isinstance(fraction, float)) == pytest.approx(1.0)
+    assert fractions[-1] == pytest.approx(1.0)
     assert "predicted on TITAN RTX" in str(found.rows[0][0])
 
 

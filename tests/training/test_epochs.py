@@ -39,7 +39,7 @@ class Pretender:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.shares: list[tuple[float, bool]] = []
+        self.fractions: list[tuple[float, bool]] = []
         self.seen: list[list[int]] = []
         self.evaluated: list[list[int]] = []
 
@@ -49,8 +49,10 @@ class Pretender:
     def end_epoch(self, loss: float) -> None:
         pass
 
-    def train_batch(self, inputs: Tensor, targets: Tensor, *, share: float = 1.0, step: bool = True) -> float:
-        return self._step("plain", inputs, share, step)
+    def train_batch(
+        self, inputs: Tensor, targets: Tensor, *, fraction: float = 1.0, step: bool = True
+    ) -> float:
+        return self._step("plain", inputs, fraction, step)
 
     def measure_batch(
         self,
@@ -58,19 +60,19 @@ class Pretender:
         targets: Tensor,
         bytes_too: bool = False,
         *,
-        share: float = 1.0,
+        fraction: float = 1.0,
         step: bool = True,
     ) -> tuple[float, Timeline]:
-        loss = self._step("bytes" if bytes_too else "events", inputs, share, step)
+        loss = self._step("bytes" if bytes_too else "events", inputs, fraction, step)
         return loss, Timeline((), loss, {"cpu:0": 7} if bytes_too else {})
 
     def evaluate(self, batches: Iterable[tuple[Tensor, Tensor]], metric: Any) -> float:
         self.evaluated.append([int(i) for inputs, _ in batches for i in inputs])
         return 0.25 * len(self.evaluated)
 
-    def _step(self, kind: str, inputs: Tensor, share: float, step: bool) -> float:
+    def _step(self, kind: str, inputs: Tensor, fraction: float, step: bool) -> float:
         self.calls.append(kind)
-        self.shares.append((share, step))
+        self.fractions.append((fraction, step))
         self.seen.append(inputs.tolist())
         return float(len(self.calls) - 1)
 
@@ -130,7 +132,7 @@ def test_a_step_on_several_batches_weights_every_sample_alike() -> None:
     """Eight batches of an epoch, the last with two samples: steps on three, three, and two."""
     model, history = fitted(epochs=1, accumulate=3)
     third = pytest.approx(1 / 3)
-    assert model.shares == [
+    assert model.fractions == [
         *2 * [(third, False), (third, False), (third, True)], (pytest.approx(4 / 6), False),
         (pytest.approx(2 / 6), True),
     ]  # fmt: skip
@@ -140,7 +142,7 @@ def test_a_step_on_several_batches_weights_every_sample_alike() -> None:
 
 
 def test_without_accumulation_every_batch_counts_in_full() -> None:
-    assert fitted(epochs=1)[0].shares == 8 * [(1.0, True)]
+    assert fitted(epochs=1)[0].fractions == 8 * [(1.0, True)]
 
 
 def test_accumulating_less_than_one_batch_is_refused() -> None:
@@ -233,12 +235,12 @@ class Mortal(Pretender):
         self.dies_at = set(dies_at)
         self.runtime: Any = None
 
-    def _step(self, kind: str, inputs: Tensor, share: float, step: bool) -> float:
-        super()._step(kind, inputs, share, step)
+    def _step(self, kind: str, inputs: Tensor, fraction: float, step: bool) -> float:
+        super()._step(kind, inputs, fraction, step)
         if len(self.calls) in self.dies_at:
             raise WorkerError("worker cpu:1 died at its forward.")
         for sample in inputs.tolist():
-            self.weight = (1.1 * self.weight + share * sample) % 7.0
+            self.weight = (1.1 * self.weight + fraction * sample) % 7.0
         return self.weight
 
     def save_checkpoint(self, folder: Path, extra: dict[str, Any]) -> None:

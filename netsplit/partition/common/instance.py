@@ -86,7 +86,7 @@ class Instance:
     latency_s: Floats  # [D, D]
     seconds_per_byte: Floats  # [D, D]
     atom_of: Ints  # [n]
-    unit_of: Ints  # [n] block of nodes that runs in one piece (`Graph.units`); numbers ascend with the first
+    unit_of: Ints  # [n] unit of nodes (`Graph.units`); numbers ascend with the first
     state_bytes: Ints  # [n] initializers, with gradients and moments
     held_bytes: Ints  # [h] copies * bytes of every variable, inputs of the graph included
     holders: Csr  # [h] -> nodes that touch it: R(j) of (5-18)

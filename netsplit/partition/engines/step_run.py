@@ -31,7 +31,7 @@ _STANDS = 1e-9  # a slower computation stands still until a transfer ends
 _LATER = 2**40  # more than there are notes
 
 
-_LEFT, _SINCE, _RATE, _COPYING, _BEGIN, _END = range(6)  # rows of `pace`: seconds, times, shares
+_LEFT, _SINCE, _RATE, _COPYING, _BEGIN, _END = range(6)  # rows of `pace`: seconds, times, fractions
 _BEGINS, _ENDS, _COMPUTES = range(3)  # rows of `number`: of the last note of each; 1 while it computes
 
 
@@ -111,7 +111,7 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
     pace, number, notes = np.zeros((6, devices)), np.zeros((3, devices), np.int64), np.zeros(1, np.int64)
     pace[_BEGIN:] = np.inf
     busy = np.zeros(devices, np.int64)  # devices of each host that compute
-    copies, shares, noted = _heap(4 * tags), np.zeros(2 * tags), 0
+    copies, fractions, noted = _heap(4 * tags), np.zeros(2 * tags), 0
     goes, starting = 0, True  # the device that may go on; at first one after another
     while True:
         # 1. device
@@ -134,7 +134,7 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
                 for d in (p, q):
                     copying_s = device.copy_per_byte[d] * nbytes[u]
                     if copying_s > 0:
-                        shares[noted] = min(copying_s / (end - start), 1.0)
+                        fractions[noted] = min(copying_s / (end - start), 1.0)
                         _push(copies, start, _COPY * _LATER + notes[0] + 1, noted * devices + d)
                         _push(copies, end, _COPY_END * _LATER + notes[0] + 2, noted * devices + d)
                         notes[0] += 2
@@ -159,8 +159,8 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
         else:
             stops = copies.key[0] < _COPY * _LATER
             noting = _pop(copies)
-            d, share = noting % devices, shares[noting // devices]
-            pace[_COPYING, d] += -share if stops else share
+            d, fraction = noting % devices, fractions[noting // devices]
+            pace[_COPYING, d] += -fraction if stops else fraction
             _change(d, happens, pace, number, notes, busy, device)
     for tag in range(tags):
         clock[source[tag]] = max(clock[source[tag]], arrived[tag])

@@ -162,7 +162,7 @@ def period_binding(loads: Loads, devices: Sequence[str]) -> Binding:
 
 
 def stages_binding(instance: Instance, stages: Sequence[Stage], period_s: float) -> Binding:
-    """The stage whose replicas compute longest, each its share; the rest of the period is communication."""
+    """The stage whose replicas compute longest, each its part; the rest of the period is communication."""
     index = {name: v for v, name in enumerate(instance.names)}
     rank = {name: p for p, name in enumerate(instance.devices)}
     total = instance.forward_s + instance.backward_s

@@ -65,7 +65,7 @@ class DeviceUse:
         return self.state_bytes + self.variable_bytes + self.copy_bytes
 
     @property
-    def share(self) -> float:
+    def filled(self) -> float:
         """Of its capacity."""
         return self.used_bytes / self.capacity_bytes if self.capacity_bytes else float("inf")
 
@@ -164,7 +164,7 @@ def device_uses(
 def with_replicas(
     instance: Instance, uses: Sequence[DeviceUse], stages: Sequence[Stage]
 ) -> tuple[DeviceUse, ...]:
-    """Every replica holds what its stage's first device holds, and does its share of the work.
+    """Every replica holds what its stage's first device holds, and does its part of the work.
 
     Waits and transfers are left out: the period of replicated stages has a formula of its own.
     """

@@ -199,7 +199,7 @@ def _bytes_of(metrics: Mapping[str, float], prefix: str) -> dict[str, int]:
 
 
 def _capacities(params: Mapping[str, str], devices: Sequence[str]) -> dict[str, int]:
-    """Of the cluster's config; nothing where it gives a share, or all that a device has."""
+    """Of the cluster's config; nothing where it gives a fraction, or all that a device has."""
     capacities: dict[str, int] = {}
     for device in devices:
         capacities |= _only(device, _size(params.get("cluster.capacity")))
@@ -218,7 +218,7 @@ def _only(name: str, nbytes: int | None) -> dict[str, int]:
 def _size(text: str | None) -> int | None:
     number = _finite(text)
     if number is not None:
-        return int(number) if number > 1 else None  # at most 1: a share of what the graph needs
+        return int(number) if number > 1 else None  # at most 1: a fraction of what the graph needs
     try:
         return None if text is None else parse_bytes(text)
     except ConfigError:

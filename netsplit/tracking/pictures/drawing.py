@@ -54,7 +54,7 @@ def mib(nbytes: float) -> str:
     return f"{nbytes / 2**20:.1f} MiB"
 
 
-def tint(colour: str, share: float = 0.25) -> str:
-    """An opaque light shade of ``#RRGGBB``: `share` of the colour on white."""
+def tint(colour: str, fraction: float = 0.25) -> str:
+    """An opaque light shade of ``#RRGGBB``: `fraction` of the colour on white."""
     parts = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
-    return "#" + "".join(f"{round(255 + share * (part - 255)):02X}" for part in parts)
+    return "#" + "".join(f"{round(255 + fraction * (part - 255)):02X}" for part in parts)

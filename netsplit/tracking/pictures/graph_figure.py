@@ -107,8 +107,8 @@ def _draw_boxes(
 
     longest = max((seconds.group(group) for group in groups.groups), default=0.0)
     for group, (x, y) in zip(groups.groups, layout.boxes, strict=True):
-        share = seconds.group(group) / longest if longest > 0 else 0.3
-        width, height = 0.9, 0.52 + 0.28 * share
+        fraction = seconds.group(group) / longest if longest > 0 else 0.3
+        width, height = 0.9, 0.52 + 0.28 * fraction
         axes.add_patch(
             FancyBboxPatch(
                 (x - width / 2, y - height / 2),
@@ -117,7 +117,7 @@ def _draw_boxes(
                 boxstyle="round,pad=0,rounding_size=0.05",
                 facecolor=tint(colours[group.device]),
                 edgecolor=colours[group.device],
-                linewidth=1.0 + 2.5 * share,
+                linewidth=1.0 + 2.5 * fraction,
                 zorder=3,
             )
         )

@@ -113,7 +113,7 @@ def test_the_answer_verifies_and_is_always_the_same(problem, train):
 @examples
 @given(problems(colocate=False), st.integers(1, 4), st.sampled_from([0.0, 0.05]))
 def test_the_theorems_bound_holds_on_equal_devices_with_room(problem, devices, pace):
-    """w <= 2 w_opt + C_max, with the largest of the critical path and an even share in w_opt's place."""
+    """w <= 2 w_opt + C_max, with the largest of the critical path and an even part in w_opt's place."""
     cluster = cluster_of([0] * devices, seconds_per_byte=pace, kinds=["cpu"] * devices)
     problem = with_capacities(replace(problem, cluster=cluster), [10**9] * devices)
     instance = Instance.of(problem)

@@ -182,9 +182,9 @@ def test_windows_hold_every_node_once_in_order_and_cut_no_unit(window_bytes: int
     st.floats(0.01, 3.0),
 )
 def test_fitted_seconds_add_up_to_the_segment_and_keep_their_order(
-    alone: dict[str, float], share: float
+    alone: dict[str, float], fraction: float
 ) -> None:
-    together = max(share * sum(alone.values()), len(alone) * SMALLEST_S)
+    together = max(fraction * sum(alone.values()), len(alone) * SMALLEST_S)
     changed = fitted(alone, together)
     assert sum(changed.values()) == pytest.approx(together, rel=1e-6)
     names = sorted(alone, key=lambda name: alone[name])

@@ -113,7 +113,7 @@ def accumulated(
 ) -> Trained:
     losses = []
     for n, batch in enumerate(batches):
-        losses.append(runtime.train_batch(*batch, share=1 / group, step=n % group == group - 1))
+        losses.append(runtime.train_batch(*batch, fraction=1 / group, step=n % group == group - 1))
     return Trained(losses, runtime.state())
 
 
@@ -156,7 +156,7 @@ def test_batches_of_different_size_in_one_step_count_by_their_samples() -> None:
     losses = [
         runtime.train_batch(
             *batch,
-            share=len(batch[1]) / samples,
+            fraction=len(batch[1]) / samples,
             step=n % 2 == 1,
             program=resized(placed, case, order, 2, len(batch[1]), 3),
         )

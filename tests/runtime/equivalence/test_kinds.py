@@ -71,10 +71,10 @@ def batches_of(kind: Kind) -> list[tuple[Any, Any]]:
 def metrics_of(parts: list[Any]) -> list[float]:
     """Means over the samples of the tensors that plain PyTorch's micro-batches gave beside the loss."""
     found = []
-    for share, each in parts:
+    for fraction, each in parts:
         beside = each[1] if isinstance(each, tuple) else {k: v for k, v in each.items() if k != "loss"}
         leaves = torch.utils._pytree.tree_leaves(beside)
-        found.append([share * torch.as_tensor(leaf).item() for leaf in leaves])
+        found.append([fraction * torch.as_tensor(leaf).item() for leaf in leaves])
     return [sum(column) for column in zip(*found, strict=True)]
 
 

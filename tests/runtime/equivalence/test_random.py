@@ -132,11 +132,13 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
     placed = (cut(graph, [0.4]), graph.position)
     program, values = resized(DRAWING, placed, 8), initial_values(DRAWING.fresh(), graph)
     batches = [DRAWING.another(n, count) for n, count in enumerate((8, 5, 8, 5))]
-    shares, last = (8 / 13, 5 / 13) * 2, (False, True) * 2
+    fractions, last = (8 / 13, 5 / 13) * 2, (False, True) * 2
     here = LocalRuntime(program, cpus(2), values, SGD, seed=SEED)
     losses = [
-        here.train_batch(*batch, share=share, step=step, program=resized(DRAWING, placed, len(batch[1])))
-        for batch, share, step in zip(batches, shares, last, strict=True)
+        here.train_batch(
+            *batch, fraction=fraction, step=step, program=resized(DRAWING, placed, len(batch[1]))
+        )
+        for batch, fraction, step in zip(batches, fractions, last, strict=True)
     ]
     wanted = plain(DRAWING, batches, 2, group=2)
     assert_same(Trained(losses, here.state()), wanted)
@@ -149,8 +151,8 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
         seed=SEED,
     )
     losses = [
-        there.train_batch(*batch, share=share, step=step)
-        for batch, share, step in zip(batches, shares, last, strict=True)
+        there.train_batch(*batch, fraction=fraction, step=step)
+        for batch, fraction, step in zip(batches, fractions, last, strict=True)
     ]
     assert_same(Trained(losses, there.state()), wanted)
 

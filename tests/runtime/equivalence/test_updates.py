@@ -234,7 +234,7 @@ def test_gradients_that_are_only_added_up_step_no_scheduler() -> None:
     values = initial_values(case.fresh(), graph)
     runtime = LocalRuntime(program, cpus(2), values, bound(SGD, case), rule)
     batches = batches_of(case, 4)
-    losses = [runtime.train_batch(*b, share=0.5, step=i % 2 == 1) for i, b in enumerate(batches)]
+    losses = [runtime.train_batch(*b, fraction=0.5, step=i % 2 == 1) for i, b in enumerate(batches)]
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD, group=2, scheduler=scheduler)
     assert_same(Trained(losses, runtime.state()), wanted)
 

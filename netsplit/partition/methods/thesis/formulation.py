@@ -80,8 +80,8 @@ class Formulation:
     def decode(self, place: list[float]) -> dict[str, str]:
         """Node name to device name, of the values of `place`."""
         m = len(self.devices)
-        shares = [place[g * m : (g + 1) * m] for g in range(len(self.groups))]
-        chosen = [self.devices[row.index(max(row))].name for row in shares]
+        rows = [place[g * m : (g + 1) * m] for g in range(len(self.groups))]
+        chosen = [self.devices[row.index(max(row))].name for row in rows]
         return {name: chosen[g] for name, g in self.group_of.items()}
 
     def _variables(self, held: int) -> dict[str, Any]:
