@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.planning.decide import check, decide
+from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
 from netsplit.profile.memory import memory_of
 from netsplit.tables import Column, Table
@@ -154,7 +154,7 @@ def show_moves(
     from netsplit.partition.base import Placement
 
     if isinstance(other, Placement):
-        before = check(plan.problem, other, room=False, contiguity=False)
+        before = verified(plan.problem, other, room=False, contiguity=False)
     else:
         with Waiting(console, other.name, limit_s):
             before = decide(plan.problem, other, room=False, contiguity=False)

@@ -61,7 +61,7 @@ def job(cfg: DictConfig) -> float:
 
     from netsplit.formats.placements import read_placement
     from netsplit.formats.read import read_workload
-    from netsplit.planning.decide import check, decide
+    from netsplit.planning.decide import decide, verified
     from netsplit.simulate.trace import write_trace
     from runners._plan import Waiting
     from runners._simulated import show
@@ -79,7 +79,7 @@ def job(cfg: DictConfig) -> float:
     )
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     if partitioner is None:
-        plan = check(problem, read_placement(settings.placement or "", problem), room=False)
+        plan = verified(problem, read_placement(settings.placement or "", problem), room=False)
     else:
         with Waiting(console, partitioner.name, settings.time_limit):
             plan = decide(problem, partitioner)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.study import Study
+from netsplit.experiment.planner import Planner
 from netsplit.files import write_text
 from netsplit.formats.own import save_workload
 from netsplit.planning.plan import Plan
@@ -26,7 +26,7 @@ __all__ = [
     "record_comparison",
     "record_plan",
     "record_row",
-    "record_study",
+    "record_workload",
     "row_of",
 ]
 
@@ -88,11 +88,11 @@ def capacities(cluster: Cluster) -> dict[str, int]:
     return {device.name: device.capacity_bytes for device in cluster.devices}
 
 
-def record_study(run: MethodRun, study: Study, folder: Path) -> None:
+def record_workload(run: MethodRun, planner: Planner, folder: Path) -> None:
     """What all methods share: the graph with its costs and links, which `runners.partition` reads."""
-    save_workload(study.workload, folder / "graph.json")
+    save_workload(planner.workload, folder / "graph.json")
     run.artifact(folder / "graph.json")
-    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in study.cluster.links.items()})
+    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in planner.cluster.links.items()})
 
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:

@@ -47,7 +47,7 @@ class DeviceLoad:
 
 @dataclass(frozen=True)
 class Plan:
-    """A placement that was verified, compiled and simulated, with its score; `check` makes it."""
+    """A placement that was verified, compiled and simulated, with its score; `verified` makes it."""
 
     problem: Problem
     placement: Placement

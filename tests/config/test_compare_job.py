@@ -117,8 +117,8 @@ def test_a_method_s_run_has_the_command_and_what_it_does_not_fit(
     )
     for name in ("record_study", "record_comparison"):
         monkeypatch.setattr(comparison, name, lambda *_: None)
-    study: Any = None
-    found = each_method(experiment, study, parent, Path(), lambda *_: row)
+    planner: Any = None
+    found = each_method(experiment, planner, parent, Path(), lambda *_: row)
     assert found.rows == [row]
     assert parent.given["command"] == "mine"
     assert "model" not in parent.given

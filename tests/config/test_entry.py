@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from netsplit.config import build, check
+from netsplit.config import build, validated
 from netsplit.errors import NetSplitError
 from netsplit.experiment.request import GROUPS
 from runners._entry import entry, experiment
@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str]]
 
 def job(cfg: DictConfig) -> None:
     """Fails as its seed says."""
-    check(cfg, groups=GROUPS)
+    validated(cfg, groups=GROUPS)
     if cfg.seed == 2:
         raise NetSplitError("the job found a mistake.")
     if cfg.seed == 3:

@@ -45,7 +45,7 @@ def studied(session: Session, lr: float = 0.1) -> Costs:
     torch.manual_seed(0)
     batch = (torch.randn(8, 8), torch.randint(0, 4, (8,)))
     optimizer = partial(torch.optim.SGD, lr=lr)
-    return session.study(Net(), nn.CrossEntropyLoss(), batch, GPipe(2), optimizer).costs
+    return session.planner(Net(), nn.CrossEntropyLoss(), batch, GPipe(2), optimizer).costs
 
 
 def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_the_first(

@@ -16,8 +16,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import MTopo, Random
@@ -241,9 +241,9 @@ def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield lent
 
 
-def plan_with(rate: LearningRate, method: Any = None) -> tuple[Study, Plan]:
-    study, plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
-    return replace(study, rule=UpdateRule(learning_rate=rate)), plan
+def plan_with(rate: LearningRate, method: Any = None) -> tuple[Planner, Plan]:
+    planner, plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
+    return replace(planner, rule=UpdateRule(learning_rate=rate)), plan
 
 
 def rates_of(history: History) -> list[float]:

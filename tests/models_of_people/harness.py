@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.study import Study
+from netsplit.experiment.planner import Planner
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
@@ -82,12 +82,12 @@ class Split:
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
         history = check_cutting(loaded.model, loaded.loss, whole, self.graph, tail)
-        self.study = Study(
+        self.planner = Planner(
             loaded.model, self.graph, initial_values(loaded.model, self.graph, loaded.loss), Costs({}, 1),
             cpus(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
             tail=tail, key=whole.key, known=known, history=history,
         )  # fmt: skip
-        self.values = self.study.values
+        self.values = self.planner.values
         self.names = _names(loaded, self.values)
         self.loaded = loaded
 
@@ -123,11 +123,13 @@ class Split:
         )
 
     def _plan(self, schedule: Schedule, drawing: random.Random, devices: int) -> Programs:
-        study = replace(self.study, schedule=schedule.with_microbatches(self.study.schedule.microbatches))
-        names = [device.name for device in study.cluster.devices][:devices]
+        planner = replace(
+            self.planner, schedule=schedule.with_microbatches(self.planner.schedule.microbatches)
+        )
+        names = [device.name for device in planner.cluster.devices][:devices]
         device_of, priority = drawn(self.graph, names, drawing)
         placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
-        return study.programs(placement, study.compiler.program(placement))
+        return planner.programs(placement, planner.compiler.program(placement))
 
 
 def _hold_constants(runtime: LocalRuntime, program: Program) -> None:

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from netsplit.config import CheckpointSettings, check
+from netsplit.config import CheckpointSettings, validated
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.simulate.timeline import Timeline
@@ -489,11 +489,11 @@ def test_the_default_folder_is_the_training_s_whatever_the_time_and_the_epochs()
 )
 def test_settings_that_cannot_be_are_refused(given_: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))
+        validated(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))
 
 
 def test_settings_are_read() -> None:
     given_ = {"clip_norm": 1, "autocast": "bfloat16", "resume": "auto", "checkpoint": {"every_iterations": 5}}
-    found = check(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))
+    found = validated(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))
     assert (found.clip_norm, found.autocast, found.resume) == (1.0, "bfloat16", "auto")
     assert found.checkpoint == CheckpointSettings(every_iterations=5)

@@ -33,8 +33,8 @@ from torch.utils.data import TensorDataset
 
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.graph import Graph, draws, initial_values
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
@@ -466,14 +466,14 @@ def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield lent
 
 
-def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Study, Plan]:
+def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Planner, Plan]:
     graph, model = captured_of(case), case.fresh()
     values = initial_values(model, graph, case.loss)
     costs = costs_of(graph, 1e-4, 2e-4, alpha=3)
-    study = Study(model, graph, values, costs, cpus(2), ORDER, optimizer, case.loss)
-    plan = study.plan(method or MTopo())
+    planner = Planner(model, graph, values, costs, cpus(2), ORDER, optimizer, case.loss)
+    plan = planner.plan(method or MTopo())
     assert len(set(plan.placement.device_of.values())) == 2
-    return study, plan
+    return planner, plan
 
 
 def samples_of(case: Case) -> Data:
