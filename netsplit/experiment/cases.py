@@ -76,6 +76,8 @@ class Cases:
 
     comparisons: Mapping[str, Comparison]
     published: Published = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Case -> why it failed, or methods of it did."""
 
     def __iter__(self) -> Iterator[CaseCell]:
         for case, comparison in self.comparisons.items():
@@ -132,9 +134,11 @@ class Cases:
         return csv_text(_HEADINGS, rows)
 
     def write(self, folder: Path) -> None:
-        """`cases.md` and `cases.csv`."""
+        """`cases.md` and `cases.csv`, and the bars as `cases.png` and `cases.svg`."""
         write_text(folder / "cases.md", self.markdown())
         write_text(folder / "cases.csv", self.csv())
+        cases_figure(self, folder / "cases.png")
+        cases_figure(self, folder / "cases.svg")
 
     def _table(self, title: str = "", quote: str = "") -> Table:
         table = self._by_case("samples/s", _text, quote)

@@ -44,6 +44,15 @@ class Comparison:
         return [row for row in self.rows if row.failed]
 
     @property
+    def reason(self) -> str:
+        """Why methods failed; empty where none did."""
+        failed, count = self.failed, len(self.rows)
+        if not failed:
+            return ""
+        counted = f"{len(failed)} of {count} methods failed ({', '.join(row.method for row in failed)}); "
+        return f"{counted if count > 1 else ''}{failed[0].method}: {failed[0].error}"
+
+    @property
     def best_s(self) -> float | None:
         """The least seconds of an iteration, of what fits: measured where trained, else predicted."""
         fits = [row for row in self.rows if not row.failed and not row.overfull]

@@ -24,7 +24,7 @@ from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["DeviceLoad", "Plan"]
+__all__ = ["DeviceLoad", "Plan", "infeasible"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
@@ -187,6 +187,28 @@ class Plan:
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "notes": _plain(report.notes),
         }
+
+
+def infeasible(problem: Problem, method: str, reason: str, unit: str = "s") -> dict[str, Any]:
+    """What stands in place of `Plan.to_dict` where a method found no plan, for the `reason` given."""
+    return {
+        "method": method,
+        "status": "infeasible",
+        "objective_name": problem.objective.name,
+        "objective": None,
+        "bound": None,
+        "gap": None,
+        "unit": unit,
+        "seconds": None,
+        "seed": problem.seed,
+        "cluster": problem.cluster.name,
+        "device_of": {},
+        "per_device": {
+            device.name: {"seconds": None, "bytes": None, "capacity": device.capacity_bytes}
+            for device in problem.cluster.devices
+        },
+        "message": " ".join(reason.split()),
+    }
 
 
 def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceLoad]:

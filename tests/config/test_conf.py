@@ -15,7 +15,7 @@ from netsplit.data import Data
 from netsplit.errors import ConfigError
 from netsplit.experiment.case_overrides import cases_of
 from netsplit.optim.optimizers import for_model
-from runners.study import question
+from netsplit.studies import question
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler", "tracking")

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import ConfigError
 from netsplit.experiment.case_overrides import cases_of, published_of
-from netsplit.experiment.records import Comparison
-from netsplit.tracking import Tracker
-from runners import compare
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = """# @package _global_
@@ -134,30 +128,6 @@ def test_published_figures_that_are_none_are_refused_by_name(override: str) -> N
         pytest.raises(ConfigError, match=r"^published"),
     ):
         published_of(compose("config", [override]))
-
-
-def test_a_case_that_fails_stops_no_other_and_is_named_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began: list[str] = []
-    shown: list[str] = []
-
-    def comparison(parts: object, name: str, *_: object) -> Comparison:
-        began.append(name)
-        if name == "models: wide":
-            raise NetSplitError("there is no room.")
-        return Comparison(tmp_path)
-
-    unrecorded = Tracker("sqlite:///nowhere.db", enabled=False)
-    requests: Any = {name: SimpleNamespace(tracker=unrecorded, own=(), published={}) for name in NAMES}
-    monkeypatch.setattr(compare, "experiment", lambda: "models")
-    monkeypatch.setattr(compare, "_labels", lambda *_: {})
-    monkeypatch.setattr(compare, "_comparison", comparison)
-    monkeypatch.setattr(compare, "_conclude", lambda done, *_: shown.extend(done.comparisons))
-    with pytest.raises(NetSplitError, match=r"^1 of 3 cases failed \(wide\); wide: there is no room\."):
-        compare._each_case(requests, tmp_path, Console())
-    assert began == [f"models: {name}" for name in NAMES]
-    assert shown == ["amoeba", "unet"]
 
 
 def test_methods_of_a_case_are_replaced_by_those_for_all(cases: Cases) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 from hydra import compose, initialize_config_dir
 
+from netsplit.studies import question
 from runners import study
 from runners.study import main, studies
 from tests.commands import Command
@@ -144,7 +145,7 @@ def test_every_study_fits_what_it_asks(name: str, tmp_path: Path) -> None:
     """Its own keys, its cases', and those of the models, datasets, clusters and methods that they choose."""
     with initialize_config_dir(str(study.CONF), version_base="1.3"):
         cfg = compose("study", [f"experiment={name}"])
-    assert callable(study.question(cfg.study, tmp_path))
+    assert callable(question(cfg.study, tmp_path))
 
 
 def test_every_study_is_named_when_none_is_chosen(run: Run) -> None:

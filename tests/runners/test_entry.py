@@ -112,7 +112,7 @@ def test_runs_are_listed_under_the_experiment_chosen(
         tracker.open(experiment())
         found.append(tracker.experiment)
 
-    monkeypatch.setitem(globals(), "check", opened)
+    monkeypatch.setitem(globals(), "validated", opened)
     assert run(*arguments, "tracking=none")[0] == 0
     assert set(found) == {name}
 

@@ -1,73 +1,102 @@
-"""What `runners.partition` shows: a line while a method decides, the plan as a table, why, and what moved."""
+"""What `runners.partition` does: decides, shows the plan as a table, why, and what moved, and writes it."""
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
+from netsplit.cluster.described import ClusterDescription
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
+from netsplit.files import check_writable, write_json
+from netsplit.formats.placements import read_placement
+from netsplit.formats.read import read_workload
+from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.plan import Plan
+from netsplit.planning.plan import Plan, infeasible
+from netsplit.planning.what_if import what_if, what_if_lines
+from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
+from netsplit.program.schedules import Schedule
 from netsplit.tables import Column, Table
+from runners._entry import console_of
+from runners._graph_file import GraphSettings, PartitionSettings
+from runners._progress import Waiting
 
-if TYPE_CHECKING:
-    from netsplit.partition.base import Placement, Problem
-    from netsplit.partition.partitioner import Partitioner
-    from netsplit.planning.workload import Workload
-
-__all__ = ["NO_LIMIT", "Waiting", "explain_plan", "headline", "show_moves", "show_plan"]
+__all__ = ["NO_LIMIT", "read", "run"]
 
 log = logging.getLogger(__name__)
 
 NO_LIMIT = 2**50  # bytes: a capacity that stands for none
-_LINE_EVERY_S = 10.0
+_WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
-class Waiting:
-    """Seconds gone and the limit while a method decides: a bar on a terminal, else a line now and then."""
+def run(
+    settings: PartitionSettings,
+    partitioner: Partitioner,
+    schedule: Schedule,
+    cluster: ClusterDescription | None,
+    other: Partitioner | Path | None,
+    result: Path,
+) -> float:
+    """From the graph file to the table and `result`; seconds of the objective."""
+    work = read(settings)
+    problem = work.problem(
+        cluster,
+        "max_load_contiguous" if settings.contiguous else settings.objective,
+        schedule=schedule,
+        seed=settings.seed,
+        time_limit_s=settings.time_limit,
+        passes=settings.passes,
+        alpha=settings.alpha,
+        variable_copies=settings.variable_copies,
+    )
+    before = None if other is None else _before(other, problem)
+    try:
+        check_writable(result)  # before the decision, which may take long
+    except NetSplitError as error:
+        raise ConfigError(f"result cannot be written: {error}") from error
+    console = console_of(_WIDTH)
+    log.info("%s", headline(work, problem, partitioner))
+    try:
+        with Waiting(console, partitioner.name, settings.time_limit):
+            plan = decide(problem, partitioner)
+        work.check_supported(problem, plan.placement)
+    except InfeasibleError as error:
+        reason = infeasible(problem, partitioner.name, str(error), work.unit)
+        write_json(result, {"graph": settings.graph, **reason})
+        raise InfeasibleError(f"{error} (written to {result})") from error
+    record = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}
+    show_plan(console, plan, work)
+    write_json(result, record)  # what follows may take long, or be interrupted
+    if settings.explain:
+        record["explanation"] = explain_plan(console, plan, partitioner, settings.time_limit)
+    if before is not None:
+        record["compared_with"] = show_moves(console, plan, before, work, settings.time_limit)
+    if settings.explain or before is not None:
+        write_json(result, record)
+    console.print(f"Written to {result}.", highlight=False, soft_wrap=True)
+    return plan.objective_s
 
-    def __init__(self, console: Console, name: str, limit_s: float | None) -> None:
-        self.name, self.limit_s = name, limit_s
-        self.live = console.is_terminal
-        self.bar = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"),
-            console=console, transient=True,
-        )  # fmt: skip
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._tell, daemon=True)
 
-    def __enter__(self) -> Self:
-        self.started = time.monotonic()
-        if self.live:
-            self.bar.start()
-        self.thread.start()
-        return self
+def read(settings: GraphSettings) -> Workload:
+    """The graph file, with its remarks in the log."""
+    work = read_workload(settings.graph, settings.inputs)
+    for remark in work.remarks:
+        log.info("%s: %s", work.name, remark)
+    return work
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.ended.set()
-        self.thread.join()
-        if self.live:
-            self.bar.stop()
 
-    def _tell(self) -> None:
-        task = self.bar.add_task(f"{self.name} decides", total=self.limit_s, note="")
-        while not self.ended.wait(0.25 if self.live else _LINE_EVERY_S):
-            gone = time.monotonic() - self.started
-            limit = f" of {self.limit_s:.0f}" if self.limit_s is not None else ""
-            if self.live:
-                self.bar.update(task, completed=min(gone, self.limit_s or gone), note=f"{gone:.0f}{limit} s")
-            else:
-                log.info("%s decides: %.0f%s s", self.name, gone, limit)
+def _before(other: Partitioner | Path, problem: Problem) -> Partitioner | Placement:
+    if isinstance(other, Path):
+        return replace(read_placement(other, problem, "compare_with"), method="earlier plan")
+    return other
 
 
 def headline(work: Workload, problem: Problem, partitioner: Partitioner) -> str:
@@ -132,8 +161,6 @@ def explain_plan(
     console: Console, plan: Plan, partitioner: Partitioner, time_limit_s: float | None
 ) -> dict[str, Any]:
     """Print why the plan is as it is and what would help; answers both for the file."""
-    from netsplit.planning.what_if import what_if, what_if_lines
-
     explanation = plan.explain()
     _lines(console, explanation.lines())
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
@@ -151,8 +178,6 @@ def show_moves(
     limit_s: float | None,
 ) -> dict[str, Any]:
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
-    from netsplit.partition.base import Placement
-
     if isinstance(other, Placement):
         before = verified(plan.problem, other, room=False, contiguity=False)
     else:
