@@ -16,12 +16,14 @@ FILES = {
     for top in ("netsplit", "benchmarks", "runners", "hydra_plugins")
     for file in (ROOT / top).rglob("*.py")
 }
+TREES = {module: ast.parse(file.read_text()) for module, file in FILES.items()}
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SHARE = re.compile(r"(?:^|_)(?i:shares?)(?:_|$)|(?:^|[a-z])Shares?(?:[A-Z]|$)")
 
 
 def imported(module: str) -> Iterator[str]:
     """Modules of the project that a module imports, at its top or inside functions."""
-    for statement in ast.walk(ast.parse(FILES[module].read_text())):
+    for statement in ast.walk(TREES[module]):
         if isinstance(statement, ast.Import):
             yield from (each.name for each in statement.names)
         elif isinstance(statement, ast.ImportFrom):
@@ -48,10 +50,10 @@ def test_a_command_imports_inside_a_function_its_work_alone() -> None:
                 function.name,
                 len([1 for each in ast.walk(function) if isinstance(each, ast.Import | ast.ImportFrom)]),
             )
-            for function in ast.walk(ast.parse(file.read_text()))
+            for function in ast.walk(tree)
             if isinstance(function, ast.FunctionDef)
         ]
-        for module, file in FILES.items()
+        for module, tree in TREES.items()
         if module.startswith("runners.")
     }
     importing = {module: [each for each in counts if each[1]] for module, counts in inside.items()}
@@ -63,9 +65,9 @@ def test_a_command_imports_inside_a_function_its_work_alone() -> None:
 def test_a_class_name_means_one_class() -> None:
     names = Counter(
         statement.name
-        for module, file in FILES.items()
+        for module, tree in TREES.items()
         if module.startswith("netsplit")
-        for statement in ast.parse(file.read_text()).body
+        for statement in tree.body
         if isinstance(statement, ast.ClassDef)
     )
     assert not [name for name, count in names.items() if count > 1]
@@ -77,20 +79,24 @@ def test_a_folder_has_at_most_fifteen_files() -> None:
 
 
 def test_no_variable_is_called_found() -> None:
-    """It says that something is there, not what: a noun does. In the docs' examples too."""
-    sources = {module: file.read_text() for module, file in FILES.items()} | {
-        f"{page.name}, block {number}": block.text
-        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-        for number, block in enumerate(blocks(page.read_text()), 1)
-        if block.language == "python"
+    """It says that something is there, not what: a noun does. In tests and in the docs' examples too."""
+    trees = {
+        **TREES,
+        **{str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in TESTS},
+        **{
+            f"{page.name}, block {number}": ast.parse(block.text)
+            for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+            for number, block in enumerate(blocks(page.read_text()), 1)
+            if block.language == "python"
+        },
     }
     named = [
         f"{place}:{name.lineno}"
-        for place, source in sources.items()
-        for name in ast.walk(ast.parse(source))
+        for place, tree in trees.items()
+        for name in ast.walk(tree)
         if "found" in (getattr(name, "id", None), getattr(name, "arg", None), getattr(name, "attr", None))
     ]
-    assert len(sources) > len(FILES)
+    assert len(trees) > len(FILES) + len(TESTS) > 600
     assert not named
 
 
@@ -99,16 +105,15 @@ def test_share_means_what_a_device_holds() -> None:
     allowed = "netsplit.runtime.share", "netsplit.runtime.checkpoint.shares"
     named = [
         f"{module}:{name.lineno} {word}"
-        for module, file in FILES.items()
-        if module not in allowed and "Share" not in _imported_names(file)
-        for name in ast.walk(ast.parse(file.read_text()))
+        for module, tree in TREES.items()
+        if module not in allowed and "Share" not in _imported_names(tree)
+        for name in ast.walk(tree)
         for word in (getattr(name, key, None) for key in ("id", "arg", "attr", "name"))
         if isinstance(word, str) and not isinstance(name, ast.alias) and re.search(SHARE, word)
     ]
-    assert len([module for module, file in FILES.items() if "Share" in _imported_names(file)]) > 3
+    assert sum("Share" in _imported_names(tree) for tree in TREES.values()) > 3
     assert not named
 
 
-def _imported_names(file: Path) -> set[str]:
-    statements = ast.parse(file.read_text()).body
-    return {each.name for line in statements if isinstance(line, ast.ImportFrom) for each in line.names}
+def _imported_names(tree: ast.Module) -> set[str]:
+    return {each.name for line in tree.body if isinstance(line, ast.ImportFrom) for each in line.names}

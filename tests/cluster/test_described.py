@@ -50,8 +50,8 @@ def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() ->
         DescribedDevice("b", 1.0, 10),
         DescribedDevice("c", 0.5, "1KiB"),
     ]
-    found = described_cluster("mix", devices, LinkCost("1GB", 1e-5), [DescribedLink(["a", "b"], 4e9)])
-    cluster = found.cluster("gpu", 100)
+    description = described_cluster("mix", devices, LinkCost("1GB", 1e-5), [DescribedLink(["a", "b"], 4e9)])
+    cluster = description.cluster("gpu", 100)
     assert [d.kind for d in cluster.devices] == ["gpu", "gpu", "gpu x0.5"]
     assert [d.capacity_bytes for d in cluster.devices] == [50, 10, 1024]
     assert cluster.links["a", "b"] == cluster.links["b", "a"] == Link(0.0, 1 / 4e9)

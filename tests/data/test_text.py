@@ -57,14 +57,14 @@ def test_no_file_is_in_both_halves_and_the_seed_draws_them(tmp_path: Path) -> No
     splits = []
     for seed in (0, 0, 1, 2):
         data = text(4, root=root, seed=seed)
-        found = [
+        texts = [
             {number for number in range(10) if f"def f{number}(" in whole}
             for half in (data.train, data.test)
             for whole in ("".join(decoded(half[i][0]) for i in range(len(half))),)
         ]
-        assert found[0].isdisjoint(found[1])
-        assert (len(found[0]), len(found[1])) == (9, 1)
-        splits.append(found)
+        assert texts[0].isdisjoint(texts[1])
+        assert (len(texts[0]), len(texts[1])) == (9, 1)
+        splits.append(texts)
     assert splits[0] == splits[1]
     assert splits[0] != splits[2] or splits[0] != splits[3]
 

@@ -66,10 +66,10 @@ def unrecorded() -> Tracker:
 def test_every_method_is_predicted_and_none_is_measured(
     experiment: Experiment, unrecorded: Tracker, tmp_path: Path
 ) -> None:
-    found = forecast(experiment, two(), unrecorded, tmp_path)
-    assert [row.method for row in found.rows] == ["m_topo", "single"]
-    assert not found.failed
-    for row in found.rows:
+    comparison = forecast(experiment, two(), unrecorded, tmp_path)
+    assert [row.method for row in comparison.rows] == ["m_topo", "single"]
+    assert not comparison.failed
+    for row in comparison.rows:
         assert row.predicted_s is not None
         assert row.throughput == pytest.approx(8 / row.predicted_s)
         assert row.measured_s is None
@@ -77,7 +77,7 @@ def test_every_method_is_predicted_and_none_is_measured(
         assert {"placement.json", "program.txt", "trace.json", "timeline.png", "graph.png"} <= {
             file.name for file in (tmp_path / row.method).iterdir()
         }
-    assert found.best_s == min(row.predicted_s or 0.0 for row in found.rows if not row.overfull)
+    assert comparison.best_s == min(row.predicted_s or 0.0 for row in comparison.rows if not row.overfull)
     assert (tmp_path / "comparison.md").exists()
     assert not (tmp_path / "training.png").exists()
 
@@ -100,8 +100,8 @@ def test_one_device_takes_the_sum_of_its_operators_and_the_step(
 def test_a_method_without_room_keeps_its_row(
     experiment: Experiment, unrecorded: Tracker, tmp_path: Path
 ) -> None:
-    found = forecast(experiment, two(capacity="20KB"), unrecorded, tmp_path)
-    (failed,) = found.failed
+    comparison = forecast(experiment, two(capacity="20KB"), unrecorded, tmp_path)
+    (failed,) = comparison.failed
     assert failed.method == "m_topo"
     assert "no placement that fits" in str(failed.error)
 
@@ -109,17 +109,17 @@ def test_a_method_without_room_keeps_its_row(
 def test_the_best_is_the_best_of_what_fits(
     experiment: Experiment, unrecorded: Tracker, tmp_path: Path
 ) -> None:
-    found = forecast(experiment, two(), unrecorded, tmp_path)
-    fast, slow = sorted(found.rows, key=lambda row: row.predicted_s or 0.0)
-    assert found.best_s == fast.predicted_s
+    comparison = forecast(experiment, two(), unrecorded, tmp_path)
+    fast, slow = sorted(comparison.rows, key=lambda row: row.predicted_s or 0.0)
+    assert comparison.best_s == fast.predicted_s
     device, peak = next(iter(fast.predicted_peak.items()))
     planned = replace(fast, capacity={**fast.capacity, device: peak - 1})
     trained = replace(fast, measured_s=1e-9, measured_peak={device: fast.capacity[device] + 1})
     for full in (planned, trained):
-        found.rows = [full, slow]
-        assert found.best_s == slow.predicted_s
-        found.rows = [full]
-        assert found.best_s is None
+        comparison.rows = [full, slow]
+        assert comparison.best_s == slow.predicted_s
+        comparison.rows = [full]
+        assert comparison.best_s is None
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,10 @@ def test_links_are_all_alike_without_their_differences() -> None:
     cluster = described_cluster("three", devices, LinkCost(8e9, 2e-5)).cluster("x", 1)
     slow = replace(cluster.links["a", "b"], seconds_per_byte=1.0)
     cluster = replace(cluster, links={**cluster.links, ("a", "b"): slow})
-    found = without_links(Problem(Graph({}, {}, (), (), {}), Costs({}, 2), cluster)).cluster.links
-    assert len(set(found.values())) == 1
+    free = without_links(Problem(Graph({}, {}, (), (), {}), Costs({}, 2), cluster)).cluster.links
+    assert len(set(free.values())) == 1
     mean = sum(link.seconds_per_byte for link in cluster.links.values()) / len(cluster.links)
-    assert next(iter(found.values())).seconds_per_byte == pytest.approx(mean)
+    assert next(iter(free.values())).seconds_per_byte == pytest.approx(mean)
 
 
 def test_a_method_of_the_thesis_plans_too(

@@ -106,10 +106,10 @@ def plain_training(steps: int) -> tuple[Tied, AveragedModel, lr.LRScheduler]:
     return model, averages, rate
 
 
-def assert_states(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
+def assert_states(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert state.keys() == wanted.keys()
     for key, tensor in wanted.items():
-        torch.testing.assert_close(found[key], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=key)
+        torch.testing.assert_close(state[key], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=key)
 
 
 def test_groups_schedule_and_averages_are_those_of_the_plain_loop(

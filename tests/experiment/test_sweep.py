@@ -78,8 +78,8 @@ def ran() -> list[str]:
 def rows() -> list[tuple[str, str]]:
     """Overrides and outcome of each job in the table."""
     lines = [line for line in Path("sweep/jobs.txt").read_text().splitlines() if " sweep/" in line]
-    found = [re.split(" {2,}", line) for line in lines]
-    return [(line[1], line[2]) for line in found]
+    cells = [re.split(" {2,}", line) for line in lines]
+    return [(line[1], line[2]) for line in cells]
 
 
 def marks(folder: str = "sweep") -> dict[int, Mark]:
@@ -90,11 +90,11 @@ def test_every_job_says_in_its_folder_how_it_ended(run: Run) -> None:
     Path("broken").touch()
     code, _, _ = run("seed=0,1,2", "epochs=5")
     assert code == 2
-    found = marks()
-    assert [found[number].outcome for number in range(3)] == ["done", "failed", "done"]
-    assert found[0].overrides == ("epochs=5", "seed=0")
-    assert (found[2].value, found[1].value) == (9.0, None)
-    assert found[1].error == "seed 1 is odd."
+    ends = marks()
+    assert [ends[number].outcome for number in range(3)] == ["done", "failed", "done"]
+    assert ends[0].overrides == ("epochs=5", "seed=0")
+    assert (ends[2].value, ends[1].value) == (9.0, None)
+    assert ends[1].error == "seed 1 is odd."
     assert Path("sweep/1/job.json").is_file()
 
 

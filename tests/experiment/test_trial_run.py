@@ -54,10 +54,10 @@ def trial(costs: Costs) -> Played:
 @pytest.mark.parametrize(("contention", "message_s"), [(1.0, 0.0), (1.25, 3e-4), (1.1, 1e-3), (1.0, 2e-4)])
 def test_the_costs_that_were_played_by_are_found(contention: float, message_s: float) -> None:
     played = BARE.with_device("cpu", contention=contention, message_s=message_s)
-    found = fitted(trial(played), BARE, cpus(2), cast(WorkerPool, None))
-    assert found.contention == pytest.approx(contention, abs=0.02)
-    assert found.message_s == pytest.approx(message_s, abs=5e-5)
-    assert found.steady
+    costs = fitted(trial(played), BARE, cpus(2), cast(WorkerPool, None))
+    assert costs.contention == pytest.approx(contention, abs=0.02)
+    assert costs.message_s == pytest.approx(message_s, abs=5e-5)
+    assert costs.steady
 
 
 def test_what_is_faster_than_predicted_costs_nothing_more() -> None:
@@ -109,10 +109,10 @@ def test_where_rounds_keep_differing_the_fastest_counts_and_a_warning_says_so(
 
 
 @pytest.mark.parametrize(
-    ("contention", "message_s", "found"), [(3.5, 0.0, (1.0, None)), (1.0, 2e-2, (None, 0.0))]
+    ("contention", "message_s", "kept"), [(3.5, 0.0, (1.0, None)), (1.0, 2e-2, (None, 0.0))]
 )
 def test_a_cost_beyond_reason_is_left_at_rest_and_not_to_be_kept(
-    contention: float, message_s: float, found: tuple[float | None, float | None],
+    contention: float, message_s: float, kept: tuple[float | None, float | None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """Two devices that share everything take twice as long together; a busy machine has them take more."""
@@ -120,7 +120,7 @@ def test_a_cost_beyond_reason_is_left_at_rest_and_not_to_be_kept(
     fit = fitted(trial(played), BARE, cpus(2), cast(WorkerPool, None))
     assert not fit.steady
     assert fit.spread == 0.0
-    assert all(want in (None, got) for got, want in zip((fit.contention, fit.message_s), found, strict=True))
+    assert all(want in (None, got) for got, want in zip((fit.contention, fit.message_s), kept, strict=True))
     assert fit.contention < 2
     assert fit.message_s < MOST_MESSAGE_S
     assert "no sensible cost explains it" in caplog.text

@@ -131,8 +131,8 @@ def test_a_comparison_and_a_forecast_keep_a_row_with_the_broken_rule(
     unrecorded = Tracker("sqlite:///nowhere.db", "none", enabled=False)
     compared = compare(experiment(method), Session(spec, tmp_path), unrecorded, tmp_path, None)  # type: ignore[arg-type]
     planned = forecast(experiment(method), two(), unrecorded, tmp_path)
-    for found in (compared, planned):
-        (row,) = found.rows
+    for comparison in (compared, planned):
+        (row,) = comparison.rows
         assert row.failed
         assert rule in str(row.error)
 

@@ -139,14 +139,14 @@ def _assert_same(name: str, autocast: str, fraction: float, seed: int, deferrabl
     loss = _in_pieces(graph, model, (*inputs, targets), pieces, deferrable)
     exact = _sums_alike(graph, pieces)
     assert torch.equal(loss, expected)
-    found = {key: p.grad for key, p in model.named_parameters()}
-    assert {key for key, grad in found.items() if grad is None} == {
+    in_pieces = {key: p.grad for key, p in model.named_parameters()}
+    assert {key for key, grad in in_pieces.items() if grad is None} == {
         k for k, g in gradients.items() if g is None
     }
     pairs = {
         key: (wanted, grad)
         for key, wanted in gradients.items()
-        if wanted is not None and (grad := found[key]) is not None
+        if wanted is not None and (grad := in_pieces[key]) is not None
     }
     assert all(grad.dtype == torch.float32 for _, grad in pairs.values())
     if exact:
@@ -210,9 +210,9 @@ def test_what_a_models_code_asks_of_dtypes_is_answered_as_under_autocast() -> No
     wanted = torch.autograd.grad(expected, list(model.parameters()))
     with autocast_of(graph, "cpu"):
         loss = module(x, t)
-    found = torch.autograd.grad(loss, list(model.parameters()))
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
     assert torch.equal(expected, loss)
-    assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(wanted, gradients, strict=True))
 
 
 def test_an_inference_graph_has_the_dtypes_of_its_run_and_keeps_them_in_its_file() -> None:

@@ -191,33 +191,35 @@ def judge(case: Case, seed: int = 0) -> Outcome:
         except Exception as error:
             return _raised(error)
         whole = sum(isinstance(call, ModuleCall) for call in split.graph.calls.values())
-        found = Outcome(EQUAL, "", split.capture_s, len(split.graph), whole)
+        outcome = Outcome(EQUAL, "", split.capture_s, len(split.graph), whole)
         try:
-            return _compared(split, wanted, before, found, random.Random(f"{case.name} {seed}"))
+            return _compared(split, wanted, before, outcome, random.Random(f"{case.name} {seed}"))
         except Exception as error:
             raised = _raised(error)
-            return replace(found, kind=raised.kind, message=raised.message)
+            return replace(outcome, kind=raised.kind, message=raised.message)
 
 
 def _compared(
-    split: Split, wanted: Trained, before: Tensors, found: Outcome, drawing: random.Random
+    split: Split, wanted: Trained, before: Tensors, outcome: Outcome, drawing: random.Random
 ) -> Outcome:
     now = Trained([], plain.tensors_of(split.loaded.model, split.loaded.loss))
     message = _difference(now, Trained([], before), before, 0.0)
     if message:
-        return replace(found, kind=WRONG, message=f"capture changed the model: {message}")
+        return replace(outcome, kind=WRONG, message=f"capture changed the model: {message}")
     if split.random:
         drawn_alike, _ = plain.train_plainly(split.case, split.drawing)
         if split.case.seeded:
             message = _difference(drawn_alike, wanted, before, split.case.tolerance)
             if message:
-                return replace(found, kind=WRONG, message=f"netsplit.draws changes the plain loop: {message}")
+                return replace(
+                    outcome, kind=WRONG, message=f"netsplit.draws changes the plain loop: {message}"
+                )
         wanted = drawn_alike
     for schedule in split.schedules():
         message = _difference(split.train(schedule, drawing), wanted, before, split.case.tolerance)
         if message:
-            return replace(found, kind=WRONG, message=f"{schedule.name}: {message}")
-    return found
+            return replace(outcome, kind=WRONG, message=f"{schedule.name}: {message}")
+    return outcome
 
 
 def _check_case(case: Case, wanted: Trained, before: Tensors) -> None:
@@ -236,13 +238,13 @@ def _raised(error: Exception) -> Outcome:
     return Outcome(FAILED, f"{type(error).__name__}: {first} ({last.name}, line {last.lineno})")
 
 
-def _difference(found: Trained, wanted: Trained, before: Tensors, tolerance: float) -> str:
+def _difference(trained: Trained, wanted: Trained, before: Tensors, tolerance: float) -> str:
     """The first difference in words; empty where there is none. What is not found is as it was `before`."""
-    for step, (a, b) in enumerate(zip(found.losses, wanted.losses, strict=True)):
+    for step, (a, b) in enumerate(zip(trained.losses, wanted.losses, strict=True)):
         if not abs(a - b) <= tolerance * max(1.0, abs(b)):
             return f"the loss of step {step} is {a:.10g}, not {b:.10g}"
     for k, tensor in wanted.state.items():
-        other = found.state.get(k, before.get(k))
+        other = trained.state.get(k, before.get(k))
         if other is None:
             return f"'{k}' is missing"
         if other.shape != tensor.shape or other.dtype != tensor.dtype:

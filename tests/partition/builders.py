@@ -74,7 +74,7 @@ def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0
         for back in {1, draw.randint(2, 6)} if i > 6 else {1}:
             readers[names[i - back]].append(names[i])
     tensors = [("", 1 << 20, [names[0]])]
-    tensors += [(name, draw.randint(1 << 10, 1 << 24), found) for name, found in readers.items()]
+    tensors += [(name, draw.randint(1 << 10, 1 << 24), reading) for name, reading in readers.items()]
     weights = {name: draw.randint(1 << 10, 1 << 22) for name in names[::3]}
     graph = graph_of(names, tensors, weights)
     each = {name: NodeSeconds(draw.uniform(1e-4, 1e-3), draw.uniform(2e-4, 2e-3)) for name in names}

@@ -118,9 +118,9 @@ def test_devices_that_feed_each_other_in_a_circle_are_named_where_contiguity_is_
     """a1 -> b1 and b2 -> a2: each device's two nodes are convex, but neither device can be the first."""
     graph = graph_of(["a1", "b2", "b1", "a2"], [("a1", 1, ["b1"]), ("b2", 1, ["a2"])])
     problem = Problem(graph, costs_of(graph), cluster_of([1000] * 3), objective=MaxLoad(contiguous=True))
-    found = broken(problem, answer(problem, "0110"))
-    assert "The forward nodes are not contiguous: devices wait for one another in a circle" in found
-    assert "'d0' -> 'd1' -> 'd0'" in found or "'d1' -> 'd0' -> 'd1'" in found
+    sentences = broken(problem, answer(problem, "0110"))
+    assert "The forward nodes are not contiguous: devices wait for one another in a circle" in sentences
+    assert "'d0' -> 'd1' -> 'd0'" in sentences or "'d1' -> 'd0' -> 'd1'" in sentences
     assert verify(replace(problem, objective=MaxLoad()), answer(problem, "0110")).ok
     assert verify(problem, answer(problem, "0210")).ok  # d0 -> d1 and d2 -> d0
     back = replace(problem, backward_nodes=frozenset({"b2", "a2"}))
@@ -245,9 +245,9 @@ def test_an_event_that_is_missing_or_doubled_is_named(kind, name, said):
     assert said in complaints(problem, placement, program, change(timeline, kind, name))
     event = next(e for e in timeline.events if e.kind == kind and name in (e.name, "any"))
     doubled = replace(timeline, events=(*timeline.events, event))
-    found = complaints(problem, placement, program, doubled)
-    assert said.replace(" 0 times", " 2 times").replace("does 0", "does 2") in found
-    assert "at once" in found or event.seconds == 0
+    sentences = complaints(problem, placement, program, doubled)
+    assert said.replace(" 0 times", " 2 times").replace("does 0", "does 2") in sentences
+    assert "at once" in sentences or event.seconds == 0
 
 
 @pytest.mark.parametrize(

@@ -177,5 +177,5 @@ def test_transfers_stop_computing_where_they_do_not_overlap(
     problem = graph.problem(cluster, "simulated", schedule=SingleBatch(), passes="forward")
     assert problem.evaluate is not None
     where = {"y": "d0", "z": "d1", "x": "d0", "l": "d0"}
-    found = problem.evaluate(on(graph, *(where[name] for name in graph.graph.nodes)))
-    assert 1e3 * found.iteration_s == pytest.approx(milliseconds)
+    timeline = problem.evaluate(on(graph, *(where[name] for name in graph.graph.nodes)))
+    assert 1e3 * timeline.iteration_s == pytest.approx(milliseconds)

@@ -147,8 +147,8 @@ def test_a_method_s_run_has_the_command_and_what_it_does_not_fit(
     for name in ("record_workload", "record_comparison"):
         monkeypatch.setattr(comparison, name, lambda *_: None)
     planner: Any = None
-    found = each_method(experiment, planner, parent, Path(), lambda *_: row)
-    assert found.rows == [row]
+    done = each_method(experiment, planner, parent, Path(), lambda *_: row)
+    assert done.rows == [row]
     assert parent.given["command"] == "mine"
     assert "model" not in parent.given
     assert parent.given["over_capacity"] == "a"

@@ -202,8 +202,8 @@ def pipedream_loop(
             weights = {name: versions[version(name, i)] for name, versions in stash.items()}
             value = loss(functional_call(model, weights, inputs), targets)
             parts.append(fraction * value.item())
-            found = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
-            for (name, p), grad in zip(trainable.items(), found, strict=True):
+            gradients = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
+            for (name, p), grad in zip(trainable.items(), gradients, strict=True):
                 every = update_every(name)
                 sums[name] += [] if grad is None else [grad]
                 if i % every == every - 1 or i == len(pieces) - 1:

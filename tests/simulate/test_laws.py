@@ -131,14 +131,14 @@ def _copied_bytes(event: Event, device: str) -> float:
 @given(drawn=programs())
 def test_times_and_waits_add_up(drawn: Drawn) -> None:
     timeline = drawn.timeline
-    found = device_times(timeline, drawn.program.devices)
-    for times in found:
+    devices = device_times(timeline, drawn.program.devices)
+    for times in devices:
         assert times.busy_s + times.wait_s + times.idle_s == pytest.approx(timeline.iteration_s, abs=EXACT)
         assert times.busy_s == pytest.approx(timeline.busy_s(times.device), abs=EXACT)
         assert -EXACT <= times.hidden_s <= min(times.busy_s, times.transfer_s) + EXACT
     waiting = waits(timeline)
     assert [w.seconds for w in waiting] == sorted((w.seconds for w in waiting), reverse=True)
-    assert sum(w.seconds for w in waiting) == pytest.approx(sum(s.wait_s for s in found), abs=EXACT)
+    assert sum(w.seconds for w in waiting) == pytest.approx(sum(s.wait_s for s in devices), abs=EXACT)
     assert sum(w.count for w in waiting) == sum(e.kind == "wait" for e in timeline.events)
 
 
@@ -159,7 +159,7 @@ def test_replicas_and_norms_are_drawn() -> None:
     """The laws above would say nothing of sums if no program had one."""
     from hypothesis import find
 
-    found = find(
+    drawn = find(
         programs(),
         lambda d: (
             {"gradients", "norm"}
@@ -171,4 +171,4 @@ def test_replicas_and_norms_are_drawn() -> None:
             }
         ),
     )
-    assert any(e.kind == "reduce" and e.seconds > 0 for e in found.timeline.events)
+    assert any(e.kind == "reduce" and e.seconds > 0 for e in drawn.timeline.events)

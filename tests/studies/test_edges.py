@@ -24,13 +24,13 @@ def test_a_point_of_the_curve_is_the_fraction_that_is_no_larger(sizes: list[int]
 def test_fractions_are_those_of_a_direct_count_over_readers() -> None:
     graph = case().training_graph()
     sizes = [v.nbytes for v in graph.variables.values() if v.producer for _ in v.consumers]
-    found = edge_bytes(ByName({"mine": case(reference={"fraction_below": 0.9})}), threshold_bytes=MAP)
-    (edges,), (largest,) = found.column("edges"), found.column("largest (MB)")
+    result = edge_bytes(ByName({"mine": case(reference={"fraction_below": 0.9})}), threshold_bytes=MAP)
+    (edges,), (largest,) = result.column("edges"), result.column("largest (MB)")
     assert (edges, largest) == (len(sizes), max(sizes))
     below = sum(size < MAP for size in sizes) / len(sizes)
     assert 0 < below < 1
-    assert found.metrics["fraction_below.mine"] == below
-    assert found.rows[0][-2:] == (below, 0.9)
+    assert result.metrics["fraction_below.mine"] == below
+    assert result.rows[0][-2:] == (below, 0.9)
 
 
 def test_the_pictures_data_end_at_one() -> None:

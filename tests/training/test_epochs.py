@@ -271,9 +271,9 @@ def train_on(model: Mortal, folder: Path | None, **options: Any) -> History:
 def told_alike(history: History, other: History) -> bool:
     """All but the seconds."""
 
-    def plain(found: History) -> list[Any]:
-        steps = [(it.step, it.epoch, it.loss, it.samples) for it in found.iterations]
-        return [steps, [(epoch.index, epoch.train_loss, epoch.test_accuracy) for epoch in found.epochs]]
+    def plain(told: History) -> list[Any]:
+        steps = [(it.step, it.epoch, it.loss, it.samples) for it in told.iterations]
+        return [steps, [(epoch.index, epoch.train_loss, epoch.test_accuracy) for epoch in told.epochs]]
 
     return plain(history) == plain(other)
 
@@ -302,9 +302,9 @@ def test_a_training_whose_workers_die_ends_as_one_whose_workers_live(
     history = train_on(quiet, None, observer=whole, **options)
     model, listener = Even(dies_at), Listener()
     with tempfile.TemporaryDirectory() as folder:
-        found = train_on(model, Path(folder), restart=model.restart, observer=listener, **options, **saving)
+        again = train_on(model, Path(folder), restart=model.restart, observer=listener, **options, **saving)
     assert model.weight == quiet.weight
-    assert told_alike(found, history)
+    assert told_alike(again, history)
     assert [(type(each), getattr(each, "step", None)) for each in listener.told] == [
         (type(each), getattr(each, "step", None)) for each in whole.told
     ]
@@ -322,10 +322,10 @@ def test_a_command_started_again_ends_as_one_that_was_never_stopped(
         first, again, listener = Even({stops_at}), Even(), Listener()
         with pytest.raises(WorkerError):
             train_on(first, Path(name), **options)
-        found = train_on(again, Path(name), observer=listener, **options)
+        resumed = train_on(again, Path(name), observer=listener, **options)
     assert again.weight == quiet.weight
     assert len(again.seen) < len(quiet.seen) or stops_at <= every_iterations * accumulate
-    assert told_alike(found, history)
+    assert told_alike(resumed, history)
     assert [each.index for each in listener.told if isinstance(each, Epoch)] == [0, 1, 2]
 
 
@@ -494,6 +494,6 @@ def test_settings_that_cannot_be_are_refused(given_: dict[str, Any], words: str)
 
 def test_settings_are_read() -> None:
     given_ = {"clip_norm": 1, "autocast": "bfloat16", "resume": "auto", "checkpoint": {"every_iterations": 5}}
-    found = validated(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))
-    assert (found.clip_norm, found.autocast, found.resume) == (1.0, "bfloat16", "auto")
-    assert found.checkpoint == CheckpointSettings(every_iterations=5)
+    settings = validated(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))
+    assert (settings.clip_norm, settings.autocast, settings.resume) == (1.0, "bfloat16", "auto")
+    assert settings.checkpoint == CheckpointSettings(every_iterations=5)

@@ -32,8 +32,8 @@ class Layered(nn.Module):
         self.register_buffer("seen", torch.zeros(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
-        return found
+        y: Tensor = self.layer(x)
+        return y
 
 
 class Counts(Layered):

@@ -317,10 +317,10 @@ def test_a_file_trains_on_two_workers_as_its_model_does_on_one(tmp_path: Path) -
     with netsplit.parallelize(
         module, module.loss, batch, partitioner="round_robin", schedule="single_batch"
     ) as parallel:
-        found = [float(parallel.train_batch(*batch)) for _ in range(3)]
+        losses = [float(parallel.train_batch(*batch)) for _ in range(3)]
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    for loss in found:
+    for loss in losses:
         expected = LOSS(model(batch[0]), batch[1])
         assert abs(loss - expected.item()) < 1e-8
         optimizer.zero_grad()

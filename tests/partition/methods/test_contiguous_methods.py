@@ -71,10 +71,10 @@ def test_balanced_is_the_best_of_all_runs_that_fit(problem):
         return
     placement = Balanced().partition(problem)
     assert placement.report.objective == pytest.approx(least)
-    found = instance.encode(placement.device_of)
-    loads = np.bincount(found, weights=total[np.arange(instance.n), found], minlength=devices)
+    where = instance.encode(placement.device_of)
+    loads = np.bincount(where, weights=total[np.arange(instance.n), where], minlength=devices)
     assert loads.max() == pytest.approx(least)
-    assert instance.fits(found)
+    assert instance.fits(where)
 
 
 @pytest.mark.parametrize("method", [Layerwise(), Balanced()], ids=lambda method: method.name)

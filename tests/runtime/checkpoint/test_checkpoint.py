@@ -118,12 +118,12 @@ def unplaced(runtime: LocalRuntime, case: Case) -> State:
 
 
 def restore(runtime: LocalRuntime, folder: Path) -> list[list[str]]:
-    found = []
+    changed = []
     for holder in holders(runtime):
         answer = holder.load(folder)
         assert not isinstance(answer, Refusal), answer
-        found.append(answer)
-    return found
+        changed.append(answer)
+    return changed
 
 
 def train(runtime: LocalRuntime, case: Case, steps: int) -> list[float]:
@@ -283,7 +283,7 @@ class Groups:
         every = list(parameters)
         kinds = {lr: [p for p in every if (p.ndim > 1) == big] for lr, big in ((0.05, True), (0.01, False))}
         return torch.optim.SGD(
-            [{"params": found, "lr": lr} for lr, found in kinds.items() if found], momentum=0.9
+            [{"params": group, "lr": lr} for lr, group in kinds.items() if group], momentum=0.9
         )
 
 
@@ -508,7 +508,7 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
     model = session.deploy(*plan)
     killer = Killer(session, step=4)
     with caplog.at_level(logging.INFO), Checkpoints(tmp_path, every_iterations=2, keep=9) as checkpoints:
-        found = fit(
+        restarted = fit(
             model,
             samples_of(DROPPED),
             epochs=3,
@@ -518,8 +518,8 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
         )
     assert re.search(r"worker cpu:1 .* died .*: restarting the workers \(1 of 3\)", caplog.text)
     assert "000003-step-4: 1 epochs and 4 iterations done, 8 samples of epoch 2" in caplog.text
-    assert [it.loss for it in found.iterations] == [it.loss for it in history.iterations] == killer.losses
-    assert [e.test_accuracy for e in found.epochs] == [e.test_accuracy for e in history.epochs]
+    assert [it.loss for it in restarted.iterations] == [it.loss for it in history.iterations] == killer.losses
+    assert [e.test_accuracy for e in restarted.epochs] == [e.test_accuracy for e in history.epochs]
     assert same(model.state_dict(), expected)
 
 

@@ -53,11 +53,11 @@ def runtime_of(
 
 
 def averages_of(runtime: LocalRuntime) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
+    averages: dict[str, torch.Tensor] = {}
     for share in runtime.shares.values():
         assert share.averages is not None
-        found |= share.averages.values
-    return found
+        averages |= share.averages.values
+    return averages
 
 
 def rule_of(scheduler: SchedulerFactory | None = None, decay: float | None = None) -> UpdateRule:
@@ -102,8 +102,8 @@ def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.D
     averaged = plain_loop(
         case.fresh(), case.loss, [batch] * 6, 2, optimizer, scheduler=scheduler, averages=average
     )
-    for found, expected in ((model, wanted), (averages.module, averaged)):
-        for key, tensor in found.state_dict().items():
+    for module, expected in ((model, wanted), (averages.module, averaged)):
+        for key, tensor in module.state_dict().items():
             torch.testing.assert_close(tensor, expected.state[key], rtol=TOLERANCE, atol=TOLERANCE)
 
 

@@ -70,12 +70,12 @@ def batches_of(kind: Kind) -> list[tuple[Any, Any]]:
 
 def metrics_of(parts: list[Any]) -> list[float]:
     """Means over the samples of the tensors that plain PyTorch's micro-batches gave beside the loss."""
-    found = []
+    metrics = []
     for fraction, each in parts:
         beside = each[1] if isinstance(each, tuple) else {k: v for k, v in each.items() if k != "loss"}
         leaves = torch.utils._pytree.tree_leaves(beside)
-        found.append([fraction * torch.as_tensor(leaf).item() for leaf in leaves])
-    return [sum(column) for column in zip(*found, strict=True)]
+        metrics.append([fraction * torch.as_tensor(leaf).item() for leaf in leaves])
+    return [sum(column) for column in zip(*metrics, strict=True)]
 
 
 @pytest.mark.parametrize("schedule", [GPipe(4), OneFOneB(4), GPipe(4, recompute=True)], ids=lambda s: s.name)
@@ -98,8 +98,8 @@ def test_batches_of_every_kind_train_as_plain(
     assert losses == pytest.approx(wanted, rel=TOLERANCE)
     assert_close(runtime.state(), model.state_dict(), TOLERANCE)
     if kind.loss is not None:
-        found = torch.utils._pytree.tree_leaves(runtime.metrics)
-        assert found == pytest.approx(metrics_of(parts), rel=TOLERANCE)
+        metrics = torch.utils._pytree.tree_leaves(runtime.metrics)
+        assert metrics == pytest.approx(metrics_of(parts), rel=TOLERANCE)
 
 
 @pytest.fixture
@@ -132,8 +132,8 @@ def test_batches_of_every_kind_on_worker_processes(
     assert losses == pytest.approx(wanted, rel=TOLERANCE)
     assert_close(parallel.state_dict(), model.state_dict(), TOLERANCE)
     if kind.loss is not None:
-        found = torch.utils._pytree.tree_leaves(parallel.metrics)
-        assert found == pytest.approx(metrics_of(parts), rel=TOLERANCE)
+        metrics = torch.utils._pytree.tree_leaves(parallel.metrics)
+        assert metrics == pytest.approx(metrics_of(parts), rel=TOLERANCE)
     with caplog.at_level(logging.INFO, logger="netsplit"):
         for n, length in ((1, 4), (3, 4), (10, 4), (11, 4), (25, 4), (2, 6)):
             inputs, _ = kind.give(n, n, length)

@@ -50,10 +50,10 @@ def survivors(processes: list[psutil.Process], within_s: float = 5.0) -> list[ps
 
 def workers(folder: Path, count: int) -> Iterator[WorkerPool]:
     devices = [LocalDevice(f"cpu:{rank}") for rank in range(count)]
-    with WorkerPool(local_cluster(f"cpu{count}", devices, timeout_s=TIMEOUT_S), folder) as found:
-        processes = family(found)
+    with WorkerPool(local_cluster(f"cpu{count}", devices, timeout_s=TIMEOUT_S), folder) as pool:
+        processes = family(pool)
         assert len(processes) == 1 + 2 * count
-        yield found
+        yield pool
     assert survivors(processes) == []
 
 
