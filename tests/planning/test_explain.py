@@ -27,6 +27,7 @@ from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
 from netsplit.program.instructions import Program
 from netsplit.simulate import Timeline, simulate
 from tests.builders import cluster_of, costs_of, graph_of
+from tests.messages import tells
 from tests.partition.builders import problems
 from tests.partition.stage_problems import chain_problem as stage_problem
 from tests.partition.stage_problems import devices as roomy
@@ -274,7 +275,7 @@ def test_a_device_binds_where_independent_nodes_share_it_and_memory_where_they_c
     assert why.binding.tight == ("d1",)
     assert not why.binding.open
     assert why.binding.blocked[0].missing_bytes == 202 - 150
-    assert "The memory of d1 binds: with 52 B more on d1" in why.memory
+    assert tells(why.memory, "memory of d1", "52 B more on d1")
 
 
 def test_moves_that_break_contiguity_are_not_proposed() -> None:
@@ -294,10 +295,8 @@ def test_the_load_that_binds_says_what_it_is_made_of() -> None:
     problem, placement = pair()
     explanation = explain(replace(problem, objective=MaxLoad()), placement)
     assert (explanation.objective_s, explanation.path, explanation.binding.name) == (6.0, (), "d0")
-    assert explanation.binding.sentence == (
-        "The load of d0 binds, 6 s: sends 3 s (50 %), backward 2 s (33 %), forward 1 s (17 %);"
-        " the next is d1 at 100 % of it."
-    )
+    made_of = "sends 3 s", "50 %", "backward 2 s", "33 %", "forward 1 s", "17 %"
+    assert tells(explanation.binding.sentence, "d0", "6 s", *made_of, "d1", "100 %")
     assert sum(edge.seconds for edge in explanation.cuts) == 6.0  # both ends pay
 
 
@@ -309,7 +308,7 @@ def test_replicas_of_a_stage_share_its_work() -> None:
     explanation = explain(problem, placement)
     assert [(use.nodes, use.busy_s) for use in explanation.devices] == [(1, 1.5), (1, 3.0), (1, 1.5)]
     assert explanation.objective_s == problem.objective.score_s(problem, placement)
-    assert "Stage 1 on d1 computes most: 3 s" in explanation.binding.sentence
+    assert tells(explanation.binding.sentence, "tage 1", "d1", "3 s")
     assert "stage 0: n0 on d0, d2, 2 replicas" in "\n".join(explanation.lines())
 
 
