@@ -15,7 +15,7 @@ from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
 from netsplit.experiment.requested import comparison_of, comparisons_of
 from netsplit.tracking import Tracker, comparison_table, outline
-from netsplit.tracking.values import hidden
+from netsplit.tracking.values import masked
 from runners._entry import CONF
 from runners._progress import ConsoleProgress
 
@@ -73,5 +73,5 @@ def written(folder: Path, tracker: Tracker) -> str:
     runs, table = "", "'comparison.md' there is this table"
     if tracker.enabled:
         runs, place = ("'make ui' shows the runs, ", "") if tracker.uri == SHOWN else ("", tracker.uri)
-        table += f"; the runs are in {hidden(place)}" if place else ""
+        table += f"; the runs are in {masked(place)}" if place else ""
     return f"Written to {folder}; {runs}{table}."

@@ -40,7 +40,7 @@ from yaml import YAMLError
 
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.sweep import JobsFailed, marked
+from netsplit.experiment.sweep import JobsFailed, run_marked
 
 __all__ = ["console_of", "entry", "experiment", "option", "options", "sentence", "settings_of"]
 
@@ -211,7 +211,7 @@ def _logged(job: Job) -> Job:
     def run(cfg: DictConfig) -> Any:
         if HydraConfig.get().mode == RunMode.RUN:
             return single(cfg)
-        return marked(one_of_many, cfg, sentence)
+        return run_marked(one_of_many, cfg, sentence)
 
     return run
 

@@ -19,7 +19,7 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.plan import Plan, infeasible
+from netsplit.planning.plan import Plan, infeasible_record
 from netsplit.planning.what_if import what_if, what_if_lines
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
@@ -69,7 +69,7 @@ def run(
             plan = decide(problem, partitioner)
         work.check_supported(problem, plan.placement)
     except InfeasibleError as error:
-        reason = infeasible(problem, partitioner.name, str(error), work.unit)
+        reason = infeasible_record(problem, partitioner.name, str(error), work.unit)
         write_json(result, {"graph": settings.graph, **reason})
         raise InfeasibleError(f"{error} (written to {result})") from error
     record = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}

@@ -73,6 +73,19 @@ def test_a_class_name_means_one_class() -> None:
     assert not [name for name, count in names.items() if count > 1]
 
 
+def test_a_public_function_name_means_one_thing() -> None:
+    """Of two, one has the longer name; those left are of one idea, on two kinds of data."""
+    names = Counter(
+        statement.name
+        for module, tree in TREES.items()
+        if module.startswith("netsplit")
+        for statement in tree.body
+        if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
+    )
+    repeated = {name for name, count in names.items() if count > 1}
+    assert repeated <= {"list_schedule", "makespan", "where_of"}
+
+
 def test_a_folder_has_at_most_fifteen_files() -> None:
     count = Counter(file.parent for file in FILES.values())
     assert not {folder: files for folder, files in count.items() if files > 15}

@@ -11,7 +11,7 @@ from netsplit.experiment.agreement import Agreement, agreement_table
 from netsplit.experiment.records import Comparison
 from netsplit.files import write_text
 from netsplit.tables import Column, Table, csv_text
-from netsplit.tracking.pictures.drawing import colours_of, new_figure, save, tint
+from netsplit.tracking.pictures.drawing import colours_of, new_figure, save_figure, tint
 from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
 from netsplit.tracking.tags import PUBLISHED
 
@@ -193,7 +193,7 @@ def cases_figure(cases: Cases, path: str | Path) -> Figure:
     axes.set_ylabel("samples per second")
     axes.legend(handles=_entries(cases), loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     axes.margins(y=0.1)
-    save(figure, path)
+    save_figure(figure, path)
     return figure
 
 

@@ -13,7 +13,7 @@ from netsplit.files import write_text
 from netsplit.formats.own import save_workload
 from netsplit.planning.plan import Plan
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking import ComparisonRow, MethodRun, markdown, outline
+from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
 from netsplit.tracking.metrics import solver_summary, timeline_summary
 from netsplit.tracking.pictures.figures import TrainingCurve, comparison_figure, training_figure
 from netsplit.tracking.pictures.graph_figure import graph_figure
@@ -143,7 +143,7 @@ def record_row(
 
 def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     """The table, and the pictures of all methods."""
-    write_text(comparison.folder / "comparison.md", markdown(comparison.rows) + "\n")
+    write_text(comparison.folder / "comparison.md", comparison_markdown(comparison.rows) + "\n")
     run.describe(f"```\n{outline(comparison.rows)}\n```")
     run.artifact(comparison.folder / "comparison.md")
     done = [row for row in comparison.rows if not row.failed]

@@ -24,7 +24,7 @@ from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["DeviceLoad", "Plan", "infeasible"]
+__all__ = ["DeviceLoad", "Plan", "infeasible_record"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
@@ -189,7 +189,7 @@ class Plan:
         }
 
 
-def infeasible(problem: Problem, method: str, reason: str, unit: str = "s") -> dict[str, Any]:
+def infeasible_record(problem: Problem, method: str, reason: str, unit: str = "s") -> dict[str, Any]:
     """What stands in place of `Plan.to_dict` where a method found no plan, for the `reason` given."""
     return {
         "method": method,

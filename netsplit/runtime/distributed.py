@@ -16,9 +16,9 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
-from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write
+from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
 from netsplit.runtime.feeds import as_batch, loss_fractions, mean_loss, mean_metrics, split_batch
-from netsplit.runtime.recorder import merged
+from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, CheckpointRules, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
@@ -69,7 +69,7 @@ class DistributedRuntime:
         tell(pool, _graphs(program), optimizer, rule)
         followers = {name for each in program.replicas.values() for name in each[1:]}
         pool.call_each(
-            worker_calls.load,
+            worker_calls.deploy,
             [
                 (
                     _light(program),
@@ -154,9 +154,9 @@ class DistributedRuntime:
         self.pool.call(worker_calls.step_scheduler, loss)
 
     def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
-        """Write what all devices hold, and what the controller adds (see `checkpoint.files.write`)."""
+        """Write what all devices hold, and what the controller adds (see `write_checkpoint`)."""
         rules = self._checkpoint_rules()
-        write(
+        write_checkpoint(
             folder,
             extra,
             own,
@@ -265,6 +265,6 @@ def _light(program: Program) -> Program:
 def _merged(results: list[DeviceIteration], seconds: float) -> Timeline:
     """One timeline with the earliest device's begin as zero."""
     zero = min(result.began_s for result in results)
-    events = merged((event for result in results for event in result.events), zero)
+    events = timeline_events((event for result in results for event in result.events), zero)
     peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
     return Timeline(events, seconds, peaks)

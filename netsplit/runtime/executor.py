@@ -41,7 +41,7 @@ from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport import Handle, Transport, TransportLost, TransportTimeout
-from netsplit.runtime.values import Context, IterationValues, Key, copies_of, place_of, readers_of
+from netsplit.runtime.values import Context, IterationValues, Key, copies_of, last_read, readers_of
 from netsplit.runtime.versions import WeightVersions
 from netsplit.simulate.timeline import EventKind
 
@@ -77,7 +77,7 @@ class Executor:
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {
-            (s, k): place_of(program, segment, k)
+            (s, k): last_read(program, segment, k)
             for s, segment in self.segments.items()
             for k in segment.inputs
         }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
-    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "add", "load", "load_part", "plan_part",
+    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "add", "deploy", "load_part", "plan_part",
     "predict", "put", "rates", "set_rates", "state", "step_scheduler", "train", "write_part",
 ]  # fmt: skip
 
@@ -58,7 +58,7 @@ class DeviceIteration:
     rates: list[float]  # of the optimiser's groups, as they were in the step
 
 
-def load(
+def deploy(
     worker: Worker,
     program: Program,
     values: dict[str, Tensor],

@@ -17,7 +17,7 @@ from netsplit.training.history import Throughputs
 if TYPE_CHECKING:
     import rich.table
 
-__all__ = ["LEGEND", "LIMIT", "OVER", "ComparisonRow", "comparison_table", "markdown", "outline"]
+__all__ = ["LEGEND", "LIMIT", "OVER", "ComparisonRow", "comparison_markdown", "comparison_table", "outline"]
 
 OVER, LIMIT, _EARLIER = "!", "limit", "†"
 LEGEND = {
@@ -103,7 +103,7 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
     return table
 
 
-def markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> str:
+def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> str:
     """The same as a GitHub table, every figure in a column of its own but the devices' in one.
 
     Args:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from netsplit.report.pictures.axes import even_axis, log_axis, ticks
 from netsplit.report.pictures.curves import _LINE, _apart
 from netsplit.report.render import HTML
-from netsplit.report.text import clean, short
+from netsplit.report.text import abbreviated, clean
 from netsplit.report.units import as_given, column, fixed, took
 from tests.tracking.reports import Parsed
 
@@ -77,14 +77,14 @@ def test_the_first_tick_below_stands_beside_that_of_the_y_axis() -> None:
 
 @given(st.text(min_size=1), st.integers(4, 40))
 def test_a_shortened_name_keeps_its_ends(text: str, limit: int) -> None:
-    shortened = short(text, limit)
+    shortened = abbreviated(text, limit)
     assert len(shortened) <= limit
     assert shortened == text or (shortened[0] == text[0] and "…" in shortened)
 
 
 def test_names_that_differ_at_their_ends_stay_apart() -> None:
-    assert short("netsplit_without_links", 12) == "netsplit…nks"
-    assert short("netsplit_without_backward", 12) == "netsplit…ard"
+    assert abbreviated("netsplit_without_links", 12) == "netsplit…nks"
+    assert abbreviated("netsplit_without_backward", 12) == "netsplit…ard"
 
 
 @given(st.lists(st.floats(10, 200), min_size=1, max_size=12))

@@ -34,7 +34,7 @@ from netsplit.report.data.results import (
 from netsplit.report.data.studies import read_studies
 from netsplit.tracking.database import open_client, sqlite_path
 from netsplit.tracking.table import ComparisonRow
-from netsplit.tracking.values import hidden, plain_key
+from netsplit.tracking.values import masked, plain_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -78,8 +78,8 @@ def read_report(
         raise
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"tracking uri '{hidden(uri)}' cannot be read: {hidden(reason)}") from error
-    return Report(title, grouped(told_apart(comparisons)), hidden(uri), datetime.now(UTC), studies)
+        raise ConfigError(f"tracking uri '{masked(uri)}' cannot be read: {masked(reason)}") from error
+    return Report(title, grouped(told_apart(comparisons)), masked(uri), datetime.now(UTC), studies)
 
 
 def _comparison(client: MlflowClient, uri: str, chosen: Chosen) -> ComparisonResult:

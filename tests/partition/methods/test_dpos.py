@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.dpos import Dpos, critical_path, max_ranks
+from netsplit.partition.methods.dpos import Dpos, longest_ranked_path, max_ranks
 from netsplit.partition.methods.insertion import StepTasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -51,7 +51,7 @@ def test_ranks_take_the_largest_seconds_and_the_critical_path_follows_the_larges
     ranks = max_ranks(instance, tasks)
     # n3: 1; n2: 3 + 1 + 1; n1: 5 + 1 + 1; n0: 1 + max(1 + 7, 2 + 5)
     assert ranks[:4] == pytest.approx([9.0, 7.0, 5.0, 1.0])
-    assert critical_path(tasks, ranks) == [0, 1, 3]
+    assert longest_ranked_path(tasks, ranks) == [0, 1, 3]
 
 
 def test_the_critical_path_goes_to_the_device_of_the_least_mean_seconds():

@@ -16,7 +16,7 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.compute import profile_compute
-from netsplit.profile.measure.window import SMALLEST_S, fitted, windows
+from netsplit.profile.measure.window import SMALLEST_S, adjusted_to_sum, windows
 
 QUICK: dict[str, Any] = {"repeats": 2, "warmup": 1, "rounds": 1}
 
@@ -185,7 +185,7 @@ def test_fitted_seconds_add_up_to_the_segment_and_keep_their_order(
     alone: dict[str, float], fraction: float
 ) -> None:
     together = max(fraction * sum(alone.values()), len(alone) * SMALLEST_S)
-    changed = fitted(alone, together)
+    changed = adjusted_to_sum(alone, together)
     assert sum(changed.values()) == pytest.approx(together, rel=1e-6)
     names = sorted(alone, key=lambda name: alone[name])
     assert all(changed[a] <= changed[b] * (1 + 1e-12) for a, b in pairwise(names))

@@ -49,7 +49,7 @@ from netsplit.runtime.checkpoint.files import (
     State,
     is_complete,
     read_extra,
-    write,
+    write_checkpoint,
 )
 from netsplit.runtime.checkpoint.shares import Holder, load_draws, load_plain
 from netsplit.runtime.local import LocalRuntime
@@ -109,7 +109,7 @@ def save(runtime: LocalRuntime, case: Case, folder: Path, **extra: Any) -> None:
     def write_parts(plans: list[Any]) -> list[Any]:
         return [part.write(own) for part, own in zip(parts, plans, strict=True)]
 
-    write(folder, extra, unplaced(runtime, case), plan, write_parts)
+    write_checkpoint(folder, extra, unplaced(runtime, case), plan, write_parts)
 
 
 def unplaced(runtime: LocalRuntime, case: Case) -> State:
@@ -396,7 +396,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Pa
         return [part.plan() for part in full]
 
     with pytest.raises(NetSplitError, match="could not be written whole: No space left on device") as e:
-        write(
+        write_checkpoint(
             tmp_path / "one",
             {"step": 2},
             {},
@@ -647,10 +647,10 @@ def test_a_folder_of_other_things_is_left_alone(one: Path, tmp_path: Path) -> No
     other.mkdir()
     (other / "thesis.txt").write_text("hi")
     with pytest.raises(ConfigError, match="holds something that is no checkpoint"):
-        write(other, {}, {}, lambda _: [], lambda _: [])
+        write_checkpoint(other, {}, {}, lambda _: [], lambda _: [])
     assert (other / "thesis.txt").read_text() == "hi"
     with pytest.raises(ConfigError, match="JSON does not take"):
-        write(tmp_path / "new", {"x": float("nan")}, {}, lambda _: [], lambda _: [])
+        write_checkpoint(tmp_path / "new", {"x": float("nan")}, {}, lambda _: [], lambda _: [])
     assert not (tmp_path / "new").exists()
     aside = tmp_path / ".kept.123.old"
     shutil.copytree(one, aside)

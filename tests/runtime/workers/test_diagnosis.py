@@ -7,7 +7,7 @@ import time
 import pytest
 
 from netsplit.program.instructions import Forward, Recv, Reduce, Step
-from netsplit.runtime.workers.diagnosis import Findings, Standing, explain
+from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose
 from netsplit.runtime.workers.messages import Reply
 from netsplit.runtime.workers.watchdog import Pace, Watchdog
 from tests.messages import tells
@@ -20,7 +20,7 @@ TIMED_OUT = Reply(error="device a waited 2 s", known=True, waited=True)
 
 def sentence(**facts: object) -> str:
     given = {"asked": [0, 1, 2], "dead": {}, "replies": {}, "quiet": [], "standings": {}}
-    return explain(Findings(**given | facts), "abc".__getitem__, "train")  # type: ignore[arg-type]
+    return diagnose(Findings(**given | facts), "abc".__getitem__, "train")  # type: ignore[arg-type]
 
 
 def test_who_computes_while_others_wait_is_the_cause() -> None:

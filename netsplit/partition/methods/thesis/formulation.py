@@ -35,7 +35,7 @@ import picos
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.engines.rows import Rows, Term
-from netsplit.partition.methods.thesis.thesis_times import edge_bytes, thesis_times
+from netsplit.partition.methods.thesis.thesis_times import message_bytes, thesis_times
 from netsplit.profile.memory import memory_of, related_nodes
 
 __all__ = ["Formulation"]
@@ -56,7 +56,7 @@ class Formulation:
         self.devices = problem.cluster.devices
         self.group_of = {name: g for g, group in enumerate(groups) for name in group}
         self.index = problem.graph.position
-        self.nbytes = edge_bytes(problem.graph)
+        self.nbytes = message_bytes(problem.graph)
         crossing = {self._pair(u, v) for u, v in self.nbytes} - {(g, g) for g in range(len(groups))}
         self.pairs = {pair: n for n, pair in enumerate(sorted(crossing))}
         self.unit_s = self._time_unit()
