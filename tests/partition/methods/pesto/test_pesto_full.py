@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -10,6 +11,7 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.pesto import pesto_full as pesto_full_module
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.mip import Mip, MipAnswer
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
@@ -275,6 +277,14 @@ def test_a_short_time_limit_of_the_problem_is_kept(monkeypatch):
     report = PestoFull(gap=0.0).partition(problem).report
     assert 0 < given_s[-1] <= 1.0
     assert report.status in ("limit", "feasible")
+
+
+def test_the_engine_gets_nearly_all_the_time_that_is_left(monkeypatch):
+    """By a clock that stands: the start takes none."""
+    given_s = limits_given(monkeypatch)
+    monkeypatch.setattr(pesto_full_module, "time", SimpleNamespace(perf_counter=lambda: 7.0))
+    PestoFull(gap=0.0).partition(replace(large_problem(30), time_limit_s=1.0))
+    assert 0.9 <= given_s[0] < 1.0
 
 
 def test_too_many_orders_are_left_to_the_heuristic():
