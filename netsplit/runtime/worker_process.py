@@ -49,10 +49,16 @@ def main() -> None:
     parser.add_argument("--controller", required=True, help="HOST:PORT the controller printed")
     parser.add_argument("--cluster", default="", help="the mark of the cluster the controller printed")
     arguments = parser.parse_args()
-    connection = _connect(arguments.controller)
+    work(arguments.controller, arguments.cluster)
+
+
+def work(controller: str, cluster: str = "") -> None:
+    """Serve the controller at HOST:PORT until it lets go; `cluster` is the mark that it printed, if any."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller and for torchrun
+    connection = _connect(controller)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent = os.getppid()
-    traits = versions() | {"cluster": arguments.cluster} if arguments.cluster else {}
+    traits = versions() | {"cluster": cluster} if cluster else {}
     start_guard(connection.fileno(), agent)
     connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
     _serve(_LogLine(connection, rank, agent))

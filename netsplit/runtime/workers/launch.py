@@ -18,17 +18,19 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, mark_of
 
-__all__ = ["KEPT_MEMORY", "Launcher", "external_command"]
+__all__ = ["KEPT_MEMORY", "LOOK_S", "STOP_S", "Launcher", "external_command"]
 
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 """For glibc: memory that is let go stays with the process. Otherwise each iteration's activations are pages
 that the kernel hands out and clears anew: up to a fifth of a worker's time on ResNet-50 in small pieces."""
 
+LOOK_S = 1
+"""How often, in seconds, torchrun looks after its workers."""
+
+STOP_S = 3
+"""Seconds for the others to say what they waited for, when one has ended."""
+
 _LIMIT_S = 120.0
-# How often torchrun looks after its workers. When one has ended it stops the others, who should have
-# said by then what they waited for.
-_LOOK_S = 1
-_STOP_S = 3
 
 
 class Launcher:
@@ -43,12 +45,10 @@ class Launcher:
         self.spec = spec
         self.log = folder / "workers.log"
         command = [
-            sys.executable, "-m", "torch.distributed.run",
-            "--nnodes=1", f"--nproc-per-node={len(spec.devices)}", "--max-restarts=0",
-            f"--monitor-interval={_LOOK_S}", f"--shutdown-timeout={_STOP_S}",
-            "--rdzv-backend=c10d", f"--rdzv-endpoint={spec.host}:{spec.port}",
-            f"--log-dir={folder / 'torchelastic'}",
-            "-m", "netsplit.runtime.worker_process", "--controller", controller,
+            sys.executable, "-m", "netsplit.runtime.worker_agent",
+            f"--workers={len(spec.devices)}", f"--controller={controller}",
+            f"--rendezvous={spec.host}:{spec.port}", f"--logs={folder / 'torchelastic'}",
+            f"--start-method={_start_method(spec)}",
         ]  # fmt: skip
         # What this process can import, the workers can: a user's optimiser may live beside his script.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -84,7 +84,7 @@ class Launcher:
         Where torchrun itself was killed its workers ended with it: ', as its torchrun agent … is gone'.
         """
         pattern = re.compile(rf"exitcode: (-?\d+)\) local_rank: \d+ \(pid: {pid}\)")
-        deadline = time.monotonic() + 1.5 * _LOOK_S
+        deadline = time.monotonic() + 1.5 * LOOK_S
         while time.monotonic() < deadline:
             if (self.process.poll() or 0) < 0:
                 return f", as its torchrun agent (process {self.process.pid}) is gone"
@@ -124,10 +124,15 @@ def external_command(spec: ClusterSpec, host: str, port: int) -> str:
     """What to run on each machine of a cluster whose workers this process does not start."""
     return (
         f"on each machine run 'torchrun --nnodes=... --nproc-per-node=... --max-restarts=0 "
-        f"--monitor-interval={_LOOK_S} --shutdown-timeout={_STOP_S} --rdzv-backend=c10d "
+        f"--monitor-interval={LOOK_S} --shutdown-timeout={STOP_S} --rdzv-backend=c10d "
         f"--rdzv-endpoint={spec.host}:{spec.port} -m netsplit.runtime.worker_process "
         f"--controller {host}:{port} --cluster {mark_of(spec)}' with {KEY_VARIABLE} set"
     )
+
+
+def _start_method(spec: ClusterSpec) -> str:
+    cuda = any(device.torch_device.startswith("cuda") for device in spec.devices)
+    return "spawn" if cuda else "fork"
 
 
 def _runs(pid: int) -> bool:

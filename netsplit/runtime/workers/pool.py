@@ -1,6 +1,6 @@
 """The controller's side of a set of workers: start, call, watch, stop.
 
-    controller ──spawns──► torchrun ──spawns──► worker of rank 0, 1, …
+    controller ──spawns──► torchrun's agent ──forks──► worker of rank 0, 1, …
         └────────── one authenticated connection each ──────────┘
 
 Workers outlive a method: a comparison starts them once. A worker that dies, raises or hangs ends
