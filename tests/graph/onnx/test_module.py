@@ -279,7 +279,7 @@ def test_weights_that_are_too_many_for_one_file_are_written_beside_it(
 
 def test_an_old_operator_set_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], opset=7)
-    with pytest.raises(NetSplitError, match="operator set 7: export it with 9 or a later one"):
+    with pytest.raises(NetSplitError, match=r"operator set 7: .*9"):
         from_onnx(path)
 
 

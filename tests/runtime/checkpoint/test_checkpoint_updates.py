@@ -171,7 +171,7 @@ def test_what_a_checkpoint_brings_or_lacks_is_said(tmp_path: Path) -> None:
     averaging = runtime_of(program, CHAIN, SGD, rule_of(decay=DECAY))
     train(averaging, CHAIN, 3)
     told = {change for part in restore(averaging, tmp_path / "bare") for change in part}
-    assert "it has no averages of parameters, which begin anew" in told
+    assert "no averages" in told
     train(averaging, CHAIN, 1)
     state, averages = averaging.state(), averages_of(averaging)
     assert all(torch.equal(state[key], average) for key, average in averages.items())
@@ -184,7 +184,7 @@ def test_a_plain_model_is_told_that_there_are_no_averages(tmp_path: Path) -> Non
     runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
     save(runtime, CHAIN, tmp_path / "one")
     model = CHAIN.fresh()
-    with pytest.raises(ConfigError, match="has no averages of parameters: leave averages out"):
+    with pytest.raises(ConfigError, match="no averages"):
         load_plain(tmp_path / "one", model, averages=AveragedModel(model))
 
 
