@@ -171,7 +171,7 @@ def test_what_a_checkpoint_brings_or_lacks_is_said(tmp_path: Path) -> None:
     averaging = runtime_of(program, CHAIN, SGD, rule_of(decay=DECAY))
     train(averaging, CHAIN, 3)
     told = {change for part in restore(averaging, tmp_path / "bare") for change in part}
-    assert "no averages" in told
+    assert any("no averages" in each for each in told)
     train(averaging, CHAIN, 1)
     state, averages = averaging.state(), averages_of(averaging)
     assert all(torch.equal(state[key], average) for key, average in averages.items())
