@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GraphSettings",
-    "PartitionSettings",
     "SimulateSettings",
     "described",
     "graph_settings",
+    "need_graph",
     "one_partitioner",
     "with_limit",
 ]
@@ -54,32 +53,6 @@ class GraphSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionSettings(GraphSettings):
-    """The top-level keys of `conf/partition.yaml`."""
-
-    objective: Literal["latency", "max_load", "max_load_contiguous", "simulated"] = "latency"
-    contiguous: bool = False
-    passes: Literal["training", "forward"] = "training"
-    variable_copies: int | None = None
-    result: str | None = None
-    explain: bool = False
-    compare_with: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
-            raise ConfigError(
-                f"result is '{self.result}', which is the graph file itself: give another path."
-            )
-        if self.contiguous and not self.objective.startswith("max_load"):
-            raise ConfigError(
-                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
-            )
-        if self.result is not None and (not self.result or Path(self.result).is_dir()):
-            raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class SimulateSettings(GraphSettings):
     """The top-level keys of `conf/simulate.yaml`."""
 
@@ -93,17 +66,21 @@ class SimulateSettings(GraphSettings):
         self.at_least(1, "pieces")
 
 
-def graph_settings(cfg: DictConfig, kind: type[GraphSettings]) -> Any:
-    """The command's own keys as its settings.
-
-    Raises:
-        ConfigError: there is no graph file, an unknown key, or a value that cannot be used.
-    """
+def need_graph(cfg: DictConfig) -> None:
+    """Raises ConfigError: the command line gives no graph file."""
     how = "the path of a graph file, as in graph=vgg16.txt."
     if "graph" not in cfg:  # so it is where ??? was left
         raise ConfigError(f"graph must be given: {how}")
     if isinstance(cfg.graph, str) and not cfg.graph.strip():
         raise ConfigError(f"graph is empty: give {how}")
+
+
+def graph_settings(cfg: DictConfig, kind: type[GraphSettings]) -> Any:
+    """The command's own keys as its settings.
+
+    Raises:
+        ConfigError: an unknown key, or a value that cannot be used.
+    """
     owner = f"{kind.__module__}.{kind.__qualname__}"
     return settings_of(cfg, owner, [field.name for field in fields(kind)], GROUPS)
 

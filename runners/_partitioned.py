@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +17,7 @@ from netsplit.formats.placements import read_placement
 from netsplit.formats.read import read_workload
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan, infeasible_record
@@ -26,15 +27,41 @@ from netsplit.profile.memory import memory_of
 from netsplit.program.schedules import Schedule
 from netsplit.tables import Column, Table
 from runners._entry import console_of
-from runners._graph_file import GraphSettings, PartitionSettings
+from runners._graph_file import GraphSettings
 from runners._progress import Waiting
 
-__all__ = ["NO_LIMIT", "read", "run"]
+__all__ = ["NO_LIMIT", "PartitionSettings", "read", "run"]
 
 log = logging.getLogger(__name__)
 
 NO_LIMIT = 2**50  # bytes: a capacity that stands for none
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionSettings(GraphSettings):
+    """The top-level keys of `conf/partition.yaml`."""
+
+    objective: ObjectiveName = "latency"
+    contiguous: bool = False
+    passes: Literal["training", "forward"] = "training"
+    variable_copies: int | None = None
+    result: str | None = None
+    explain: bool = False
+    compare_with: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
+            raise ConfigError(
+                f"result is '{self.result}', which is the graph file itself: give another path."
+            )
+        if self.contiguous and self.objective not in CONTIGUOUS:
+            raise ConfigError(
+                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
+            )
+        if self.result is not None and (not self.result or Path(self.result).is_dir()):
+            raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
 
 
 def run(
@@ -49,7 +76,7 @@ def run(
     work = read(settings)
     problem = work.problem(
         cluster,
-        "max_load_contiguous" if settings.contiguous else settings.objective,
+        CONTIGUOUS[settings.objective] if settings.contiguous else settings.objective,
         schedule=schedule,
         seed=settings.seed,
         time_limit_s=settings.time_limit,
@@ -134,7 +161,7 @@ def _devices(plan: Plan, work: Workload) -> Table:
     columns = [
         Column("device", text=True),
         Column("nodes"),
-        Column(f"busy {unit}" if plan.problem.objective.simulated else f"load {unit}"),
+        Column(f"{plan.problem.objective.column} {unit}"),
         Column(f"transfers {unit}"),
         Column("%", ".1f", 100.0),
         Column("MB", ",.1f", 1e-6),

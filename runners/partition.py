@@ -14,10 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.config import build, suggest
 from netsplit.errors import ConfigError
 from runners._entry import entry, option, options
-from runners._graph_file import PartitionSettings, described, graph_settings, one_partitioner, with_limit
+from runners._graph_file import described, graph_settings, need_graph, one_partitioner, with_limit
 
 if TYPE_CHECKING:
     from netsplit.partition.partitioner import Partitioner
+    from runners._partitioned import PartitionSettings
 
 __all__ = ["job", "main"]
 
@@ -27,17 +28,18 @@ def job(cfg: DictConfig) -> float:
 
     Returns seconds of the objective, which a sweep may minimise.
     """
-    settings: PartitionSettings = graph_settings(cfg, PartitionSettings)
+    need_graph(cfg)
     _check_own_result(cfg)
+
+    from runners import _partitioned
+
+    settings: PartitionSettings = graph_settings(cfg, _partitioned.PartitionSettings)
     partitioner = one_partitioner(cfg, settings.time_limit)
     schedule = build(cfg.schedule)
     cluster = described(cfg, "runners.partition")
     other = _other(settings)
     folder = Path(HydraConfig.get().runtime.output_dir)
     result = Path(settings.result) if settings.result is not None else folder / "result.json"
-
-    from runners import _partitioned
-
     return _partitioned.run(settings, partitioner, schedule, cluster, other, result)
 
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from netsplit.config import build
 from runners._entry import entry
-from runners._graph_file import SimulateSettings, described, graph_settings, one_partitioner
+from runners._graph_file import SimulateSettings, described, graph_settings, need_graph, one_partitioner
 
 __all__ = ["job", "main"]
 
@@ -19,6 +19,7 @@ def job(cfg: DictConfig) -> float:
 
     Returns seconds of an iteration, which a sweep may minimise.
     """
+    need_graph(cfg)
     settings: SimulateSettings = graph_settings(cfg, SimulateSettings)
     partitioner = one_partitioner(cfg, settings.time_limit) if settings.placement is None else None
     schedule = build(cfg.schedule)

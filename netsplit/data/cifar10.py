@@ -60,7 +60,7 @@ def cifar10(
     check_common(limit, workers, prefetch, seed)
     folder = existing_folder(root_folder(root, LAYOUT) / "cifar-10-batches-py", LAYOUT)
     classes = _classes(folder / "batches.meta")
-    plain, augmented = _Change(False, normalise), _Change(augment, normalise)
+    plain, augmented = _Augmentation(False, normalise), _Augmentation(augment, normalise)
     train = _images([folder / name for name in TRAIN], len(classes), limit, seed)
     test = _images([folder / "test_batch"], len(classes), limit, seed)
     halves = Drawn(train, augmented, seed), Drawn(test, plain, seed)
@@ -80,7 +80,7 @@ class _Cifar10Images:
 
 
 @dataclass(frozen=True)
-class _Change:
+class _Augmentation:
     augment: bool
     normalise: Normalise
 

@@ -107,7 +107,7 @@ class Loader:
         self.workers = workers
         self.prefetch = prefetch
         self._keyed = _Keyed(dataset)
-        self._order = _Order(batch_size)
+        self._order = _EpochBatches(batch_size)
         self._pool: DataLoader[Any] | None = None
         self._turn = 0
 
@@ -120,7 +120,7 @@ class Loader:
         indices = self._indices(epoch)[skip:]
         if self.drop_last:
             indices = indices[: len(indices) - len(indices) % self.batch_size]
-        order = _Order(self.batch_size, epoch, indices)
+        order = _EpochBatches(self.batch_size, epoch, indices)
         return self._shared(order) if self.workers else self._alone(order)
 
     def close(self) -> None:
@@ -136,11 +136,11 @@ class Loader:
         torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a DataLoader draws first
         return torch.randperm(count, generator=generator)
 
-    def _alone(self, order: _Order) -> Iterator[Batch]:
+    def _alone(self, order: _EpochBatches) -> Iterator[Batch]:
         for batch in order:
             yield _checked(_collate([self._keyed[key] for key in batch]))
 
-    def _shared(self, order: _Order) -> Iterator[Batch]:
+    def _shared(self, order: _EpochBatches) -> Iterator[Batch]:
         self._turn += 1
         turn = self._turn
         self._order.epoch, self._order.indices = order.epoch, order.indices
@@ -177,7 +177,7 @@ class Loader:
             return iter(self._pool)
 
 
-class _Order:
+class _EpochBatches:
     """Batches of (epoch, index). A DataLoader keeps the object that it was given: an epoch changes it."""
 
     def __init__(self, batch_size: int, epoch: int = 0, indices: Tensor | None = None) -> None:

@@ -72,7 +72,7 @@ def synthetic(
 
 
 @dataclass(frozen=True)
-class _Made:
+class _DrawnSamples:
     shape: tuple[int, ...]
     num_classes: int
     learnable: bool
@@ -97,7 +97,7 @@ class _Made:
         return torch.from_numpy(values) * (NOISE if self.learnable else 1.0)
 
 
-class _SyntheticImages(_Made):
+class _SyntheticImages(_DrawnSamples):
     def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         target = int(rng.integers(self.num_classes))
         image = self.noise(rng)
@@ -114,7 +114,7 @@ class _SyntheticImages(_Made):
         return torch.from_numpy(np.cos(y) * np.cos(x) - np.sin(y) * np.sin(x))  # cos(y + x), for less
 
 
-class _Masks(_Made):
+class _Masks(_DrawnSamples):
     def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         _, height, width = self.shape
         cells = rng.integers(self.num_classes, size=(CELLS, CELLS))
@@ -134,7 +134,7 @@ class _Masks(_Made):
         return colours
 
 
-class _Tokens(_Made):
+class _Tokens(_DrawnSamples):
     def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         length = self.shape[0] + 1
         tokens = rng.integers(self.num_classes, size=length)
@@ -149,4 +149,4 @@ class _Tokens(_Made):
         return tensors[:-1], tensors[1:]
 
 
-_MAKERS: dict[str, type[_Made]] = {"image": _SyntheticImages, "mask": _Masks, "tokens": _Tokens}
+_MAKERS: dict[str, type[_DrawnSamples]] = {"image": _SyntheticImages, "mask": _Masks, "tokens": _Tokens}

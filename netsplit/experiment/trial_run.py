@@ -38,7 +38,7 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.simulate import simulate
 
-__all__ = ["Fit", "TrialRun", "fitted", "in_turns"]
+__all__ = ["Fit", "TrialRun", "fit_trial", "in_turns"]
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def in_turns(
     return {name: device_of[name] for name in graph.nodes}
 
 
-def fitted(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> Fit:
+def fit_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> Fit:
     """The costs with which the simulator predicts the programs: 1 for contention, 0 for messages at least.
 
     Where rounds differ their fastest count. A cost that would have to be beyond reason is left at rest.
@@ -146,7 +146,7 @@ def fitted(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) ->
         rounds.append([trial.seconds(program, pool) for program in programs])
     spread = _spread(rounds)
     typical = statistics.median if spread <= SPREAD else min
-    explanation = _Explanation(
+    explanation = _CostSearch(
         cluster, costs, trial.kind, programs, [typical(each) for each in zip(*rounds, strict=True)], count
     )
     contention, message_s = explanation.answer()
@@ -180,7 +180,7 @@ def _spread(rounds: Sequence[Sequence[float]]) -> float:
 
 
 @dataclass(frozen=True)
-class _Explanation:
+class _CostSearch:
     """Searches the costs that explain what the programs took: the first, then those in turns."""
 
     cluster: Cluster

@@ -37,7 +37,7 @@ TOLERANCE = 1e-9  # relative; costs that follow sizes do so to the last digits o
 
 
 @dataclass(frozen=True)
-class _Task:
+class _FileTask:
     name: str
     accelerator: float  # milliseconds
     cpu: float  # milliseconds
@@ -110,15 +110,15 @@ def _forward(milliseconds: dict[str, float]) -> DeviceCosts:
     return DeviceCosts({v: NodeSeconds(each * UNIT_S, 0.0) for v, each in milliseconds.items()})
 
 
-def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _Task]:
-    tasks: dict[str, _Task] = {}
+def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _FileTask]:
+    tasks: dict[str, _FileTask] = {}
     for i, item in enumerate(_array(data, "nodes", places)):
         place = places.at("nodes", i)
         item = _object(item, place)
         key = _identity(item, "id", place)
         if key in tasks:
             raise NetSplitError(f"{place}: node id {key} is there a second time.")
-        tasks[key] = _Task(
+        tasks[key] = _FileTask(
             name=str(item.get("name", key)),
             accelerator=checked_number(_item(item, "fpgaLatency", place), "fpgaLatency", place),
             cpu=checked_number(_item(item, "cpuLatency", place), "cpuLatency", place),
@@ -133,7 +133,7 @@ def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _Task]:
 
 
 def _edges(
-    data: dict[str, Any], tasks: dict[str, _Task], places: JsonPlaces
+    data: dict[str, Any], tasks: dict[str, _FileTask], places: JsonPlaces
 ) -> tuple[dict[tuple[str, str], int], dict[str, float], dict[str, float | None], list[str]]:
     """(u, v) -> index in the file; by source: milliseconds, and bytes (None: missing or unequal); remarks."""
     edges: dict[tuple[str, str], int] = {}
@@ -184,7 +184,7 @@ def _bytes(costs: dict[str, float], sizes: dict[str, float | None]) -> tuple[dic
 
 
 def _graph(
-    order: list[str], tasks: dict[str, _Task], edges: list[tuple[str, str]], nbytes: dict[str, int]
+    order: list[str], tasks: dict[str, _FileTask], edges: list[tuple[str, str]], nbytes: dict[str, int]
 ) -> Graph:
     rank = {v: i for i, v in enumerate(order)}
     readers: dict[str, list[str]] = {v: [] for v in order}

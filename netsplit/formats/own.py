@@ -24,8 +24,8 @@ from netsplit.files import write_text
 from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
-from netsplit.partition.methods.pipedream.stage_time import StageTime
 from netsplit.partition.objectives import MaxLoad
+from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
@@ -55,7 +55,7 @@ def dumps_workload(work: Workload) -> str:
         "name": work.name,
         "unit": work.unit,
         "unit_s": work.unit_s,
-        "stage_time": isinstance(work.max_load, StageTime),
+        "stage_time": isinstance(work.period, StageTime),
         "backward_nodes": sorted(work.backward_nodes),
         "unsupported": sorted(work.unsupported),
         "remarks": list(work.remarks),
@@ -88,7 +88,7 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
             graph=graph,
             costs=_costs_in(data["costs"], graph, where),
             cluster=cluster,
-            max_load=StageTime() if about.pop("stage_time", False) else MaxLoad(),
+            period=StageTime() if about.pop("stage_time", False) else MaxLoad(),
             **{"name": name, **about},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -19,7 +19,7 @@ from typing import Literal
 from netsplit.errors import NetSplitError
 from netsplit.formats.text import checked_number, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.partition.methods.pipedream.stage_time import StageTime
+from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import ACCELERATOR, Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
@@ -98,7 +98,7 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
         costs=Costs({ACCELERATOR: DeviceCosts(seconds)}, ALPHA),
         unit="ms",
         unit_s=UNIT_S,
-        max_load=StageTime(),
+        period=StageTime(),
         remarks=tuple(remarks),
     )
 

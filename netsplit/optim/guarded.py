@@ -25,7 +25,7 @@ def guard(made: Made, model: ForModel) -> None:
     """Fill an optimiser's groups, and its state, with what raises `ReadsValues` when it is read."""
     for group, names in zip(made.optimizer.param_groups, made.groups, strict=True):
         group["params"] = [_guarded(*model.parameters[name]) for name in names]
-    made.optimizer.state = _State(dict)
+    made.optimizer.state = _RefusingState(dict)
 
 
 class _Guarded(nn.Parameter):
@@ -44,7 +44,7 @@ def _guarded(dtype: torch.dtype, shape: tuple[int, ...]) -> nn.Parameter:
     return _Guarded(torch.empty(shape, dtype=dtype, device="meta"))
 
 
-class _State(defaultdict[Any, Any]):
+class _RefusingState(defaultdict[Any, Any]):
     def _refuse(self, *_: Any) -> NoReturn:
         raise ReadsValues("the optimiser's state")
 

@@ -14,7 +14,6 @@ from netsplit.partition.methods.layerwise import Layerwise
 from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.pipedream.stage_time import StageTime
 from netsplit.partition.methods.random import Random
 from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.methods.single import Single
@@ -22,6 +21,7 @@ from netsplit.partition.methods.thesis.ablated import Ablated
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.objectives import MaxLoad, SimulatedIteration
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.stage_time import StageTime
 
 METHODS: dict[str, type[Partitioner]] = {
     kind.name: kind

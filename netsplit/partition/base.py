@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -13,12 +14,14 @@ from numpy.typing import NDArray
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
+from netsplit.profile.memory import MemoryModel, lifetimes_model, static_model
 
 __all__ = [
     "BOUND_FOR",
     "Evaluate",
     "Latency",
     "Loads",
+    "MemoryRule",
     "Objective",
     "Placement",
     "Predicted",
@@ -30,6 +33,8 @@ __all__ = [
 ]
 
 Status = Literal["optimal", "feasible", "infeasible", "limit", "heuristic"]
+
+MemoryRule = Literal["static", "lifetimes"]
 
 BOUND_FOR = "bound_for"
 """Key of `SolverReport.notes`: the `Objective.bound_key` that the report's bound was proven for."""
@@ -102,9 +107,17 @@ class Predicted(Protocol):
     @property
     def iteration_s(self) -> float: ...
 
+    @property
+    def peak_bytes(self) -> Mapping[str, int]:
+        """Device -> largest number of bytes alive at once."""
+
 
 class Evaluate(Protocol):
     """Predicts the iteration of a placement. It is handed in, as simulating comes after partitioning."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """With the capacities that there are."""
 
     def __call__(self, placement: Placement) -> Predicted: ...
 
@@ -129,20 +142,44 @@ class Loads:
     """[D] seconds of each device in one period: the largest of `seconds` is the score."""
 
     seconds: NDArray[np.float64]
-    transfer_s: NDArray[np.float64]  # part of `seconds`, or beside the computing, as the objective has it
+    forward_s: NDArray[np.float64]
+    backward_s: NDArray[np.float64]
     send_s: NDArray[np.float64]
     receive_s: NDArray[np.float64]
+    beside: bool = False  # transfers go on beside the computing; else `seconds` is the sum of the others
+    stages: tuple[Stage, ...] = ()  # whose replicas the seconds are of; else every device is alone
+
+    @property
+    def period_s(self) -> float:
+        return float(self.seconds.max(initial=0.0))
+
+    @property
+    def parts(self) -> dict[str, NDArray[np.float64]]:
+        return {
+            "forward": self.forward_s,
+            "backward": self.backward_s,
+            "sends": self.send_s,
+            "receives": self.receive_s,
+        }
+
+    @property
+    def transfer_s(self) -> NDArray[np.float64]:
+        return np.maximum(self.send_s, self.receive_s) if self.beside else self.send_s + self.receive_s
 
 
 class Objective(ABC):
-    """What is minimised, in seconds. `Latency` is here as the default; the others are in `objectives`."""
+    """What is minimised, in seconds: by default the iteration that `Problem.evaluate` predicts.
+
+    `Latency` is here as the default; the others are in `objectives` and `stage_time`.
+    """
 
     bound_key: str = ""  # what `BOUND_FOR` says of a bound that holds for it; "": no method proves one
-    simulated: bool = True  # `Problem.evaluate` scores it; else what the devices do in one period
-    scheduled: bool = False  # of the chosen schedule's micro-batches; else of one alone
-    largest_load: bool = False  # the score is the largest of `Instance.loads`
+    scheduled: bool = False  # of all micro-batches, as the chosen schedule has them; else of one alone
     contiguous: bool = False  # devices are stages of a pipeline, none of which waits in a circle
+    both_ends_pay: bool = False  # `Instance.hop_s` each for what moves; else the link is occupied
+    over_ports: bool = False  # a device pays for its port to the host, and only without one for its links
     says: str = "an iteration takes"  # what people read before the seconds
+    column: str = "busy"  # and above those of the devices
 
     @property
     @abstractmethod
@@ -150,15 +187,20 @@ class Objective(ABC):
         """As the command line has it."""
 
     @abstractmethod
-    def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
-        """What gives the seconds of a placement; None where the problem lacks the `evaluate` for it."""
-
-    @abstractmethod
     def solved_by(self, solvers: Solvers[Answer]) -> Answer: ...
 
-    def loads(self, problem: Problem, placement: Placement) -> Loads:
-        """Of an objective that is not simulated."""
-        raise TypeError(f"{self.name} has no loads: it is simulated")
+    def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
+        """What gives the seconds of a placement; None where the problem lacks the `evaluate` for it."""
+        evaluate = problem.evaluate
+        return None if evaluate is None else lambda placement: evaluate(placement).iteration_s
+
+    def loads(self, problem: Problem, placement: Placement) -> Loads | None:
+        """What its devices do in a period, whose seconds are the score; None: it is simulated."""
+        return None
+
+    def recomputed_s(self, problem: Problem, placement: Placement) -> float | None:
+        """The score by its definition, in code that neither `loads` nor methods use; None: there is none."""
+        return None
 
     def score_s(self, problem: Problem, placement: Placement) -> float:
         """Seconds of a placement, however it was made."""
@@ -181,10 +223,6 @@ class Latency(Objective):
 
     name = bound_key = "latency"
 
-    def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
-        evaluate = problem.evaluate
-        return None if evaluate is None else lambda placement: evaluate(placement).iteration_s
-
     def solved_by(self, solvers: Solvers[Answer]) -> Answer:
         return solvers.latency()
 
@@ -205,7 +243,17 @@ class Problem:
     """Nodes of a task graph that are backward computations of their own: they have forward seconds only.
     Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
 
+    memory: MemoryRule = "static"
+    """What the methods count: (5-18), or what is near the lifetimes that `evaluate` predicts."""
+
     @property
     def copies(self) -> int:
         """How often a variable's bytes count in (5-18)."""
         return self.costs.copies(self.in_flight)
+
+    @cached_property
+    def memory_model(self) -> MemoryModel:
+        """The linear count of bytes by `memory`."""
+        if self.memory == "static":
+            return static_model(self.graph, self.costs.alpha, self.copies)
+        return lifetimes_model(self.graph, self.costs.alpha, self.in_flight)

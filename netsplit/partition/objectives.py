@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,19 +10,24 @@ from typing import Literal
 import numpy as np
 
 from netsplit.partition.base import Answer, Latency, Loads, Objective, Placement, Problem, Solvers
-from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.instance import Floats, Instance
 
-__all__ = ["MaxLoad", "ObjectiveName", "SimulatedIteration", "load_parts", "objective_named"]
+__all__ = ["CONTIGUOUS", "MaxLoad", "ObjectiveName", "Period", "SimulatedIteration", "objective_named"]
 
 ObjectiveName = Literal["latency", "max_load", "max_load_contiguous", "simulated"]
 
+CONTIGUOUS: dict[ObjectiveName, ObjectiveName] = {
+    "max_load": "max_load_contiguous",
+    "max_load_contiguous": "max_load_contiguous",
+}
+"""Objective -> the same with contiguity, where it may be asked for."""
+
 
 @dataclass(frozen=True)
-class SimulatedIteration(Latency):
+class SimulatedIteration(Objective):
     """The simulated iteration of the chosen schedule with its micro-batches."""
 
     name = "simulated"
-    bound_key = ""
     scheduled = True
 
     def solved_by(self, solvers: Solvers[Answer]) -> Answer:
@@ -29,19 +35,35 @@ class SimulatedIteration(Latency):
 
 
 @dataclass(frozen=True)
-class MaxLoad(Objective):
-    """The period of a saturated pipeline: the largest load of a device with its transfers."""
+class Period(Objective):
+    """The period of a saturated pipeline: what its slowest device takes for a micro-batch."""
 
     contiguous: bool = False
 
-    bound_key = "max_load"
-    simulated = False
-    largest_load = True
+    over_ports = True
     says = "the largest load is"
+    column = "load"
 
     @property
     def name(self) -> str:
         return "max_load_contiguous" if self.contiguous else "max_load"
+
+    @abstractmethod
+    def loads(self, problem: Problem, placement: Placement) -> Loads: ...
+
+    def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
+        return lambda placement: self.loads(problem, placement).period_s
+
+    def relaxed(self) -> Period:
+        return replace(self, contiguous=False)
+
+
+@dataclass(frozen=True)
+class MaxLoad(Period):
+    """The largest load of a device with its transfers (Tarnawski et al., NeurIPS 2020)."""
+
+    bound_key = "max_load"
+    both_ends_pay = True
 
     def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
         instance = Instance.of(problem)
@@ -50,44 +72,67 @@ class MaxLoad(Objective):
     def loads(self, problem: Problem, placement: Placement) -> Loads:
         instance = Instance.of(problem)
         where = instance.encode(placement.device_of)
-        parts = load_parts(instance, where)
-        sends, receives = parts["sends"], parts["receives"]
-        return Loads(instance.loads(where), sends + receives, sends, receives)
+        rows, devices = np.arange(instance.n), len(instance.devices)
+        sent, received = instance.crossings(where)
+
+        def at_home(seconds: Floats) -> Floats:
+            return np.asarray(np.bincount(where, weights=seconds[rows, where], minlength=devices), float)
+
+        return Loads(
+            seconds=instance.loads(where),
+            forward_s=at_home(instance.forward_s),
+            backward_s=at_home(instance.backward_s),
+            send_s=np.asarray((instance.hop_s * sent).sum(axis=0)),
+            receive_s=np.asarray((instance.hop_s * received).sum(axis=0)),
+        )
+
+    def recomputed_s(self, problem: Problem, placement: Placement) -> float:
+        """Seconds of the busiest device in one period of a saturated pipeline.
+
+        A device spends its nodes' forward and backward seconds; then, for every variable with a producer
+        and a reader, one crossing if it is made here and read on any other device, and one if it is made
+        elsewhere and read here. A crossing takes the time of the device's port, or, without one, of the
+        slowest of its links; twice where the variable's gradient comes back.
+        """
+        where = placement.device_of
+        graph, costs = problem.graph, problem.costs
+        requires_backward = graph.requires_backward
+        largest = 0.0
+        for device in problem.cluster.devices:
+            load = 0.0
+            for name, node in graph.nodes.items():
+                if where[name] == device.name:
+                    load += costs.forward_s(name, device.kind)
+                    if any(k in requires_backward for k in node.outputs):
+                        load += costs.backward_s(name, device.kind)
+            links = [device.port] if device.port is not None else []
+            if not links:
+                links = [link for ends, link in problem.cluster.links.items() if device.name in ends]
+            for k, variable in graph.variables.items():
+                if variable.producer is None or not variable.consumers:
+                    continue
+                home = where[variable.producer]
+                readers = {where[name] for name in variable.consumers}
+                out = home == device.name and readers != {home}
+                into = home != device.name and device.name in readers
+                if out or into:
+                    crossing = max(
+                        (x.latency_s + variable.nbytes * x.seconds_per_byte for x in links), default=0.0
+                    )
+                    load += max(crossing, 0.0) * (2 if k in requires_backward else 1)
+            largest = max(largest, load)
+        return largest
 
     def solved_by(self, solvers: Solvers[Answer]) -> Answer:
         return solvers.max_load(self.contiguous)
 
-    def relaxed(self) -> MaxLoad:
-        return replace(self, contiguous=False)
 
-
-def load_parts(instance: Instance, where: Ints) -> dict[str, Floats]:
-    """[D] seconds each of "forward", "backward", "sends", "receives": together `Instance.loads`."""
-    rows, devices = np.arange(instance.n), len(instance.devices)
-    read = np.zeros((len(instance.variables), devices), bool)
-    counts = np.diff(instance.consumers.starts)
-    read[np.repeat(np.arange(len(read)), counts), where[instance.consumers.items]] = True
-    home = np.zeros_like(read)
-    home[np.arange(len(read)), where[instance.producer]] = True
-    sent = home & np.any(read & ~home, axis=1, keepdims=True)
-
-    def at_home(seconds: Floats) -> Floats:
-        return np.asarray(np.bincount(where, weights=seconds[rows, where], minlength=devices), float)
-
-    return {
-        "forward": at_home(instance.forward_s),
-        "backward": at_home(instance.backward_s),
-        "sends": np.asarray((instance.hop_s * sent).sum(axis=0)),
-        "receives": np.asarray((instance.hop_s * (read & ~home)).sum(axis=0)),
-    }
-
-
-def objective_named(name: ObjectiveName, max_load: MaxLoad) -> Objective:
-    """The objective that the command line calls so, where `max_load` is what has loads or stages."""
+def objective_named(name: ObjectiveName, period: Period) -> Objective:
+    """The objective that the command line calls so, where `period` is what has loads or stages."""
     named: dict[ObjectiveName, Objective] = {
         "latency": Latency(),
         "simulated": SimulatedIteration(),
-        "max_load": max_load,
-        "max_load_contiguous": replace(max_load, contiguous=True),
+        "max_load": period,
+        "max_load_contiguous": replace(period, contiguous=True),
     }
     return named[name]

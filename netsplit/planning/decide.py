@@ -20,7 +20,7 @@ from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
-from netsplit.planning.verify import recompute_max_load, verify, verify_capacity, verify_contiguity
+from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
@@ -75,12 +75,12 @@ def verified(
         _require_room(problem, placement)
         verify_capacity(problem, placement).require()
     program, timeline = None, None
-    if problem.objective.simulated:
+    if (loads := problem.objective.loads(problem, placement)) is not None:
+        objective_s = loads.period_s
+    else:
         program, timeline = _simulated(problem, placement)
         objective_s = timeline.iteration_s
-    else:
-        objective_s = problem.objective.score_s(problem, placement)
-    _require_same_load(problem, placement, objective_s)
+    _require_same_score(problem, placement, objective_s)
     bound_s = problem.objective.bound_s(placement.report)
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
         raise NetSplitError(
@@ -109,15 +109,13 @@ def _require_contiguous(problem: Problem, placement: Placement) -> None:
         )
 
 
-def _require_same_load(problem: Problem, placement: Placement, objective_s: float) -> None:
-    """The largest load, by code that is not the methods'."""
-    if not problem.objective.largest_load:
-        return
-    again_s = recompute_max_load(problem, placement.device_of)
-    if not math.isclose(again_s, objective_s, rel_tol=SAME, abs_tol=1e-15):
+def _require_same_score(problem: Problem, placement: Placement, objective_s: float) -> None:
+    """By code that is not the methods', where the objective has some."""
+    again_s = problem.objective.recomputed_s(problem, placement)
+    if again_s is not None and not math.isclose(again_s, objective_s, rel_tol=SAME, abs_tol=1e-15):
         raise NetSplitError(
-            f"the largest load of {placement.method} is {objective_s:.12g} s, but {again_s:.12g} s by the "
-            "definition: a fault of NetSplit, please report it."
+            f"{problem.objective.name} of {placement.method} is {objective_s:.12g} s, but {again_s:.12g} s "
+            "by the definition: a fault of NetSplit, please report it."
         )
 
 

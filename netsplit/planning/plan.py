@@ -215,18 +215,17 @@ def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) ->
     instance = Instance.of(problem)
     totals = instance.totals(placement.all_stages)
     nodes, used, compute = totals.nodes, totals.nbytes, totals.forward_s + totals.backward_s
-    if not problem.objective.simulated:
-        loads = problem.objective.loads(problem, placement)
+    loads = problem.objective.loads(problem, placement)
+    if loads is not None:
         seconds, transfer = loads.seconds, loads.transfer_s
     else:
+        assert timeline is not None
         sent: Counter[str] = Counter()
-        for event in timeline.events if timeline is not None else ():
+        for event in timeline.events:
             if event.kind == "send":
                 sent[event.device] += event.seconds  # type: ignore[assignment]
         transfer = np.array([float(sent[name]) for name in instance.devices])
-        seconds = compute
-        if timeline is not None:
-            seconds = np.array([timeline.busy_s(name) for name in instance.devices])
+        seconds = np.array([timeline.busy_s(name) for name in instance.devices])
     return {
         name: DeviceLoad(
             int(nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),

@@ -11,10 +11,9 @@ import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.graph.quotient import DisjointSets
-from netsplit.partition.base import Placement, Problem
-from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.base import Loads, Placement, Problem
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
-from netsplit.partition.objectives import load_parts
 from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, cut_edges
 from netsplit.planning.explanation.words import (
@@ -140,12 +139,9 @@ def plan_diff(
     keys = [{(e.variable, e.source, e.target) for e in edges} for edges in cuts]
     lost = [e for e in cuts[0] if (e.variable, e.source, e.target) not in keys[1]]
     gained = [e for e in cuts[1] if (e.variable, e.source, e.target) not in keys[0]]
-    objectives: tuple[float | None, float | None]
-    parts: list[Part] = []
-    if problem.objective.largest_load:
-        objectives, parts = _load_parts(instance, old, new)
-    elif not problem.objective.simulated:
-        objectives = problem.objective.score_s(problem, before), problem.objective.score_s(problem, after)
+    loads = [problem.objective.loads(problem, each) for each in (before, after)]
+    if loads[0] is not None and loads[1] is not None:
+        objectives, parts = _load_parts(instance, (loads[0], loads[1]), plays)
     else:
         timelines = [
             predicted(problem, placement) if t is None else t
@@ -265,19 +261,21 @@ def _reordered(instance: Instance, before: Placement, after: Placement, old: Int
 
 
 def _load_parts(
-    instance: Instance, old: Ints, new: Ints
+    instance: Instance, loads: tuple[Loads, Loads], plays: Ints
 ) -> tuple[tuple[float | None, float | None], list[Part]]:
-    """The largest loads, and what each is made of."""
-    parts = [load_parts(instance, where) for where in (old, new)]
-    loads: list[Floats] = [np.sum(list(each.values()), axis=0) for each in parts]
-    most = [int(np.argmax(load)) for load in loads]
-    largest = ", then ".join(dict.fromkeys(instance.devices[p] for p in most))
-    values = [
-        {f"{name} of the largest load, {largest}": float(part[p]) for name, part in each.items()}
-        for each, p in zip(parts, most, strict=True)
+    """The largest loads, and what each is made of where it is a sum."""
+    objectives = (loads[0].period_s, loads[1].period_s)
+    if loads[0].beside:
+        return objectives, []
+    first, second = loads
+    p, order = int(np.argmax(first.seconds)), np.argsort(plays)
+    q = int(np.argmax(second.seconds[order]))
+    largest = ", then ".join(dict.fromkeys((instance.devices[p], instance.devices[q])))
+    after = {name: float(each[order[q]]) for name, each in second.parts.items()}
+    return objectives, [
+        Part(f"{name} of the largest load, {largest}", float(each[p]), after[name])
+        for name, each in first.parts.items()
     ]
-    made_of = [Part(name, values[0][name], values[1][name]) for name in values[0]]
-    return (float(loads[0][most[0]]), float(loads[1][most[1]])), made_of
 
 
 def _path_parts(

@@ -2,8 +2,7 @@
 
 It shares no code with the methods, with `Instance` or with the simulator: everything is found again
 from the graph, the costs and the cluster, slowly and plainly. `verify` checks a placement,
-`verify_timeline` (in `verify_timeline.py`) what an interpreter says happened, and `recompute_max_load`
-is the definition of `max_load` written down once more.
+`verify_timeline` (in `verify_timeline.py`) what an interpreter says happened.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from netsplit.partition.base import Placement, Problem
 
 __all__ = [
     "Verdict",
-    "recompute_max_load",
     "recompute_used_bytes",
     "verify",
     "verify_capacity",
@@ -269,40 +267,3 @@ def _stage_order(problem: Problem, stage_of: Mapping[str, int]) -> Iterator[str]
                 yield (
                     f"Node '{name}' of stage {stage_of[name]} reads '{k}' of the later stage {stage_of[u]}."
                 )
-
-
-def recompute_max_load(problem: Problem, device_of: Mapping[str, str]) -> float:
-    """Seconds of the busiest device in one period of a saturated pipeline.
-
-    A device spends its nodes' forward and backward seconds; then, for every variable with a producer
-    and a reader, one crossing if it is made here and read on any other device, and one if it is made
-    elsewhere and read here. A crossing takes the time of the device's port, or, without one, of the
-    slowest of its links; twice where the variable's gradient comes back.
-    """
-    graph, costs = problem.graph, problem.costs
-    requires_backward = graph.requires_backward
-    largest = 0.0
-    for device in problem.cluster.devices:
-        load = 0.0
-        for name, node in graph.nodes.items():
-            if device_of[name] == device.name:
-                load += costs.forward_s(name, device.kind)
-                if any(k in requires_backward for k in node.outputs):
-                    load += costs.backward_s(name, device.kind)
-        links = [device.port] if device.port is not None else []
-        if not links:
-            links = [link for ends, link in problem.cluster.links.items() if device.name in ends]
-        for k, variable in graph.variables.items():
-            if variable.producer is None or not variable.consumers:
-                continue
-            home = device_of[variable.producer]
-            readers = {device_of[name] for name in variable.consumers}
-            out = home == device.name and readers != {home}
-            into = home != device.name and device.name in readers
-            if out or into:
-                crossing = max(
-                    (x.latency_s + variable.nbytes * x.seconds_per_byte for x in links), default=0.0
-                )
-                load += max(crossing, 0.0) * (2 if k in requires_backward else 1)
-        largest = max(largest, load)
-    return largest

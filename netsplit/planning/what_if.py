@@ -173,9 +173,8 @@ def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
             for kind, names in kinds.items()
             if len(names) > 1 and not out.issuperset(names)
         ]
-    if problem.objective.simulated:
+    if not problem.objective.over_ports:
         return changes + _link_changes(problem.cluster, factor)
-    # Under `max_load` a device pays for its port to the host, and only without one for its links.
     ports = [
         device.name for device in devices if device.port is not None and device.port.seconds_per_byte > 0
     ]

@@ -17,7 +17,7 @@ from netsplit.cluster.described import ClusterDescription, kind_name
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem
-from netsplit.partition.objectives import MaxLoad, ObjectiveName, objective_named
+from netsplit.partition.objectives import MaxLoad, ObjectiveName, Period, objective_named
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import memory_of
 from netsplit.profile.predict import predicted_costs
@@ -94,7 +94,9 @@ class Workload:
     cluster: Cluster | None = None  # the file's own
     unit: str = "s"  # of times in the file
     unit_s: float = 1.0  # seconds in that unit
-    max_load: MaxLoad = field(default_factory=MaxLoad)  # what that is here: `StageTime` for PipeDream's files
+    period: Period = field(
+        default_factory=MaxLoad
+    )  # that `max_load` asks for: `StageTime` of PipeDream's files
     backward_nodes: frozenset[str] = frozenset()  # tasks that are backward computations of their own
     unsupported: frozenset[str] = frozenset()
     """Nodes that accelerators cannot run: they have more seconds there than a plan without them can take."""
@@ -157,7 +159,7 @@ class Workload:
         """
         work = self.forward_only() if passes == "forward" else self
         work = replace(work, costs=self._with_memory(work.costs, alpha, variable_copies))
-        asked = objective_named(objective, self.max_load)
+        asked = objective_named(objective, self.period)
         if schedule is None or not asked.scheduled:
             schedule = SingleBatch()
         in_flight = schedule.in_flight(_size(cluster or self.cluster))

@@ -1,24 +1,33 @@
-"""Static bytes of a placement: parameters and variables, as NetSplit thesis equation (5-18) counts them.
+"""Bytes of a placement as a sum over its nodes and variables, which methods can reckon with.
 
-Its alpha is of parameters that are trained: what is frozen has neither gradient nor moments, and counts once.
+    bytes of a device = state of its nodes + bytes of every variable that one of them holds
 
-Equation (5-18) counts every variable twice, for its value and its gradient. With n micro-batches in
-flight, the values of all n are alive and the gradients of the one whose backward runs: n + 1 times.
+Two counts have this form (`MemoryModel`): the static one of NetSplit thesis, equation (5-18), and one near
+the lifetimes of tensors, which leaves to the simulator what is not linear.
+
+The alpha of both is of parameters that are trained: what is frozen has neither gradient nor moments, and
+counts once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from netsplit.graph.ir import Graph, Variable
+from netsplit.graph.storage import storage_bytes, storage_of
 
 __all__ = [
+    "Load",
+    "MemoryModel",
     "copies_alive",
+    "lifetimes_model",
     "memory_of",
     "node_state_bytes",
     "node_weight_bytes",
     "related_nodes",
     "static_bytes",
+    "static_model",
 ]
 
 
@@ -48,24 +57,105 @@ def node_state_bytes(graph: Graph, alpha: int) -> dict[str, int]:
     return states
 
 
-def memory_of(graph: Graph, nodes: Iterable[str], alpha: int, copies: int = 2) -> int:
-    """Bytes that a set of nodes needs on one device: `node_state_bytes` + copies * variables.
+@dataclass
+class Load:
+    """What a set of nodes holds: its bytes, and the variables in them."""
 
-    A variable counts when its producer or any consumer is in the set.
+    nbytes: int = 0
+    variables: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryModel:
+    """A linear count of bytes, with the bytes of sets of nodes found without a pass over the graph."""
+
+    state_bytes: Mapping[str, int]  # of every node, on its device
+    variable_bytes: Mapping[str, int]  # of every variable, once on each device with one of its holders
+    holders: Mapping[str, tuple[str, ...]]  # variable -> nodes, each once; the first is its producer, if any
+    held: Mapping[str, tuple[str, ...]] = field(init=False)  # node -> variables
+
+    def __post_init__(self) -> None:
+        held: dict[str, list[str]] = {name: [] for name in self.state_bytes}
+        for k, names in self.holders.items():
+            for name in names:
+                held[name].append(k)
+        object.__setattr__(self, "held", {name: tuple(own) for name, own in held.items()})
+
+    def load(self, nodes: Iterable[str]) -> Load:
+        nodes = tuple(nodes)
+        variables = {k for name in nodes for k in self.held[name]}
+        states = sum(self.state_bytes[name] for name in nodes)
+        return Load(states + sum(self.variable_bytes[k] for k in variables), variables)
+
+    def union_bytes(self, a: Load, b: Load) -> int:
+        """Bytes of two sets on one device: variables that both touch are held once."""
+        few, many = sorted((a.variables, b.variables), key=len)
+        return a.nbytes + b.nbytes - sum(self.variable_bytes[k] for k in few if k in many)
+
+    def union(self, a: Load, b: Load) -> Load:
+        return Load(self.union_bytes(a, b), a.variables | b.variables)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of everything on one device."""
+        return sum(self.state_bytes.values()) + sum(self.variable_bytes.values())
+
+    def by_device(self, device_of: Mapping[str, str]) -> dict[str, int]:
+        """Device name to its bytes, for the devices that hold a node (thesis, Algorithm 1)."""
+        used = dict.fromkeys(device_of.values(), 0)
+        for name, device in device_of.items():
+            used[device] += self.state_bytes[name]
+        for k, nbytes in self.variable_bytes.items():
+            for device in {device_of[name] for name in self.holders[k]}:
+                used[device] += nbytes
+        return used
+
+
+def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
+    """NetSplit thesis, equation (5-18): all variables are there at once, `copies` times each.
+
+    The equation counts every variable twice, for its value and its gradient. With n micro-batches in
+    flight, the values of all n are alive and the gradients of the one whose backward runs: n + 1 times.
     """
-    chosen = set(nodes)
+    variables = graph.variables.items()
+    return MemoryModel(
+        node_state_bytes(graph, alpha),
+        {k: copies * variable.nbytes for k, variable in variables},
+        {k: tuple(dict.fromkeys(related_nodes(variable))) for k, variable in variables},
+    )
+
+
+def lifetimes_model(graph: Graph, alpha: int, in_flight: int) -> MemoryModel:
+    """What stays from forward to backward, of all micro-batches in flight: what autograd saves.
+
+    A storage that some node saves counts where any node reads or makes it or a view of it, as a device
+    keeps what carries a gradient over its border; what operators save beside counts at the operator. Inputs
+    of the graph count wherever they are read. What lives for less long, gradients from operator to operator
+    above all, is left to the simulator (`netsplit.simulate.memory`), whose peaks correct this count.
+    """
+    storage = {k: storage_of(graph, k) for k in graph.variables}
+    saved = {storage[k] for node in graph for k in node.saved if k in storage}
+    own = storage_bytes(graph)
+    holders: dict[str, list[str]] = {k: [] for k in graph.variables}
+    for k, variable in graph.variables.items():
+        if storage[k] in holders:  # else it lives in an initializer
+            holders[storage[k]].extend(related_nodes(variable))
     states = node_state_bytes(graph, alpha)
-    variables = sum(v.nbytes for v in graph.variables.values() if any(n in chosen for n in related_nodes(v)))
-    return sum(states[n] for n in chosen) + copies * variables
+    return MemoryModel(
+        {node.name: states[node.name] + in_flight * node.saved_bytes for node in graph},
+        {
+            k: in_flight * own[k] if k in saved or variable.producer is None else 0
+            for k, variable in graph.variables.items()
+        },
+        {k: tuple(dict.fromkeys(names)) for k, names in holders.items()},
+    )
+
+
+def memory_of(graph: Graph, nodes: Iterable[str], alpha: int, copies: int = 2) -> int:
+    """Bytes that a set of nodes needs on one device under (5-18)."""
+    return static_model(graph, alpha, copies).load(set(nodes)).nbytes
 
 
 def static_bytes(graph: Graph, device_of: Mapping[str, str], alpha: int, copies: int = 2) -> dict[str, int]:
-    """Device name to its static bytes under (5-18), for the devices that hold a node (Algorithm 1)."""
-    states = node_state_bytes(graph, alpha)
-    used = dict.fromkeys(device_of.values(), 0)
-    for name, device in device_of.items():
-        used[device] += states[name]
-    for variable in graph.variables.values():
-        for device in {device_of[n] for n in related_nodes(variable)}:
-            used[device] += copies * variable.nbytes
-    return used
+    """`MemoryModel.by_device` under (5-18)."""
+    return static_model(graph, alpha, copies).by_device(device_of)

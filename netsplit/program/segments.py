@@ -34,7 +34,7 @@ def cut_segments(
             device works on another meanwhile, and fewer segments make a shorter pipeline.
     """
     runs = _Runs(fine)
-    run_of: dict[str, _Run] = {}
+    run_of: dict[str, _OpenSegment] = {}
     for unit in _units_in_order(graph, priority):
         device = device_of[unit[0]]
         remote = [run_of[u] for name in unit for u in _remote_producers(graph, name)]
@@ -47,7 +47,7 @@ def cut_segments(
 
 
 @dataclass
-class _Run:
+class _OpenSegment:
     device: str
     opened: int
     closed: int | None = None
@@ -59,11 +59,11 @@ class _Runs:
 
     def __init__(self, fine: bool) -> None:
         self.fine = fine
-        self.all: list[_Run] = []
-        self.open: dict[str, _Run] = {}
+        self.all: list[_OpenSegment] = []
+        self.open: dict[str, _OpenSegment] = {}
         self.clock = 0
 
-    def run_for(self, device: str, remote: list[_Run]) -> _Run:
+    def run_for(self, device: str, remote: list[_OpenSegment]) -> _OpenSegment:
         for feeder in remote:
             self.close(feeder)
         run = self.open.get(device)
@@ -73,16 +73,16 @@ class _Runs:
             self.close(run)
             run = None
         if run is None:
-            run = self.open[device] = _Run(device, self._tick())
+            run = self.open[device] = _OpenSegment(device, self._tick())
             self.all.append(run)
         return run
 
-    def closed(self) -> list[_Run]:
+    def closed(self) -> list[_OpenSegment]:
         for run in list(self.open.values()):
             self.close(run)
         return sorted(self.all, key=lambda run: run.closed or 0)
 
-    def close(self, run: _Run) -> None:
+    def close(self, run: _OpenSegment) -> None:
         if run.closed is None:
             run.closed = self._tick()
             del self.open[run.device]
@@ -113,7 +113,7 @@ def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[tuple[str
     return order
 
 
-def _segment(graph: Graph, index: int, run: _Run, run_of: Mapping[str, _Run]) -> Segment:
+def _segment(graph: Graph, index: int, run: _OpenSegment, run_of: Mapping[str, _OpenSegment]) -> Segment:
     inside = set(run.nodes)
     nodes = sorted(run.nodes, key=graph.position.__getitem__)
     inputs: dict[str, None] = {}

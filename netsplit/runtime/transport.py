@@ -156,9 +156,9 @@ class ProcessTransport:
         group = self.pairs.get((self.name, peer))
         if group is not None:
             parcel = _as_sent(tensor.contiguous())
-            return _Work(_asked(dist.isend, parcel, self.rank_of[peer], group), parcel)
+            return _PendingWork(_asked(dist.isend, parcel, self.rank_of[peer], group), parcel)
         parcel = _as_sent(tensor.contiguous().cpu())
-        work = _Work(_asked(dist.isend, parcel, self.rank_of[peer], tag=tag), parcel)
+        work = _PendingWork(_asked(dist.isend, parcel, self.rank_of[peer], tag=tag), parcel)
         if not watched:
             return work
         if peer not in self.watchers:
@@ -168,11 +168,11 @@ class ProcessTransport:
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         group = self.pairs.get((peer, self.name))
         if group is not None:
-            return _Work(_asked(dist.irecv, _as_sent(buffer), self.rank_of[peer], group), buffer)
+            return _PendingWork(_asked(dist.irecv, _as_sent(buffer), self.rank_of[peer], group), buffer)
         on_cpu = buffer.device.type == "cpu"
         parcel = buffer if on_cpu else torch.empty_like(buffer, device="cpu", pin_memory=True)
         work = _asked(dist.irecv, _as_sent(parcel), self.rank_of[peer], tag=tag)
-        return _Work(work, parcel, self.device)
+        return _PendingWork(work, parcel, self.device)
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
@@ -180,7 +180,7 @@ class ProcessTransport:
         nccl = all(self.devices[name].type == "cuda" for name in devices)
         term = tensor.to(self.device if nccl else "cpu").contiguous()
         work = _asked(dist.all_reduce, term, group=self.groups[devices], async_op=True)
-        return _Work(work, term, tensor.device)
+        return _PendingWork(work, term, tensor.device)
 
     def _group(self, names: tuple[str, ...], backend: str) -> dist.ProcessGroup:
         ranks = sorted(self.rank_of[name] for name in names)
@@ -226,7 +226,7 @@ def _sums(program: Program) -> list[tuple[str, ...]]:
     return sorted(names for names in groups if len(names) > 1)
 
 
-class _Work:
+class _PendingWork:
     """What is under way, the tensor it works on, and the device that wants the result."""
 
     def __init__(self, work: dist.Work, tensor: torch.Tensor, device: torch.device | None = None) -> None:
@@ -246,11 +246,11 @@ class _Work:
         return self.work.is_completed()
 
 
-class _Watched:
+class _WatchedSend:
     """A gloo send, waited for by a watcher: gloo itself says nothing before somebody waits."""
 
-    def __init__(self, work: _Work) -> None:
-        self.work: _Work | None = work
+    def __init__(self, work: _PendingWork) -> None:
+        self.work: _PendingWork | None = work
         self.over = threading.Event()
         self.error: Exception | None = None
 
@@ -269,11 +269,11 @@ class _Watcher:
     """Waits for the sends to one peer, which end in the order they began."""
 
     def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[_Watched] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[_WatchedSend] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def watch(self, work: _Work) -> _Watched:
-        watched = _Watched(work)
+    def watch(self, work: _PendingWork) -> _WatchedSend:
+        watched = _WatchedSend(work)
         self.queue.put(watched)
         return watched
 

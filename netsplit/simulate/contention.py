@@ -38,7 +38,7 @@ def contends(cluster: Cluster, costs: Costs) -> bool:
 
 
 @dataclass(eq=False)
-class _Pace:
+class _ComputePace:
     """How a device's computation goes. Seconds of `left` are those it would take undisturbed."""
 
     slower: float  # while another device of the host computes too
@@ -59,7 +59,7 @@ class Contended(Run):
     def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
         super().__init__(program, cluster, costs)
         self.paces = {
-            device.name: _Pace(
+            device.name: _ComputePace(
                 (its := costs.of(device.kind)).contention, device.memory_host, its.copy_s_per_byte
             )
             for device in cluster.devices
@@ -144,7 +144,7 @@ class Contended(Run):
             pace.since, pace.rate = t, rate
             self._plan_end(name)
 
-    def _rate(self, pace: _Pace) -> float:
+    def _rate(self, pace: _ComputePace) -> float:
         rate = min(max(1.0 - pace.copying, 0.0), 1.0)
         return rate / pace.slower if pace.host is not None and self.busy[pace.host] > 1 else rate
 

@@ -47,7 +47,7 @@ def predicted_peak_bytes(program: Program, alpha: int) -> dict[str, int]:
 def memory_profile(program: Program, alpha: int) -> dict[str, MemoryProfile]:
     """Device -> when its bytes peak and what they are; arguments as of `predicted_peak_bytes`."""
     own = storage_bytes(program.graph)
-    return {device: _Device(program, device, alpha, own).run() for device in program.devices}
+    return {device: _DeviceMemory(program, device, alpha, own).run() for device in program.devices}
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class _Peak:
         return self.gradients + self.activations + self.transfers + self.versions
 
 
-class _Device:
+class _DeviceMemory:
     def __init__(self, program: Program, device: str, alpha: int, own: dict[str, int]) -> None:
         self.program = program
         self.graph = program.graph

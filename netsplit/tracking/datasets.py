@@ -15,7 +15,7 @@ __all__ = ["DatasetRecord", "records_of", "source_text"]
 _PROBES = 3  # samples whose content goes into the digest: the first, one in the middle, the last
 
 
-class _Data(Protocol):
+class _TrackedData(Protocol):
     """`netsplit.data.Data`, as far as it is told here."""
 
     @property
@@ -47,7 +47,7 @@ class DatasetRecord:
     profile: dict[str, Any] = field(default_factory=dict)
 
 
-def records_of(data: _Data, source: Any = None) -> list[DatasetRecord]:
+def records_of(data: _TrackedData, source: Any = None) -> list[DatasetRecord]:
     """Both halves; `source` is the config node the data was built from."""
     records = []
     for context, samples in (("training", data.train), ("evaluation", data.test)):

@@ -163,11 +163,11 @@ class Stage:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage(tmp_path)
 
-    def fitted(trial: TrialRun, *_: object) -> Fit:
+    def fit_trial(trial: TrialRun, *_: object) -> Fit:
         made.tried.append(trial.names)
         return made.fit
 
-    monkeypatch.setattr(calibration, "fitted", fitted)
+    monkeypatch.setattr(calibration, "fit_trial", fit_trial)
     return made
 
 

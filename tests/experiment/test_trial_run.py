@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 import torch
 
-from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, TrialRun, fitted, in_turns
+from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, TrialRun, fit_trial, in_turns
 from netsplit.graph import capture, initial_values
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
@@ -55,7 +55,7 @@ def trial(costs: Costs) -> Played:
 @pytest.mark.parametrize(("contention", "message_s"), [(1.0, 0.0), (1.25, 3e-4), (1.1, 1e-3), (1.0, 2e-4)])
 def test_the_costs_that_were_played_by_are_found(contention: float, message_s: float) -> None:
     played = BARE.with_device("cpu", contention=contention, message_s=message_s)
-    costs = fitted(trial(played), BARE, cpus(2), cast(WorkerPool, None))
+    costs = fit_trial(trial(played), BARE, cpus(2), cast(WorkerPool, None))
     assert costs.contention == pytest.approx(contention, abs=0.02)
     assert costs.message_s == pytest.approx(message_s, abs=5e-5)
     assert costs.steady
@@ -64,7 +64,7 @@ def test_the_costs_that_were_played_by_are_found(contention: float, message_s: f
 def test_what_is_faster_than_predicted_costs_nothing_more() -> None:
     faster = {name: NodeSeconds(each.forward_s / 2, each.backward_s / 2) for name, each in SECONDS.items()}
     played = trial(BARE.with_device("cpu", nodes=faster))
-    assert fitted(played, BARE, cpus(2), cast(WorkerPool, None)) == Fit(1.0, 0.0)
+    assert fit_trial(played, BARE, cpus(2), cast(WorkerPool, None)) == Fit(1.0, 0.0)
 
 
 def test_devices_take_pieces_of_equal_seconds_in_turn() -> None:
@@ -80,7 +80,7 @@ def test_devices_take_pieces_of_equal_seconds_in_turn() -> None:
 
 def test_one_disturbed_round_of_three_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     played = trial(TRUE).disturbed(1.0, 1.6, 1.0)
-    fit = fitted(played, BARE, cpus(2), cast(WorkerPool, None))
+    fit = fit_trial(played, BARE, cpus(2), cast(WorkerPool, None))
     assert fit.steady
     warnings = [each for each in caplog.records if each.levelname == "WARNING"]
     assert (played.runs, fit.spread, warnings) == (9, 0.0, [])
@@ -90,7 +90,7 @@ def test_one_disturbed_round_of_three_changes_nothing(caplog: pytest.LogCaptureF
 
 def test_rounds_that_differ_are_followed_by_others_until_most_agree() -> None:
     played = trial(TRUE).disturbed(1.0, 1.6, 1.5, 1.0, 1.01)
-    fit = fitted(played, BARE, cpus(2), cast(WorkerPool, None))
+    fit = fit_trial(played, BARE, cpus(2), cast(WorkerPool, None))
     assert fit.steady
     assert played.runs == 15
     assert fit.spread == pytest.approx(0.01)
@@ -99,7 +99,7 @@ def test_rounds_that_differ_are_followed_by_others_until_most_agree() -> None:
 def test_where_rounds_keep_differing_the_fastest_counts_and_a_warning_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    fit = fitted(trial(TRUE).disturbed(1.5, 1.6, 1.0), BARE, cpus(2), cast(WorkerPool, None))
+    fit = fit_trial(trial(TRUE).disturbed(1.5, 1.6, 1.0), BARE, cpus(2), cast(WorkerPool, None))
     assert not fit.steady
     assert fit.spread == pytest.approx(0.5)
     assert fit.contention == pytest.approx(1.25, abs=0.02)
@@ -118,7 +118,7 @@ def test_a_cost_beyond_reason_is_left_at_rest_and_not_to_be_kept(
 ) -> None:  # fmt: skip
     """Two devices that share everything take twice as long together; a busy machine has them take more."""
     played = BARE.with_device("cpu", contention=contention, message_s=message_s)
-    fit = fitted(trial(played), BARE, cpus(2), cast(WorkerPool, None))
+    fit = fit_trial(trial(played), BARE, cpus(2), cast(WorkerPool, None))
     assert not fit.steady
     assert fit.spread == 0.0
     assert all(want in (None, got) for got, want in zip((fit.contention, fit.message_s), kept, strict=True))

@@ -16,8 +16,8 @@ from netsplit.errors import NetSplitError
 from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph.files import save
-from netsplit.partition.methods.pipedream.stage_time import StageTime
 from netsplit.partition.objectives import MaxLoad
+from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import DeviceCosts
 from tests.builders import chain, cluster_of, costs_of
@@ -47,7 +47,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         cluster=draw(st.sampled_from([None, problem.cluster, tree])),
         unit=draw(st.sampled_from(["s", "ms"])),
         unit_s=draw(st.floats(1e-9, 10.0)),
-        max_load=draw(st.sampled_from([MaxLoad(), StageTime()])),
+        period=draw(st.sampled_from([MaxLoad(), StageTime()])),
         backward_nodes=draw(names),
         unsupported=draw(names),
         remarks=tuple(draw(st.lists(st.text(max_size=4), max_size=2))),

@@ -6,7 +6,7 @@ import pytest
 
 from netsplit.errors import NetSplitError
 from netsplit.formats import read_pipedream
-from netsplit.partition.methods.pipedream.stage_time import StageTime
+from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import NodeSeconds
 
@@ -58,7 +58,7 @@ def test_milliseconds_become_seconds_and_loading_data_costs_none() -> None:
     seconds = read().costs.devices["accelerator"].nodes
     assert seconds["node1"] == NodeSeconds(0.0, 0.0)
     assert seconds["node3"] == NodeSeconds(0.0025, 0.004)
-    assert (read().unit, read().unit_s, read().max_load) == ("ms", 1e-3, StageTime())
+    assert (read().unit, read().unit_s, read().period) == ("ms", 1e-3, StageTime())
 
 
 def test_loading_data_keeps_its_seconds_when_asked() -> None:

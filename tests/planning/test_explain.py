@@ -16,7 +16,6 @@ from netsplit.cluster.cluster import Link
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport, StageTime
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.objectives import load_parts
 from netsplit.planning.explanation.binding import longest_chain
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
@@ -197,8 +196,11 @@ def test_cut_edges_cost_one_micro_batch_what_the_links_are_occupied(
 @given(problem=problems(max_nodes=10))
 def test_the_parts_of_a_load_are_the_load(problem: Problem) -> None:
     instance = Instance.of(trained(problem))
-    where = instance.encode(Random().partition(problem).device_of)
-    assert sum(load_parts(instance, where).values()) == pytest.approx(instance.loads(where), abs=EXACT)
+    placement = Random().partition(problem)
+    where = instance.encode(placement.device_of)
+    loads = MaxLoad().loads(instance.problem, placement)
+    assert sum(loads.parts.values()) == pytest.approx(instance.loads(where), abs=EXACT)
+    assert loads.seconds == pytest.approx(instance.loads(where), abs=EXACT)
 
 
 @settings(max_examples=40, deadline=None)
@@ -307,6 +309,10 @@ def test_replicas_of_a_stage_share_its_work() -> None:
     placement = replace(placement, stages=stages)
     explanation = explain(problem, placement)
     assert [(use.nodes, use.busy_s) for use in explanation.devices] == [(1, 1.5), (1, 3.0), (1, 1.5)]
+    assert replace(explanation.devices[0], device="d2") == explanation.devices[2]
+    totals = Instance.of(problem).totals(stages)
+    assert [use.used_bytes for use in explanation.devices] == totals.nbytes.tolist()
+    assert explanation.devices[1].receive_s > 0
     assert explanation.objective_s == problem.objective.score_s(problem, placement)
     assert tells(explanation.binding.sentence, "tage 1", "d1", "3 s")
     assert "stage 0: n0 on d0, d2, 2 replicas" in "\n".join(explanation.lines())

@@ -13,7 +13,7 @@ from netsplit.formats import read_pipedream
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
 from netsplit.partition.base import Placement, SolverReport
-from netsplit.partition.methods.pipedream.stage_time import StageTime
+from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe, SingleBatch
 
@@ -44,7 +44,7 @@ def on(work: Workload, *devices: str) -> Placement:
 @pytest.mark.parametrize("name", ["g.json", "g.txt", "g", "g.md"])
 def test_the_format_is_told_by_content_not_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("\ufeff\n" + PIPEDREAM if name == "g.md" else PIPEDREAM)
-    assert read_workload(tmp_path / name).max_load == StageTime()
+    assert read_workload(tmp_path / name).period == StageTime()
     (tmp_path / name).write_text("  \n" + json.dumps(MSR))
     assert read_workload(tmp_path / name).cluster is not None
     save_workload(work(), tmp_path / name)

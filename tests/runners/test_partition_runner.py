@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from netsplit.planning import decide
+from netsplit.partition import MaxLoad
 from runners._entry import entry
 from runners.partition import job
 from tests.commands import Command, Ended
@@ -193,11 +193,11 @@ def test_a_largest_load_that_the_definition_contradicts_is_no_plan(
 ) -> None:
     asked = ["graph=g.json", "partitioner=m_topo", "objective=max_load", "result=r.json"]
     assert run(*asked).code == 0
-    most = decide.recompute_max_load
-    monkeypatch.setattr(decide, "recompute_max_load", lambda *args: most(*args) * (1 + 1e-8))
+    most = MaxLoad.recomputed_s
+    monkeypatch.setattr(MaxLoad, "recomputed_s", lambda *args: most(*args) * (1 + 1e-8))
     ended = run(*asked)
     assert ended.code == 2
-    assert "the largest load of m_topo is" in ended.err
+    assert "max_load of m_topo is" in ended.err
 
 
 def test_jobs_of_a_multirun_do_not_write_one_file(run: Run) -> None:

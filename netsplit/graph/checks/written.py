@@ -19,13 +19,13 @@ LOOK_BYTES = 2**21  # 2 ms
 LOOK_PIECES = 256
 
 
-class _Mark(NamedTuple):
+class _TensorMark(NamedTuple):
     version: int
     address: int
     requires_grad: bool
 
 
-class _Piece(NamedTuple):
+class _MemorySpan(NamedTuple):
     tensor: Tensor
     start: int
     stop: int
@@ -52,7 +52,7 @@ class Written:
     def __init__(self, tensors: Iterable[Tensor], before: Written | None = None) -> None:
         self._tensors = {id(tensor): tensor for tensor in tensors}
         self._marks = {key: _mark(tensor) for key, tensor in self._tensors.items()}
-        self._pieces: dict[int, list[_Piece]] = {}
+        self._pieces: dict[int, list[_MemorySpan]] = {}
         self._at: int = 0 if before is None else before._at  # so that each has its turn
         for key, tensor in self._tensors.items():
             kept = (
@@ -76,12 +76,12 @@ class Written:
             return False
         return [p.checksum for p in _pieces(tensor)] != [p.checksum for p in self._pieces[id(tensor)]]
 
-    def _stands(self, key: int, mark: _Mark) -> bool:
+    def _stands(self, key: int, mark: _TensorMark) -> bool:
         return self._marks.get(key) == mark and key not in self._differing
 
-    def _turn(self) -> list[_Piece]:
+    def _turn(self) -> list[_MemorySpan]:
         pieces = [piece for each in self._pieces.values() for piece in each]
-        turn: list[_Piece] = []
+        turn: list[_MemorySpan] = []
         size = 0
         while len(turn) < min(LOOK_PIECES, len(pieces)) and size < LOOK_BYTES:
             turn.append(pieces[self._at % len(pieces)])
@@ -90,23 +90,23 @@ class Written:
         return turn
 
 
-def _mark(tensor: Tensor) -> _Mark:
+def _mark(tensor: Tensor) -> _TensorMark:
     version = 0 if tensor.is_inference() else tensor._version  # inference tensors count no writes
-    return _Mark(version, tensor.data_ptr() if _has_memory(tensor) else 0, tensor.requires_grad)
+    return _TensorMark(version, tensor.data_ptr() if _has_memory(tensor) else 0, tensor.requires_grad)
 
 
 def _has_memory(tensor: Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
 
 
-def _pieces(tensor: Tensor) -> Iterator[_Piece]:
+def _pieces(tensor: Tensor) -> Iterator[_MemorySpan]:
     count = tensor.numel() if _has_memory(tensor) else 0
     step = max(1, LOOK_BYTES // tensor.element_size())
     for start in range(0, count, step):
         stop = min(start + step, count)
         memory = _read(tensor, start, stop)
         in_place = tensor.device.type == "cpu" and tensor.is_contiguous() and not _is_lazy(tensor)
-        yield _Piece(tensor, start, stop, memory if in_place else None, zlib.crc32(memory))
+        yield _MemorySpan(tensor, start, stop, memory if in_place else None, zlib.crc32(memory))
 
 
 def _is_lazy(tensor: Tensor) -> bool:

@@ -29,7 +29,7 @@ _LIMIT = 2**31 - 2**20
 """Bytes that one protobuf file may have; more weights go to a file beside it."""
 
 
-class _Step(nn.Module):
+class _StepModule(nn.Module):
     """``(inputs, targets) -> (loss, outputs...)``; without a loss the outputs alone."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, n_inputs: int) -> None:
@@ -72,7 +72,7 @@ def export_training(
         NetSplitError: the model cannot be exported; says which of torch's operators stops it.
     """
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
-    step = _Step(model, loss, len(inputs))
+    step = _StepModule(model, loss, len(inputs))
     _write(_exported(step, inputs, targets, opset, fixed_batch), Path(path))
 
 
@@ -105,11 +105,11 @@ def inference_model(
     PyTorch before autumn 2022, whose exporter did not merge them (pytorch pull request 85665).
     """
     with nullcontext() if merge else _unmerged():
-        return _exported(_Step(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
+        return _exported(_StepModule(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
 
 
 def _exported(
-    step: _Step, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], opset: int, fixed_batch: bool
+    step: _StepModule, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], opset: int, fixed_batch: bool
 ) -> Any:
     """In training mode with a loss, else in evaluation mode."""
     onnx = require_onnx("exporting to ONNX")
@@ -142,7 +142,7 @@ def _exported(
     return read
 
 
-def _finish(exported: Any, step: _Step, names: tuple[list[str], list[str]], training: bool) -> None:
+def _finish(exported: Any, step: _StepModule, names: tuple[list[str], list[str]], training: bool) -> None:
     """The model's own names of weights, buffers as they were, and notes of what the file's values are."""
     _put_back(exported.graph, step)
     own = {f"model.{k}": k for k, _ in (*step.model.named_parameters(), *step.model.named_buffers())}
@@ -162,7 +162,7 @@ def _finish(exported: Any, step: _Step, names: tuple[list[str], list[str]], trai
             each.key, each.value = METADATA + key, json.dumps(value)
 
 
-def _put_back(graph: Any, step: _Step) -> None:
+def _put_back(graph: Any, step: _StepModule) -> None:
     """Running statistics of before the exporter ran the model."""
     to_proto = require_onnx("exporting to ONNX").numpy_helper.from_array
     before = dict(step.named_buffers())

@@ -89,7 +89,7 @@ class TensorMethods(TorchFunctionMode):
         if any(isinstance(value, FakeTensor) for value in _around(hook)):
             raise self.recorder.failure("it registers a hook that computes with tensors of this forward")
         self.recorder.hooks.setdefault(reference, []).append(hook)
-        return _Handle()
+        return _HookHandle()
 
 
 def _around(hook: Any) -> Iterator[Any]:
@@ -102,7 +102,7 @@ def _around(hook: Any) -> Iterator[Any]:
     yield from getattr(hook, "__defaults__", None) or ()
 
 
-class _Handle:
+class _HookHandle:
     """Of a hook: it stays for the step."""
 
     def remove(self) -> None:

@@ -77,7 +77,7 @@ def _before(folded: Folded, v: int) -> set[int]:
 
 
 @dataclass(eq=False)
-class _Labels:
+class _SectionLabels:
     device: NDArray[np.int64]  # [L, K] of the live nodes
     ended: Floats  # [L, K] seconds there and back, from the section's source
     present: NDArray[np.int64]  # [L, U] devices with the live variables, as bits
@@ -87,8 +87,8 @@ class _Labels:
     goal: Ints  # [L] device of the section's target, decided first: what only it reads need not stay open
     arrival: Floats  # [L] of all that the target reads, so far
 
-    def take(self, rows: Any) -> _Labels:
-        return _Labels(*(getattr(self, k)[rows] for k in _NAMES))
+    def take(self, rows: Any) -> _SectionLabels:
+        return _SectionLabels(*(getattr(self, k)[rows] for k in _NAMES))
 
 
 _NAMES = ("device", "ended", "present", "used", "clock", "origin", "goal", "arrival")
@@ -111,7 +111,7 @@ def steps_of(
         if time.perf_counter() > deadline:
             return None
         parts = [run.placed(v, d) for d in range(len(folded.capacity))]  # 1
-        run.labels = _Labels(*(np.concatenate([getattr(p, name) for p in parts]) for name in _NAMES))
+        run.labels = _SectionLabels(*(np.concatenate([getattr(p, name) for p in parts]) for name in _NAMES))
         run.live.append(v)
         run.variables += run.makes.get(v, [])
         run.forget(k)  # 2
@@ -146,14 +146,14 @@ class _SectionDiagram:
         self.variables = list(self.makes.get(self.first, []))
         self.labels = self._start()
 
-    def _start(self) -> _Labels:
+    def _start(self) -> _SectionLabels:
         """The source on every device where it can be, the target on every device."""
         devices = len(self.folded.capacity)
         sources = np.flatnonzero(np.isfinite(self.before)) if self.first >= 0 else np.zeros(1, np.int64)
         goals = np.arange(devices if self.t >= 0 else 1)
         start, goal = (part.reshape(-1) for part in np.meshgrid(sources, goals, indexing="ij"))
         count = len(start)
-        labels = _Labels(
+        labels = _SectionLabels(
             start[:, None][:, : len(self.live)],
             np.zeros((count, len(self.live))),
             np.repeat((1 << start)[:, None], len(self.variables), axis=1),
@@ -166,7 +166,7 @@ class _SectionDiagram:
         self._send(labels, self.first, start, 0)
         return labels
 
-    def placed(self, v: int, d: int) -> _Labels:
+    def placed(self, v: int, d: int) -> _SectionLabels:
         """The labels that are left when node v is on device d."""
         folded = self.folded
         old = self.labels.take(self.labels.goal == d) if v == self.t else self.labels
@@ -187,7 +187,7 @@ class _SectionDiagram:
         ended = ended + folded.forward_s[v, d] + folded.backward_s[v, d]
         there, back = _window(folded, self.section, v)
         clock[:, d] += there * folded.forward_s[v, d] + back * folded.backward_s[v, d]
-        new = _Labels(
+        new = _SectionLabels(
             np.column_stack([old.device, np.full(count, d)]),
             np.column_stack([old.ended, ended]),
             np.column_stack([present, np.full((count, len(mine)), 1 << d)]),
@@ -204,7 +204,7 @@ class _SectionDiagram:
         fine &= total + np.maximum(new.clock.max(axis=1), new.arrival) + self.beyond < self.most_s
         return new.take(fine)
 
-    def _send(self, labels: _Labels, v: int, at: Ints, column: int) -> None:
+    def _send(self, labels: _SectionLabels, v: int, at: Ints, column: int) -> None:
         """What the section's target reads of node v, now on devices `at`, goes to its device at once.
 
         The variables of v have their columns from `column` on.
@@ -284,7 +284,7 @@ def _codes(columns: list[Any]) -> Ints:
     return code
 
 
-def _merge(labels: _Labels, capacity: Floats, width: int) -> _Labels:
+def _merge(labels: _SectionLabels, capacity: Floats, width: int) -> _SectionLabels:
     if len(labels.origin) <= 1:
         return labels
     state = [labels.origin, labels.goal, *labels.device.T, *labels.present.T]

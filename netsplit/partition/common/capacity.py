@@ -1,56 +1,18 @@
-"""Bytes of sets of nodes under (5-18), the fill of devices in topological order, and what is missing.
+"""The fill of devices in topological order, and what is missing where nothing fits.
 
-All bytes are those of `netsplit.profile.memory`: `node_state_bytes` + copies_alive * variables,
-a variable counting once on every device that holds its producer or a consumer.
+All bytes are those of `Problem.memory_model`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 from netsplit.errors import InfeasibleError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.profile.memory import memory_of, node_state_bytes, related_nodes, static_bytes
+from netsplit.profile.memory import Load
 
-__all__ = ["Load", "MemoryModel", "check_capacity", "fill_in_order", "infeasible", "read_bytes"]
-
-
-@dataclass
-class Load:
-    """What a set of nodes holds: its bytes, and the variables in them."""
-
-    nbytes: int = 0
-    variables: set[str] = field(default_factory=set)
-
-
-class MemoryModel:
-    """The parts of (5-18) for one problem, so that a set's bytes are found without a pass over the graph."""
-
-    def __init__(self, problem: Problem) -> None:
-        graph, alpha = problem.graph, problem.costs.alpha
-        self.state_bytes = node_state_bytes(graph, alpha)
-        copies = problem.copies
-        self.variable_bytes = {k: copies * v.nbytes for k, v in graph.variables.items()}
-        self.touched: dict[str, list[str]] = {name: [] for name in graph.nodes}
-        for k, variable in graph.variables.items():
-            for name in dict.fromkeys(related_nodes(variable)):
-                self.touched[name].append(k)
-
-    def load(self, nodes: Iterable[str]) -> Load:
-        nodes = tuple(nodes)
-        variables = {k for name in nodes for k in self.touched[name]}
-        states = sum(self.state_bytes[name] for name in nodes)
-        return Load(states + sum(self.variable_bytes[k] for k in variables), variables)
-
-    def union_bytes(self, a: Load, b: Load) -> int:
-        """Bytes of two sets on one device: variables that both touch are held once."""
-        few, many = sorted((a.variables, b.variables), key=len)
-        return a.nbytes + b.nbytes - sum(self.variable_bytes[k] for k in few if k in many)
-
-    def union(self, a: Load, b: Load) -> Load:
-        return Load(self.union_bytes(a, b), a.variables | b.variables)
+__all__ = ["check_capacity", "fill_in_order", "infeasible", "least_fill", "read_bytes"]
 
 
 def fill_in_order(
@@ -60,13 +22,13 @@ def fill_in_order(
 
     Args:
         problem: the graph, and the devices in the order they are filled.
-        limits: bytes under (5-18) that each device may hold.
+        limits: bytes that each device may hold.
         accepts: a further test of (device index, atom); an accepted atom is placed.
 
     Returns:
         Node name to device name, or None where an atom fits on no device that is left.
     """
-    memory, devices = MemoryModel(problem), problem.cluster.devices
+    memory, devices = problem.memory_model, problem.cluster.devices
     device_of: dict[str, str] = {}
     p, held = 0, Load()
     for atom in atoms_of(problem.graph):
@@ -87,7 +49,7 @@ def check_capacity(problem: Problem, method: str) -> None:
     """
     devices = problem.cluster.devices
     total = sum(device.capacity_bytes for device in devices)
-    required = _required_bytes(problem, problem.graph.nodes)
+    required = problem.memory_model.total_bytes
     if required > total:
         raise infeasible(
             problem,
@@ -95,7 +57,7 @@ def check_capacity(problem: Problem, method: str) -> None:
             f"the model needs at least {read_bytes(required)} and all devices together have"
             f" {read_bytes(total)}: {read_bytes(required - total)} are missing in total",
         )
-    memory = MemoryModel(problem)
+    memory = problem.memory_model
     largest = max(devices, key=lambda device: device.capacity_bytes)
     for atom in atoms_of(problem.graph):
         missing = memory.load(atom).nbytes - largest.capacity_bytes
@@ -115,7 +77,7 @@ def infeasible(problem: Problem, method: str, reason: str | None = None) -> Infe
     fill in topological order succeeds. Without a `reason`, the shortage of that placement is named.
     """
     devices = problem.cluster.devices
-    used = static_bytes(problem.graph, _least_fill(problem), problem.costs.alpha, problem.copies)
+    used = problem.memory_model.by_device(least_fill(problem))
     worst = max(devices, key=lambda device: used.get(device.name, 0) - device.capacity_bytes)
     missing = used.get(worst.name, 0) - worst.capacity_bytes
     if reason is None:
@@ -144,14 +106,10 @@ def read_bytes(nbytes: int) -> str:
     return f"{nbytes} bytes" if unit == "bytes" else f"{value:.4g} {unit} ({nbytes} bytes)"
 
 
-def _required_bytes(problem: Problem, nodes: Iterable[str]) -> int:
-    return memory_of(problem.graph, nodes, problem.costs.alpha, problem.copies)
-
-
-def _least_fill(problem: Problem) -> dict[str, str]:
+def least_fill(problem: Problem) -> dict[str, str]:
     """The fill in topological order with the least common rise of all capacities (by bisection)."""
     capacities = [device.capacity_bytes for device in problem.cluster.devices]
-    low, high = -1, max(0, _required_bytes(problem, problem.graph.nodes) - min(capacities))
+    low, high = -1, max(0, problem.memory_model.total_bytes - min(capacities))
     placed = fill_in_order(problem, [c + high for c in capacities])
     assert placed is not None
     while high - low > 1:

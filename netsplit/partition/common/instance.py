@@ -18,7 +18,6 @@ from netsplit.cluster.cluster import Link
 from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.partition.base import Problem, Stage
 from netsplit.profile.costs import DeviceCosts
-from netsplit.profile.memory import node_state_bytes, related_nodes
 
 __all__ = ["Csr", "DeviceTotals", "Floats", "Instance", "Ints", "Packed"]
 
@@ -87,9 +86,9 @@ class Instance:
     seconds_per_byte: Floats  # [D, D]
     atom_of: Ints  # [n]
     unit_of: Ints  # [n] unit of nodes (`Graph.units`); numbers ascend with the first
-    state_bytes: Ints  # [n] initializers, with gradients and moments
-    held_bytes: Ints  # [h] copies * bytes of every variable, inputs of the graph included
-    holders: Csr  # [h] -> nodes that touch it: R(j) of (5-18)
+    state_bytes: Ints  # [n] `MemoryModel.state_bytes`: initializers, with gradients and moments
+    held_bytes: Ints  # [h] `MemoryModel.variable_bytes`, inputs of the graph included
+    holders: Csr  # [h] -> nodes whose device has it
     capacity: Ints  # [D]
     trainable_bytes: Ints  # [n] parameters that the optimiser changes, at the first node that uses each
     on: tuple[DeviceCosts, ...]  # [D]
@@ -109,12 +108,11 @@ class Instance:
             [[[(s := each.nodes[v]).forward_s, s.backward_s] for each in on] for v in names],
             float,
         ).reshape(len(names), len(on), 2)
-        held = list(graph.variables.values())
+        memory = problem.memory_model
         links = [
             [cluster.links.get((p.name, q.name), Link(0.0, 0.0)) for q in cluster.devices]
             for p in cluster.devices
         ]
-        states = node_state_bytes(graph, costs.alpha)
         trainable = _trainable_bytes(problem)
         back = _gradients_back(problem)
         return cls(
@@ -139,9 +137,9 @@ class Instance:
             seconds_per_byte=np.array([[link.seconds_per_byte for link in row] for row in links]),
             atom_of=_numbers(names, atoms_of(graph)),
             unit_of=_numbers(names, units_of(graph)),
-            state_bytes=np.array([states[name] for name in names], np.int64),
-            held_bytes=np.array([problem.copies * v.nbytes for v in held], np.int64),
-            holders=Csr.of([sorted({index[name] for name in related_nodes(v)}) for v in held]),
+            state_bytes=np.array([memory.state_bytes[name] for name in names], np.int64),
+            held_bytes=np.array([memory.variable_bytes[k] for k in graph.variables], np.int64),
+            holders=Csr.of([sorted(index[name] for name in memory.holders[k]) for k in graph.variables]),
             capacity=np.array([device.capacity_bytes for device in cluster.devices], np.int64),
             trainable_bytes=np.array([trainable[name] for name in names], np.int64),
             on=tuple(on),
@@ -213,7 +211,7 @@ class Instance:
         return {name: self.devices[int(p)] for name, p in zip(self.names, where, strict=True)}
 
     def used_bytes(self, where: Ints) -> Ints:
-        """[D] bytes on each device under (5-18)."""
+        """[D] bytes on each device by `Problem.memory_model`."""
         used = np.bincount(where, weights=self.state_bytes, minlength=len(self.devices))
         return np.asarray(np.rint(used), np.int64) + self.held_bytes @ self._present(self.holders, where)
 
@@ -226,11 +224,16 @@ class Instance:
         """
         total = self.forward_s + self.backward_s
         loads = np.bincount(where, weights=total[np.arange(self.n), where], minlength=len(self.devices))
+        sent, received = self.crossings(where)
+        return np.asarray(loads + (self.hop_s * (sent | received)).sum(axis=0))
+
+    def crossings(self, where: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """[m, D] whether a device sends a variable to another, and whether it receives it from one."""
         read = self._present(self.consumers, where)
         home = np.zeros_like(read)
         home[np.arange(len(home)), where[self.producer]] = True
-        sent = home & np.any(read & ~home, axis=1, keepdims=True)
-        return np.asarray(loads + (self.hop_s * (sent | (read & ~home))).sum(axis=0))
+        received = read & ~home
+        return home & np.any(received, axis=1, keepdims=True), received
 
     @cached_property
     def hop_s(self) -> Floats:

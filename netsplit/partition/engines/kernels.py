@@ -87,11 +87,19 @@ def makespan(where: Ints, order: Ints, a: Arrays) -> float:
 
 @compiled
 def upward_rank(where: Ints, a: Arrays) -> Floats:
+    """`SingleBatchStep.rank`, from the last node to the first.
+
+        v [ forward ]──way──►[ w ─ ─ ─ rank ─ ─ ─ ]──way──►[ backward ] v
+
+    1. Behind a node lies the reader with the longest way there, rank and way back. 2. With the node's own
+    seconds that is its rank.
+    """
     makes, consumers, transfer_s, requires_backward = a.makes, a.consumers, a.transfer_s, a.requires_backward
     n = len(a.forward_s)
     rank = np.zeros(n)
     for v in range(n - 1, -1, -1):
         p = where[v]
+        # 1. behind
         tail = 0.0
         for k in range(makes[v], makes[v + 1]):
             u = makes[k]
@@ -102,6 +110,7 @@ def upward_rank(where: Ints, a: Arrays) -> Floats:
                 if requires_backward[u]:
                     way += transfer_s[u, q, p]
                 tail = max(tail, rank[w] + way)
+        # 2. rank
         rank[v] = tail + a.forward_s[v, p] + a.backward_s[v, p]
     return rank
 

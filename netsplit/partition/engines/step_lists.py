@@ -74,26 +74,53 @@ class _Segments(NamedTuple):
     transfers: int  # of variables: one for each and device that reads it elsewhere
 
 
+class _Cutting(NamedTuple):
+    """What is open while segments are cut. B blocks."""
+
+    done: NDArray[np.bool_]  # [B]
+    late: Ints  # [n] blocks that wait, in their order
+    current: Ints  # [D] the last segment, by when it was opened
+    opened: NDArray[np.bool_]  # [D] it is open still
+    opening: Ints  # [n] segment, by when it was opened
+    seen: Ints  # [D] the last variable that is read there
+
+
+class _SegmentWork(NamedTuple):
+    """What the segments have to do."""
+
+    home: Ints  # [segments]
+    nodes: Packed  # [segments] -> nodes, ascending
+    forward_s: Floats  # [segments]
+    backward_s: Floats  # [segments]
+    trained: NDArray[np.bool_]  # [segments] it has a backward
+    held: Ints  # [D] bytes that the optimiser changes
+
+
 @inner
 def lay_out(where: Ints, order: Ints, a: Arrays) -> Lists:
     """Of [n] the device of each node and [n] nodes in the order they are taken, a topological one."""
     # 1. segments
     cut = _cut(where, order, a)
+    # 2. nodes and transfers
+    work = _work(where, cut, a)
+    # 3. lists
+    return _listed(where, cut.transfers, work, a)
+
+
+@inner
+def _work(where: Ints, cut: _Segments, a: Arrays) -> _SegmentWork:
     home = np.zeros(cut.closed, np.int64)
     nodes = _nodes_by_segment(where, cut, home)
-    # 2. nodes and transfers
-    devices, n = a.forward_s.shape[1], len(where)
     forward_s, backward_s = np.zeros(cut.closed), np.zeros(cut.closed)
     trained = np.zeros(cut.closed, np.bool_)
-    held = np.zeros(devices, np.int64)
-    for v in range(n):
+    held = np.zeros(a.forward_s.shape[1], np.int64)
+    for v in range(len(where)):
         s, d = cut.of[v], where[v]
         forward_s[s] += a.forward_s[v, d]
         backward_s[s] += a.backward_s[v, d]
         held[d] += a.trainable_bytes[v]
         trained[s] |= a.final[v] or _gives_back(v, cut, a)
-    # 3. lists
-    return _listed(where, cut, home, nodes, trained, held, forward_s, backward_s, a)
+    return _SegmentWork(home, nodes, forward_s, backward_s, trained, held)
 
 
 @inlined
@@ -116,47 +143,22 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
     receives; 3. closes it, where it sends. 4. At the end all are closed.
     """
     n, devices = len(order), a.forward_s.shape[1]
-    block_of, blocks, producer = a.block_of, a.blocks, a.producer
-    reads, makes, consumers = a.reads, a.makes, a.consumers
-    opening, of = np.zeros(n, np.int64), np.zeros(n, np.int64)  # a segment by when it was opened; closed
-    done, late = np.zeros(blocks[0] - 1, np.bool_), np.zeros(n, np.int64)
-    current, opened = np.zeros(devices, np.int64), np.zeros(devices, np.bool_)
-    closing = np.zeros(n + 1, np.int64)
-    seen = np.full(devices, -1)
+    cutting = _Cutting(
+        np.zeros(a.blocks[0] - 1, np.bool_), np.zeros(n, np.int64), np.zeros(devices, np.int64),
+        np.zeros(devices, np.bool_), np.zeros(n, np.int64), np.full(devices, -1),
+    )  # fmt: skip
+    current, opened = cutting.current, cutting.opened
+    closing, of = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
     segments, closed, transfers, waiting, at = 0, 0, 0, 0, 0
     while at < n or waiting > 0:
-        # 1. wait: what waits comes first as soon as it is ready, the earliest in the order before others
-        b = -1
-        for i in range(waiting):
-            if _ready(late[i], done, a):
-                b = late[i]
-                waiting -= 1
-                for j in range(i, waiting):
-                    late[j] = late[j + 1]
-                break
+        # 1. wait
+        b, at, waiting = _taken(order, at, waiting, cutting, a)
         if b < 0:
-            b = block_of[order[at]]
-            at += 1
-            if done[b]:
-                continue
-            if blocks[b + 1] - blocks[b] > 1 or waiting > 0:
-                listed = False
-                for i in range(waiting):
-                    listed |= late[i] == b
-                if listed:
-                    continue
-                if not _ready(b, done, a):
-                    late[waiting] = b
-                    waiting += 1
-                    continue
-        done[b] = True
+            continue
+        cutting.done[b] = True
         # 2. open
-        d = where[blocks[blocks[b]]]
-        receives, sends = False, False
-        for j in range(blocks[b], blocks[b + 1]):
-            v = blocks[j]
-            for k in range(reads[v], reads[v + 1]):
-                receives |= where[producer[reads[k]]] != d
+        d = where[a.blocks[a.blocks[b]]]
+        receives = _receives(b, d, where, a)
         if receives or not opened[d]:
             if opened[d]:
                 closing[current[d]] = closed
@@ -164,19 +166,10 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
             current[d] = segments
             segments += 1
             opened[d] = True
-        for j in range(blocks[b], blocks[b + 1]):
-            v = blocks[j]
-            opening[v] = current[d]
-            for k in range(makes[v], makes[v + 1]):
-                u = makes[k]
-                for c in range(consumers[u], consumers[u + 1]):
-                    q = where[consumers[c]]
-                    if q != d and seen[q] != u:
-                        seen[q] = u
-                        sends = True
-                        transfers += 1
         # 3. close
-        if sends:
+        sends = _sends(b, d, where, cutting, a)
+        transfers += sends
+        if sends > 0:
             opened[d] = False
             closing[current[d]] = closed
             closed += 1
@@ -187,8 +180,63 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
                 closing[s] = closed
                 closed += 1
     for v in range(n):
-        of[v] = closing[opening[v]]
+        of[v] = closing[cutting.opening[v]]
     return _Segments(segments, of, transfers)
+
+
+@inlined
+def _taken(order: Ints, at: int, waiting: int, cutting: _Cutting, a: Arrays) -> tuple[int, int, int]:
+    """The block that is next (-1: not this time), the place in the order, and how many wait.
+
+    What waits comes first as soon as it is ready, the earliest in the order before others.
+    """
+    late, done = cutting.late, cutting.done
+    for i in range(waiting):
+        if _ready(late[i], done, a):
+            b = late[i]
+            for j in range(i, waiting - 1):
+                late[j] = late[j + 1]
+            return b, at, waiting - 1
+    b = a.block_of[order[at]]
+    at += 1
+    if done[b]:
+        return -1, at, waiting
+    if a.blocks[b + 1] - a.blocks[b] > 1 or waiting > 0:
+        for i in range(waiting):
+            if late[i] == b:
+                return -1, at, waiting
+        if not _ready(b, done, a):
+            late[waiting] = b
+            return -1, at, waiting + 1
+    return b, at, waiting
+
+
+@inlined
+def _receives(b: int, d: int, where: Ints, a: Arrays) -> bool:
+    """Whether the block on this device reads what is made elsewhere."""
+    for j in range(a.blocks[b], a.blocks[b + 1]):
+        v = a.blocks[j]
+        for k in range(a.reads[v], a.reads[v + 1]):
+            if where[a.producer[a.reads[k]]] != d:
+                return True
+    return False
+
+
+@inlined
+def _sends(b: int, d: int, where: Ints, cutting: _Cutting, a: Arrays) -> int:
+    """Transfers of what the block makes, whose nodes are of the device's open segment."""
+    transfers = 0
+    for j in range(a.blocks[b], a.blocks[b + 1]):
+        v = a.blocks[j]
+        cutting.opening[v] = cutting.current[d]
+        for k in range(a.makes[v], a.makes[v + 1]):
+            u = a.makes[k]
+            for c in range(a.consumers[u], a.consumers[u + 1]):
+                q = where[a.consumers[c]]
+                if q != d and cutting.seen[q] != u:
+                    cutting.seen[q] = u
+                    transfers += 1
+    return transfers
 
 
 @inlined
@@ -221,7 +269,7 @@ def _nodes_by_segment(where: Ints, cut: _Segments, home: Ints) -> Packed:
     return nodes
 
 
-class _Walk(NamedTuple):
+class _ListWalk(NamedTuple):
     """What the walk over all computations hands on; transfers of variables have the first tags."""
 
     home: Ints  # [segments]
@@ -235,48 +283,43 @@ class _Walk(NamedTuple):
 
 
 @inner
-def _listed(
-    where: Ints, cut: _Segments, home: Ints, nodes: Packed, trained: NDArray[np.bool_], held: Ints,
-    forward_s: Floats, backward_s: Floats, a: Arrays,
-) -> Lists:  # fmt: skip
+def _listed(where: Ints, sent: int, work: _SegmentWork, a: Arrays) -> Lists:
     """One walk over all computations, as `compile_program` does it: 1. forwards, with what they send;
     2. backwards, the last segment first, with the gradients that are complete; 3. steps.
     """
-    count, sent, devices = cut.closed, cut.transfers, len(held)
+    count, devices = len(work.home), len(work.held)
     longest = 2 * count + 2 * sent + devices
-    reads, gradients = np.zeros(count + 1 + len(a.gives), np.int64), np.zeros(count + 1 + sent, np.int64)
-    kind, what = np.zeros(longest, np.int64), np.zeros(longest, np.int64)
-    variable, source = np.zeros(2 * sent, np.int64), np.zeros(2 * sent, np.int64)
-    target = np.zeros(2 * sent, np.int64)
     lists = Lists(
-        kind, what, home, forward_s, backward_s, reads, gradients, variable, source, target,
-        held * a.device.step_per_byte,
+        np.zeros(longest, np.int64), np.zeros(longest, np.int64), work.home, work.forward_s, work.backward_s,
+        np.zeros(count + 1 + len(a.gives), np.int64), np.zeros(count + 1 + sent, np.int64),
+        np.zeros(2 * sent, np.int64), np.zeros(2 * sent, np.int64), np.zeros(2 * sent, np.int64),
+        work.held * a.device.step_per_byte,
     )  # fmt: skip
-    walk = _Walk(
-        home, trained, np.zeros(len(a.producer), np.int64), np.full(sent, -1), np.zeros(sent, np.int64),
-        np.zeros(sent, np.bool_), np.full(sent, -1), np.zeros(devices, np.bool_),
+    walk = _ListWalk(
+        work.home, work.trained, np.zeros(len(a.producer), np.int64), np.full(sent, -1),
+        np.zeros(sent, np.int64), np.zeros(sent, np.bool_), np.full(sent, -1), np.zeros(devices, np.bool_),
     )  # fmt: skip
     # 1. forwards
-    size = _forwards(where, nodes, walk, lists, a)
+    size = _forwards(where, work.nodes, walk, lists, a)
     # 2. backwards
     size, tags = _backwards(size, sent, walk, lists)
-    _gradients(nodes, walk, lists, a)
+    _gradients(work.nodes, walk, lists, a)
     # 3. steps
     stepping = np.zeros(devices, np.bool_)
     for s in range(count):
-        stepping[home[s]] |= trained[s]
+        stepping[work.home[s]] |= work.trained[s]
     for d in range(devices):
         if stepping[d]:
-            kind[size], what[size] = STEP, d
+            lists.kind[size], lists.what[size] = STEP, d
             size += 1
     return Lists(
-        kind[:size], what[:size], home, forward_s, backward_s, reads, gradients,
-        variable[:tags], source[:tags], target[:tags], lists.step_s,
+        lists.kind[:size], lists.what[:size], work.home, work.forward_s, work.backward_s, lists.reads,
+        lists.gradients, lists.variable[:tags], lists.source[:tags], lists.target[:tags], lists.step_s,
     )  # fmt: skip
 
 
 @inlined
-def _forwards(where: Ints, nodes: Packed, walk: _Walk, lists: Lists, a: Arrays) -> int:
+def _forwards(where: Ints, nodes: Packed, walk: _ListWalk, lists: Lists, a: Arrays) -> int:
     """Each segment: 1. notes which transfers it reads; 2. sends what is read elsewhere."""
     kind, what, home, target, packed = lists.kind, lists.what, walk.home, lists.target, lists.reads
     reads, makes, consumers, producer = a.reads, a.makes, a.consumers, a.producer
@@ -322,7 +365,7 @@ def _forwards(where: Ints, nodes: Packed, walk: _Walk, lists: Lists, a: Arrays) 
 
 
 @inlined
-def _backwards(size: int, tag: int, walk: _Walk, lists: Lists) -> tuple[int, int]:
+def _backwards(size: int, tag: int, walk: _ListWalk, lists: Lists) -> tuple[int, int]:
     """Instructions and tags in all, with the backwards and the gradients that they complete."""
     kind, what, source, target = lists.kind, lists.what, lists.source, lists.target
     reads = lists.reads
@@ -344,7 +387,7 @@ def _backwards(size: int, tag: int, walk: _Walk, lists: Lists) -> tuple[int, int
 
 
 @inlined
-def _gradients(nodes: Packed, walk: _Walk, lists: Lists, a: Arrays) -> None:
+def _gradients(nodes: Packed, walk: _ListWalk, lists: Lists, a: Arrays) -> None:
     """Of each segment the tags of the gradients that come from elsewhere for what it makes."""
     packed, makes, sent = lists.gradients, a.makes, len(walk.back)
     size = len(walk.home) + 1

@@ -52,13 +52,45 @@ class _Transfers(NamedTuple):
     awaited: NDArray[np.bool_]
 
 
+class _Happened(NamedTuple):
+    """How far a step has come."""
+
+    turns: Packed  # [D] -> places in the lists, a transfer's on both of its devices
+    clock: Floats  # [D]
+    at: Ints  # [D] the place of each device's next turn
+    missing: Ints  # [D] transfers that it waits for
+    moves: _Transfers
+    ready: _Heap  # tags whose ends are both there
+    free: Floats  # [D, D] when each link is
+    copies: _Heap  # changes of copying to come
+    fractions: Floats  # [copies] of a device's rate
+    pace: Floats  # [6, D]
+    number: Ints  # [3, D]
+    busy: Ints  # [D] devices of each host that compute
+    counts: Ints  # [2] notes and copies so far
+
+
+_NOTES, _COPIES = range(2)
+
+
 @inner
 def seconds_of(lists: Lists, a: Arrays) -> float:
+    """When the last device and the last transfer end.
+
+        device p  [ n0 n1 ]        [ n4 ]
+                          │send ──────►    the link is one transfer's at a time
+        device q               recv[ n2 n3 ]
+
+    1. A device goes on until it computes, or waits for a transfer. 2. A transfer begins when both of its
+    devices have come to it and the link is free. 3. Where devices slow one another, by computing on one
+    host or by copying, an agenda has what begins and ends.
+    """
     return _contended_s(lists, a) if _slowed(a.device) else _undisturbed_s(lists, a)
 
 
 @inner
 def _undisturbed_s(lists: Lists, a: Arrays) -> float:
+    """One pass, in the order of all instructions: phases 1 and 2."""
     source, target, variable, transfer_s = lists.source, lists.target, lists.variable, a.transfer_s
     kinds, whats, home, instruction, message = (
         lists.kind, lists.what, lists.home, a.device.instruction, a.device.message,
@@ -71,6 +103,7 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
     for i in range(len(kinds)):
         x = whats[i]
         if kinds[i] == MESSAGE:
+            # 2. link
             p, q = source[x], target[x]
             clock[p] += message[p]
             clock[q] += message[q]
@@ -78,6 +111,7 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
             link[p, q] = arrived[x]
             last = max(last, arrived[x])
         elif kinds[i] == STEP:
+            # 1. device
             clock[x] += instruction[x]
             clock[x] += lists.step_s[x]
         else:
@@ -96,80 +130,97 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
 
 @inner
 def _contended_s(lists: Lists, a: Arrays) -> float:
-    """Until nothing happens: 1. a device goes on, until it waits or computes; 2. the transfer that became
-    ready first has its link; 3. a computation begins or ends, or a transfer begins or ends to slow one.
+    """Until nothing happens: 1. a device goes on, as long as one can; 2. the transfer that became ready
+    first has its link; or 3. what is next on the agenda happens. Both may let a device go on.
     """
     devices, tags = len(lists.step_s), len(lists.source)
-    source, target, variable, transfer_s = lists.source, lists.target, lists.variable, a.transfer_s
-    device, nbytes = a.device, a.nbytes
     turns = _by_device(lists, devices)
-    clock, at, missing = np.zeros(devices), turns[:devices].copy(), np.zeros(devices, np.int64)
-    ready = _heap(tags)
-    moves = _Transfers(np.full(tags, -1.0), np.full(tags, -1.0), np.zeros(tags, np.bool_))
-    arrived, awaited = moves.arrived, moves.awaited
-    free = np.zeros((devices, devices))  # when each link is
-    pace, number, notes = np.zeros((6, devices)), np.zeros((3, devices), np.int64), np.zeros(1, np.int64)
-    pace[_BEGIN:] = np.inf
-    busy = np.zeros(devices, np.int64)  # devices of each host that compute
-    copies, fractions, noted = _heap(4 * tags), np.zeros(2 * tags), 0
+    run = _Happened(
+        turns, np.zeros(devices), turns[:devices].copy(), np.zeros(devices, np.int64),
+        _Transfers(np.full(tags, -1.0), np.full(tags, -1.0), np.zeros(tags, np.bool_)), _heap(tags),
+        np.zeros((devices, devices)), _heap(4 * tags), np.zeros(2 * tags), np.zeros((6, devices)),
+        np.zeros((3, devices), np.int64), np.zeros(devices, np.int64), np.zeros(2, np.int64),
+    )  # fmt: skip
+    run.pace[_BEGIN:] = np.inf
+    # taken out of their tuples once: each time would count references
+    device, waiting, since = a.device, run.ready.size, run.ready.time
     goes, starting = 0, True  # the device that may go on; at first one after another
     while True:
         # 1. device
         if goes >= 0:
-            _advance(goes, lists, turns, clock, at, missing, ready, moves, pace, number, notes, device)
+            _advance(goes, lists, run, device)
             starting = starting and goes + 1 < devices
             goes = goes + 1 if starting else -1
             continue
-        happens, first = _next(pace, number, copies)
-        if ready.size[0] > 0 and ready.time[0] < happens:
+        happens, first = _next(run)
+        if waiting[0] > 0 and since[0] < happens:
             # 2. link
-            when = ready.time[0]
-            tag = _pop(ready)
-            p, q, u = source[tag], target[tag], variable[tag]
-            start = max(when, free[p, q])
-            end = start + transfer_s[u, p, q]
-            free[p, q] = end
-            arrived[tag] = end
-            if end > start:
-                for d in (p, q):
-                    copying_s = device.copy_per_byte[d] * nbytes[u]
-                    if copying_s > 0:
-                        fractions[noted] = min(copying_s / (end - start), 1.0)
-                        _push(copies, start, _COPY * _LATER + notes[0] + 1, noted * devices + d)
-                        _push(copies, end, _COPY_END * _LATER + notes[0] + 2, noted * devices + d)
-                        notes[0] += 2
-                        noted += 1
-            if awaited[tag]:
-                missing[q] -= 1
-                if missing[q] == 0:
-                    goes = q
+            goes = _carry(lists, run, a)
         elif first == -1:
             break
-        # 3. agenda
-        elif first < devices:
-            pace[_END, first], number[_COMPUTES, first] = np.inf, 0
-            clock[first] = happens
-            _company(first, -1, happens, pace, number, notes, busy, device)
-            goes = first
-        elif first < 2 * devices:
-            d = first - devices
-            pace[_BEGIN, d], number[_COMPUTES, d], pace[_SINCE, d] = np.inf, 1, happens
-            pace[_RATE, d] = 0.0  # whatever it was, it is another now
-            _company(d, 1, happens, pace, number, notes, busy, device)
         else:
-            stops = copies.key[0] < _COPY * _LATER
-            noting = _pop(copies)
-            d, fraction = noting % devices, fractions[noting // devices]
-            pace[_COPYING, d] += -fraction if stops else fraction
-            _change(d, happens, pace, number, notes, busy, device)
+            # 3. agenda
+            goes = _happen(first, happens, run, device)
     for tag in range(tags):
-        clock[source[tag]] = max(clock[source[tag]], arrived[tag])
-    return clock.max()
+        run.clock[lists.source[tag]] = max(run.clock[lists.source[tag]], run.moves.arrived[tag])
+    return run.clock.max()
+
+
+@inlined
+def _carry(lists: Lists, run: _Happened, a: Arrays) -> int:
+    """2. The first transfer that is ready has its link, and both devices copy meanwhile; the device that
+    waited for it alone, or -1.
+    """
+    when = run.ready.time[0]
+    tag = _pop(run.ready)
+    p, q, u = lists.source[tag], lists.target[tag], lists.variable[tag]
+    start = max(when, run.free[p, q])
+    end = start + a.transfer_s[u, p, q]
+    run.free[p, q] = end
+    run.moves.arrived[tag] = end
+    if end > start:
+        for d in (p, q):
+            copying_s = a.device.copy_per_byte[d] * a.nbytes[u]
+            if copying_s > 0:
+                noted, key = run.counts[_COPIES], run.counts[_NOTES]
+                run.fractions[noted] = min(copying_s / (end - start), 1.0)
+                _push(run.copies, start, _COPY * _LATER + key + 1, noted * len(run.clock) + d)
+                _push(run.copies, end, _COPY_END * _LATER + key + 2, noted * len(run.clock) + d)
+                run.counts[_NOTES] = key + 2
+                run.counts[_COPIES] = noted + 1
+    if run.moves.awaited[tag]:
+        run.missing[q] -= 1
+        if run.missing[q] == 0:
+            return q
+    return -1
+
+
+@inlined
+def _happen(first: int, now: float, run: _Happened, device: DeviceSeconds) -> int:
+    """3. A computation ends or begins, or copying changes (see `_next`); the device that goes on, or -1."""
+    devices, pace, number = len(run.clock), run.pace, run.number
+    if first < devices:
+        pace[_END, first], number[_COMPUTES, first] = np.inf, 0
+        run.clock[first] = now
+        _company(first, -1, now, run, device)
+        return first
+    if first < 2 * devices:
+        d = first - devices
+        pace[_BEGIN, d], number[_COMPUTES, d], pace[_SINCE, d] = np.inf, 1, now
+        pace[_RATE, d] = 0.0  # whatever it was, it is another now
+        _company(d, 1, now, run, device)
+        return -1
+    stops = run.copies.key[0] < _COPY * _LATER
+    noting = _pop(run.copies)
+    d, fraction = noting % devices, run.fractions[noting // devices]
+    pace[_COPYING, d] += -fraction if stops else fraction
+    _change(d, now, run, device)
+    return -1
 
 
 @inner
 def _by_device(lists: Lists, devices: int) -> Packed:
-    """[D] -> places in the lists, a transfer's on both of its devices."""
+    """`_Happened.turns`."""
     turns = np.zeros(devices + 1 + len(lists.kind) + len(lists.source), np.int64)
     turns[0] = devices + 1
     for i in range(len(lists.kind)):
@@ -213,26 +264,26 @@ def _slowed(device: DeviceSeconds) -> bool:
 
 
 @inlined
-def _advance(
-    d: int, lists: Lists, turns: Packed, clocks: Floats, at: Ints, missing: Ints, ready: _Heap,
-    moves: _Transfers, pace: Floats, number: Ints, notes: Ints, device: DeviceSeconds,
-) -> None:  # fmt: skip
-    """1. Waits for transfers, if any is not there; else 2. meets the other end, or 3. computes."""
-    kinds, whats, came, arrived, awaited = lists.kind, lists.what, moves.came, moves.arrived, moves.awaited
-    clock, instruction_s, message_s = clocks[d], device.instruction[d], device.message[d]
-    i, stop = at[d], turns[d + 1]
+def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds) -> None:
+    """1. A device a. meets the other end of its transfers, b. waits for those that are not there, or
+    c. begins to compute.
+    """
+    kinds, whats, came, arrived = lists.kind, lists.what, run.moves.came, run.moves.arrived
+    turns, pace, number, counts = run.turns, run.pace, run.number, run.counts
+    clock, instruction_s, message_s = run.clock[d], device.instruction[d], device.message[d]
+    i, stop = run.at[d], turns[d + 1]
     while i < stop:
         kind, x = kinds[turns[i]], whats[turns[i]]
         if kind == MESSAGE:
-            # 2. meet
+            # a. meet
             clock += message_s
             i += 1
             if came[x] < 0:
                 came[x] = clock
             else:
-                _push(ready, max(clock, came[x]), x, x)
+                _push(run.ready, max(clock, came[x]), x, x)
             continue
-        # 1. wait
+        # b. wait
         if kind == STEP:
             clock += instruction_s
             seconds = lists.step_s[x]
@@ -242,26 +293,27 @@ def _advance(
             absent = 0
             for k in range(first, last):
                 if arrived[waits[k]] < 0:
-                    awaited[waits[k]] = True
+                    run.moves.awaited[waits[k]] = True
                     absent += 1
             if absent > 0:
-                missing[d] = absent
+                run.missing[d] = absent
                 break
             clock += instruction_s
             for k in range(first, last):
                 clock = max(clock, arrived[waits[k]])
             seconds = lists.backward_s[x] if kind == BACKWARD else lists.forward_s[x]
         i += 1
-        # 3. compute
-        notes[0] += 1
-        pace[_LEFT, d], pace[_BEGIN, d], number[_BEGINS, d] = seconds, clock, notes[0]
+        # c. compute
+        counts[_NOTES] += 1
+        pace[_LEFT, d], pace[_BEGIN, d], number[_BEGINS, d] = seconds, clock, counts[_NOTES]
         break
-    clocks[d], at[d] = clock, i
+    run.clock[d], run.at[d] = clock, i
 
 
 @inlined
-def _next(pace: Floats, number: Ints, copies: _Heap) -> tuple[float, int]:
+def _next(run: _Happened) -> tuple[float, int]:
     """When what happens next: d an end, D + d a beginning, 2 D a change of copying; -1 nothing."""
+    pace, number, copies = run.pace, run.number, run.copies
     devices = pace.shape[1]
     time, first, key = np.inf, -1, 0
     if copies.size[0] > 0:
@@ -278,37 +330,34 @@ def _next(pace: Floats, number: Ints, copies: _Heap) -> tuple[float, int]:
 
 
 @inlined
-def _company(
-    d: int, change: int, t: float, pace: Floats, number: Ints, notes: Ints, busy: Ints, device: DeviceSeconds
-) -> None:
+def _company(d: int, change: int, t: float, run: _Happened, device: DeviceSeconds) -> None:
     """A device of a host begins or ends to compute; where it is the second, others have another pace."""
     host = device.host
     if host[d] >= 0:
-        busy[host[d]] += change
+        run.busy[host[d]] += change
     if change > 0:
-        _change(d, t, pace, number, notes, busy, device)
-    if host[d] >= 0 and busy[host[d]] == (2 if change > 0 else 1):
+        _change(d, t, run, device)
+    if host[d] >= 0 and run.busy[host[d]] == (2 if change > 0 else 1):
         for other in range(len(host)):
             if other != d and host[other] == host[d]:
-                _change(other, t, pace, number, notes, busy, device)
+                _change(other, t, run, device)
 
 
 @inlined
-def _change(
-    d: int, t: float, pace: Floats, number: Ints, notes: Ints, busy: Ints, device: DeviceSeconds
-) -> None:
+def _change(d: int, t: float, run: _Happened, device: DeviceSeconds) -> None:
     """Count what was done at the old rate, and plan the end at the new one."""
+    pace, number = run.pace, run.number
     if number[_COMPUTES, d] == 0:
         return
     rate = min(max(1.0 - pace[_COPYING, d], 0.0), 1.0)
     host = device.host[d]
-    if host >= 0 and busy[host] > 1:
+    if host >= 0 and run.busy[host] > 1:
         rate = rate / device.contention[d]
     if rate != pace[_RATE, d]:
         left = max(pace[_LEFT, d] - pace[_RATE, d] * (t - pace[_SINCE, d]), 0.0)
         pace[_LEFT, d], pace[_SINCE, d], pace[_RATE, d] = left, t, rate
-        notes[0] += 1
-        number[_ENDS, d] = notes[0]
+        run.counts[_NOTES] += 1
+        number[_ENDS, d] = run.counts[_NOTES]
         pace[_END, d] = np.inf if rate < _STANDS else t + (left if rate == 1.0 else left / rate)
 
 

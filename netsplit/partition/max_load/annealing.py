@@ -30,7 +30,7 @@ class ClusterArrays(NamedTuple):
     members: Packed  # [clusters] -> groups
 
 
-class _Loads(NamedTuple):
+class _LoadState(NamedTuple):
     """A placement under change, and what follows from it."""
 
     where: Ints  # [G]
@@ -40,7 +40,7 @@ class _Loads(NamedTuple):
     used: Ints  # [D] bytes
 
 
-class _Move(NamedTuple):
+class _GroupMove(NamedTuple):
     """Groups that change their devices, as many as `_draw` says."""
 
     group: Ints  # [G]
@@ -91,7 +91,7 @@ class LoadAnnealer:
         """
         model = self.model
         unit = max(float(model.loads(where).max(initial=0.0)), 1e-300)
-        loads = _Loads(
+        loads = _LoadState(
             where.astype(np.int64),
             model.counts(where, model.pins),
             model.counts(where, model.held),
@@ -114,7 +114,7 @@ def _thresholds(model: Hypergraph) -> Floats:
 
 
 @inlined
-def _shift(g: int, q: int, s: _Loads, m: HypergraphArrays) -> None:
+def _shift(g: int, q: int, s: _LoadState, m: HypergraphArrays) -> None:
     """Take group g to device q."""
     p = s.where[g]
     for i in range(m.nets[g], m.nets[g + 1]):
@@ -148,7 +148,7 @@ def _shift(g: int, q: int, s: _Loads, m: HypergraphArrays) -> None:
 
 
 @inlined
-def _energy(s: _Loads, m: HypergraphArrays) -> float:
+def _energy(s: _LoadState, m: HypergraphArrays) -> float:
     total = 0.0
     for d in range(len(s.load)):
         x = max(s.load[d], 0.0)
@@ -161,7 +161,7 @@ def _energy(s: _Loads, m: HypergraphArrays) -> float:
 
 
 @inlined
-def _fits(s: _Loads, m: HypergraphArrays) -> bool:
+def _fits(s: _LoadState, m: HypergraphArrays) -> bool:
     over = False
     for d in range(len(s.used)):
         over = over or s.used[d] > m.capacity[d]
@@ -169,7 +169,7 @@ def _fits(s: _Loads, m: HypergraphArrays) -> bool:
 
 
 @inlined
-def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) -> int:
+def _draw(move: _GroupMove, s: _LoadState, m: HypergraphArrays, clusters: ClusterArrays) -> int:
     """Fill a move, and answer how many groups it takes; 0: what was drawn is none.
 
     1. A group, and the device of a group beside it, or any.
@@ -216,7 +216,7 @@ def _draw(move: _Move, s: _Loads, m: HypergraphArrays, clusters: ClusterArrays) 
 
 
 @inlined
-def _add_up(s: _Loads, m: HypergraphArrays) -> None:
+def _add_up(s: _LoadState, m: HypergraphArrays) -> None:
     """The loads anew: additions and subtractions leave rounding behind."""
     s.load[:] = 0.0
     for v in range(len(s.where)):
@@ -229,7 +229,7 @@ def _add_up(s: _Loads, m: HypergraphArrays) -> None:
 
 @compiled
 def _anneal(
-    s: _Loads,
+    s: _LoadState,
     m: HypergraphArrays,
     clusters: ClusterArrays,
     steps: int,
@@ -248,7 +248,7 @@ def _anneal(
     energy = _energy(s, m)
     if _fits(s, m):
         least = s.load.max()
-    move = _Move(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64))
+    move = _GroupMove(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64))
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
     temperature = hot
     drift = 0

@@ -65,7 +65,7 @@ def excluded(
     """
     if not model.allowed.any(axis=1).all():
         return below, [], np.zeros(model.count)
-    proof = _Proof(model, below, orders)
+    proof = _ColumnProof(model, below, orders)
     if prices is not None and prices.any():
         proof.centre = prices
     for c, groups in known:
@@ -83,7 +83,7 @@ def excluded(
 
 
 @dataclass
-class _Proof:
+class _ColumnProof:
     model: Hypergraph
     below: float
     orders: list[Ints]

@@ -156,7 +156,7 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
         incumbent.raise_bound(bound)
         if where is not None:
             incumbent.offer(small.nodes(where))
-    prover = _Prover(instance, full, incumbent, deadline, gap)
+    prover = _TargetProver(instance, full, incumbent, deadline, gap)
     aim, most = incumbent.value * (1 - max(_FIRST, gap)), float("inf")
     while incumbent.gap > gap and time.perf_counter() < deadline:
         value = incumbent.value
@@ -171,7 +171,7 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
 
 
 @dataclass
-class _Prover:
+class _TargetProver:
     """Proofs for one target after another; columns that were found for one are tried for the next."""
 
     instance: Instance

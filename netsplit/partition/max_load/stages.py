@@ -69,7 +69,7 @@ class _StageTable(NamedTuple):
         return cls(best, parent, by_step, np.full(ideals, -1, np.int64))
 
 
-class _Stage(NamedTuple):
+class _WalkedStage(NamedTuple):
     """The groups walked over, as one stage. c classes of devices."""
 
     pins: Ints  # [E] how many are in the stage
@@ -153,7 +153,7 @@ def _extend(
     4. A device may stay empty.
     """
     count, classes = model.weight.shape
-    stage = _Stage(
+    stage = _WalkedStage(
         np.zeros(len(model.size), np.int64), np.zeros(len(model.held_bytes), np.int64),
         np.zeros(classes, np.int64), np.zeros(classes), np.zeros(classes), np.zeros(1, np.int64),
     )  # fmt: skip
@@ -205,7 +205,7 @@ def _extend(
 
 
 @inlined
-def _may_join(g: int, stage: _Stage, model: HypergraphArrays, below: float) -> bool:
+def _may_join(g: int, stage: _WalkedStage, model: HypergraphArrays, below: float) -> bool:
     """Whether a class of devices could hold the stage with the group, cut nets left out."""
     for c in range(len(stage.barred)):
         if (
@@ -219,7 +219,7 @@ def _may_join(g: int, stage: _Stage, model: HypergraphArrays, below: float) -> b
 
 
 @inlined
-def _change(g: int, sign: int, stage: _Stage, model: HypergraphArrays) -> None:
+def _change(g: int, sign: int, stage: _WalkedStage, model: HypergraphArrays) -> None:
     """Take a group into the stage (sign 1), or the last one out again (-1)."""
     classes = len(stage.barred)
     for i in range(model.nets[g], model.nets[g + 1]):

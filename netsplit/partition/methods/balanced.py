@@ -12,7 +12,7 @@ import numpy as np
 
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import MemoryModel, infeasible
+from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.partitioner import Choice, Partitioner
 
@@ -72,9 +72,9 @@ def _slowest(until: Floats, first: Ints) -> tuple[float, Ints]:
 def _first_that_fits(problem: Problem, capacities: list[int]) -> Ints:
     """[D, A + 1] least k such that atoms k..i-1 fit on the device."""
     atoms = atoms_of(problem.graph)
-    memory = MemoryModel(problem)
+    memory = problem.memory_model
     states = [sum(memory.state_bytes[name] for name in atom) for atom in atoms]
-    touched = [sorted({k for name in atom for k in memory.touched[name]}) for atom in atoms]
+    touched = [sorted({k for name in atom for k in memory.held[name]}) for atom in atoms]
     by_capacity: dict[int, list[int]] = {}
     for capacity in dict.fromkeys(capacities):
         held, begin, count = 0, 0, dict.fromkeys(memory.variable_bytes, 0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.methods.insertion import PartialSchedule, StepTasks, schedule_within_memory
+from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_within_memory
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Dpos", "longest_ranked_path", "max_ranks"]

@@ -17,7 +17,6 @@ import numpy as np
 
 from netsplit.partition.base import Loads, Placement, Stage
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.objectives import load_parts
 from netsplit.planning.explanation.path import PathSpan, totals
 from netsplit.planning.explanation.uses import CutEdge
 from netsplit.planning.explanation.words import listed, nbytes, node_run, percent, seconds
@@ -26,11 +25,10 @@ from netsplit.planning.verify import verify
 __all__ = [
     "Binding",
     "Move",
-    "loads_binding",
+    "load_binding",
     "longest_chain",
     "memory_sentence",
     "path_binding",
-    "period_binding",
     "stages_binding",
     "try_moves",
 ]
@@ -129,36 +127,27 @@ def path_binding(instance: Instance, path: Sequence[PathSpan], iteration_s: floa
     return Binding("device", name, spent, sentence)
 
 
-def loads_binding(instance: Instance, where: Ints) -> Binding:
-    """The device with the largest load under `max_load`, and what the load is made of."""
-    parts = load_parts(instance, where)
-    loads = np.sum(list(parts.values()), axis=0)
-    p = int(np.argmax(loads))
-    name, load = instance.devices[p], float(loads[p])
-    if load <= 0:
-        return Binding("nothing", "", 0.0, "Nothing binds: no device has a load.")
-    made_of = ", ".join(
-        f"{part} {seconds(float(each[p]))} ({percent(float(each[p]), load)})"
-        for part, each in sorted(parts.items(), key=lambda item: -item[1][p])
-        if each[p] > 0
-    )
-    after = ""
-    if len(loads) > 1:
-        q = max((q for q in range(len(loads)) if q != p), key=lambda q: loads[q])
-        after = f"; the next is {instance.devices[q]} at {percent(float(loads[q]), load)} of it"
-    return Binding("device", name, load, f"The load of {name} binds, {seconds(load)}: {made_of}{after}.")
-
-
-def period_binding(loads: Loads, devices: Sequence[str]) -> Binding:
-    """The device that computes or transfers longest, where transfers go on beside the computing."""
+def load_binding(loads: Loads, devices: Sequence[str]) -> Binding:
+    """The device with the largest load, and what the load is made of."""
     p = int(np.argmax(loads.seconds))
     name, load, transfer = devices[p], float(loads.seconds[p]), float(loads.transfer_s[p])
     if load <= 0:
         return Binding("nothing", "", 0.0, "Nothing binds: no device has a load.")
-    if transfer < load:
+    if loads.beside and transfer < load:
         return Binding("device", name, load, f"The computing of {name} binds, {seconds(load)}.")
-    way = "from" if loads.send_s[p] >= transfer else "to"
-    return Binding("device", name, load, f"The transfers {way} {name} bind, {seconds(load)}.")
+    if loads.beside:
+        way = "from" if loads.send_s[p] >= transfer else "to"
+        return Binding("device", name, load, f"The transfers {way} {name} bind, {seconds(load)}.")
+    made_of = ", ".join(
+        f"{part} {seconds(float(each[p]))} ({percent(float(each[p]), load)})"
+        for part, each in sorted(loads.parts.items(), key=lambda item: -item[1][p])
+        if each[p] > 0
+    )
+    after = ""
+    if len(devices) > 1:
+        q = max((q for q in range(len(devices)) if q != p), key=lambda q: loads.seconds[q])
+        after = f"; the next is {devices[q]} at {percent(float(loads.seconds[q]), load)} of it"
+    return Binding("device", name, load, f"The load of {name} binds, {seconds(load)}: {made_of}{after}.")
 
 
 def stages_binding(instance: Instance, stages: Sequence[Stage], period_s: float) -> Binding:

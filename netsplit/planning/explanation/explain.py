@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.binding import (
-    loads_binding,
+    load_binding,
     memory_sentence,
     path_binding,
-    period_binding,
     stages_binding,
     try_moves,
 )
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.path import PathSpan, critical_path, overheads, predicted
-from netsplit.planning.explanation.uses import cut_edges, device_uses, with_replicas
+from netsplit.planning.explanation.uses import cut_edges, device_uses
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.program.instructions import Program
@@ -53,37 +52,31 @@ def explain(
     where = instance.encode(placement.device_of)
     cuts = cut_edges(instance, where)
     path: tuple[PathSpan, ...] = ()
-    objective = problem.objective
-    replicated = not (objective.simulated or objective.largest_load) and bool(placement.stages)
-    if not objective.simulated:
-        timeline = None
-        loads = objective.loads(problem, placement)
-        objective_s = float(loads.seconds.max(initial=0.0))
-        if objective.largest_load:
-            binding = loads_binding(instance, where)
-        elif placement.stages:
-            binding = stages_binding(instance, placement.stages, objective_s)
+    score = problem.objective.scorer(problem)
+    loads = problem.objective.loads(problem, placement)
+    if loads is not None:
+        objective_s, uses = loads.period_s, device_uses(instance, placement, loads)
+        if loads.stages:
+            binding, score = stages_binding(instance, loads.stages, objective_s), None
         else:
-            binding = period_binding(loads, instance.devices)
+            binding = load_binding(loads, instance.devices)
         hot = [name for name, device in placement.device_of.items() if device == binding.name]
     else:
         timeline = predicted(problem, placement) if timeline is None else timeline
         if timeline is None:
             raise ValueError("a timeline is needed to explain a latency")
-        objective_s = timeline.iteration_s
+        objective_s, uses = timeline.iteration_s, device_uses(instance, placement, timeline)
         path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
         binding = path_binding(instance, path, objective_s)
         hot = [name for span in path for name in span.nodes] or list(placement.device_of)
-    score = None if replicated else objective.scorer(problem)
     if score is not None and moves > 0 and len(instance.devices) > 1:
         blocked, free, tried = try_moves(instance, placement, score, cuts, hot, moves, moves_time_s)
         binding = replace(binding, blocked=blocked, open=free, tried=tried)
-    uses = device_uses(instance, placement, timeline)
     return Explanation(
         method=placement.method,
         objective=problem.objective,
         objective_s=objective_s,
-        devices=with_replicas(instance, uses, placement.stages) if replicated else uses,
+        devices=uses,
         cuts=cuts,
         binding=binding,
         memory=memory_sentence(binding, objective_s),

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from netsplit.partition.base import Placement, Stage
+from netsplit.partition.base import Loads, Placement
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.objectives import load_parts
 from netsplit.planning.explanation.words import is_path
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.simulate.timeline import Timeline
 
-__all__ = ["CutEdge", "DeviceUse", "Holding", "cut_edges", "device_uses", "with_replicas"]
+__all__ = ["CutEdge", "DeviceUse", "Holding", "cut_edges", "device_uses"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class CutEdge:
 
 def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
     """Every cut edge, the costliest first."""
-    both_pay = instance.problem.objective.largest_load
+    both_pay = instance.problem.objective.both_ends_pay
     edges = []
     for u, variable in enumerate(instance.variables):
         p = int(where[instance.producer[u]])
@@ -127,15 +126,15 @@ def cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
 
 
 def device_uses(
-    instance: Instance, placement: Placement, timeline: Timeline | None, top: int = 3
+    instance: Instance, placement: Placement, seconds: Timeline | Loads, top: int = 3
 ) -> tuple[DeviceUse, ...]:
-    """What each device does and holds, in rank order; without a timeline its loads under `max_load`."""
-    problem = instance.problem
-    spent = _timeline_seconds(timeline) if timeline is not None else _load_seconds(instance, placement)
-    counts = Counter(placement.device_of.values())
-    owners, variables, copies = _holdings(instance, placement)
+    """What each device does and holds, in rank order; a replica holds all of its stage."""
+    spent = _load_seconds(instance, seconds) if isinstance(seconds, Loads) else _timeline_seconds(seconds)
+    devices_of = {name: stage.devices for stage in placement.all_stages for name in stage.nodes}
+    counts = Counter(device for devices in devices_of.values() for device in devices)
+    owners, variables, copies = _holdings(instance, devices_of)
     uses = []
-    for device in problem.cluster.devices:
+    for device in instance.problem.cluster.devices:
         mine = spent.get(device.name, {})
         own, made, got = (kinds[device.name] for kinds in (owners, variables, copies))
         uses.append(
@@ -161,32 +160,6 @@ def device_uses(
     return tuple(uses)
 
 
-def with_replicas(
-    instance: Instance, uses: Sequence[DeviceUse], stages: Sequence[Stage]
-) -> tuple[DeviceUse, ...]:
-    """Every replica holds what its stage's first device holds, and does its part of the work.
-
-    Waits and transfers are left out: the period of replicated stages has a formula of its own.
-    """
-    of = {use.device: use for use in uses}
-    totals = instance.totals(stages)
-    rank = {name: p for p, name in enumerate(instance.devices)}
-    for stage in stages:
-        first = of[stage.devices[0]]
-        for name in reversed(stage.devices):
-            of[name] = replace(
-                first,
-                device=name,
-                capacity_bytes=of[name].capacity_bytes,
-                forward_s=float(totals.forward_s[rank[name]]),
-                backward_s=float(totals.backward_s[rank[name]]),
-                wait_s=0.0,
-                send_s=0.0,
-                receive_s=0.0,
-            )
-    return tuple(of[use.device] for use in uses)
-
-
 def _timeline_seconds(timeline: Timeline) -> dict[str, dict[str, float]]:
     seconds: dict[str, dict[str, float]] = {}
     for event in timeline.events:
@@ -199,16 +172,13 @@ def _timeline_seconds(timeline: Timeline) -> dict[str, dict[str, float]]:
     return seconds
 
 
-def _load_seconds(instance: Instance, placement: Placement) -> dict[str, dict[str, float]]:
-    problem = instance.problem
-    loads = problem.objective.loads(problem, placement)
-    parts = load_parts(instance, instance.encode(placement.device_of))
+def _load_seconds(instance: Instance, loads: Loads) -> dict[str, dict[str, float]]:
     spent = {
-        "forward": parts["forward"],
-        "backward": parts["backward"],
+        "forward": loads.forward_s,
+        "backward": loads.backward_s,
         "send": loads.send_s,
         "receive": loads.receive_s,
-        "wait": loads.seconds.max(initial=0.0) - loads.seconds,
+        "wait": loads.period_s - loads.seconds,
     }
     return {
         device: {kind: float(each[p]) for kind, each in spent.items()}
@@ -216,25 +186,27 @@ def _load_seconds(instance: Instance, placement: Placement) -> dict[str, dict[st
     }
 
 
-def _holdings(instance: Instance, placement: Placement) -> tuple[dict[str, list[Holding]], ...]:
+def _holdings(
+    instance: Instance, devices_of: Mapping[str, tuple[str, ...]]
+) -> tuple[dict[str, list[Holding]], ...]:
     """Per device: states by owner (module, else node), variables made there or fed, copies."""
-    problem, device_of = instance.problem, placement.device_of
-    graph = problem.graph
+    graph = instance.problem.graph
     states: dict[str, Counter[str]] = {d: Counter() for d in instance.devices}
     for v, name in enumerate(instance.names):
         module = graph.nodes[name].module
         owner = module if is_path(module) else f"{name} {module}".rstrip()
-        states[device_of[name]][owner] += int(instance.state_bytes[v])
+        for device in devices_of[name]:
+            states[device][owner] += int(instance.state_bytes[v])
     variables: dict[str, list[Holding]] = {d: [] for d in instance.devices}
     copies: dict[str, list[Holding]] = {d: [] for d in instance.devices}
     for h, (k, variable) in enumerate(graph.variables.items()):
         nbytes = int(instance.held_bytes[h])
-        home = device_of[variable.producer] if variable.producer is not None else None
-        for device in {device_of[instance.names[v]] for v in instance.holders[h]}:
-            if home in (None, device):
+        homes = () if variable.producer is None else devices_of[variable.producer]
+        for device in {device for v in instance.holders[h] for device in devices_of[instance.names[v]]}:
+            if not homes or device in homes:
                 variables[device].append(Holding(k, nbytes))
             else:
-                copies[device].append(Holding(k, nbytes, home or ""))
+                copies[device].append(Holding(k, nbytes, homes[0]))
     owners = {d: [Holding(k, n) for k, n in counts.items()] for d, counts in states.items()}
     return owners, variables, copies
 

@@ -23,7 +23,7 @@ __all__ = ["NodeBench"]
 
 
 @dataclass
-class _Context:
+class _ForwardResult:
     """What a forward leaves for its backward."""
 
     leaves: dict[Reference, Tensor]
@@ -52,7 +52,7 @@ class NodeBench:
         else:
             self.operator = attrgetter(f"ops.{self.node.op}")
 
-    def run_forward(self, live: LiveValues) -> _Context:
+    def run_forward(self, live: LiveValues) -> _ForwardResult:
         """The operator, looked up as generated code does, on leaves; on a copy of a leaf that it writes."""
         leaves = {reference: live.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
@@ -68,13 +68,13 @@ class NodeBench:
         outputs = dict(zip(self.node.outputs, returned_tensors(result), strict=False))
         live.adopt(self.node, outputs if all(given[r] is leaves[r] for r in leaves) else None)
         if not self.needs_backward:
-            return _Context({}, {})
-        return _Context(
+            return _ForwardResult({}, {})
+        return _ForwardResult(
             {r: t for r, t in leaves.items() if t.requires_grad},
             {k: t for k, t in outputs.items() if k and t.requires_grad},
         )
 
-    def run_backward(self, context: _Context, gradients: dict[str, Tensor]) -> None:
+    def run_backward(self, context: _ForwardResult, gradients: dict[str, Tensor]) -> None:
         """Pass `gradients` of the outputs back to the inputs; random ones where none has come.
 
         An input's gradient is added to the part that its later readers have left, as autograd does.

@@ -4,7 +4,7 @@ import pytest
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import MTopo, NetSplit, Problem
-from netsplit.partition.common.capacity import MemoryModel, read_bytes
+from netsplit.partition.common.capacity import read_bytes
 from netsplit.profile.memory import memory_of
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
@@ -55,7 +55,7 @@ def test_bytes_are_printed_for_people_and_exactly():
 
 def test_loads_of_sets_and_their_unions_are_the_bytes_of_the_static_model():
     problem = large_problem(60)
-    memory, names = MemoryModel(problem), list(problem.graph.nodes)
+    memory, names = problem.memory_model, list(problem.graph.nodes)
     a, b = names[:25], names[20:45]
     both = memory.union(memory.load(names[:20]), memory.load(b))
     for load, nodes in ((memory.load(a), a), (memory.load(b), b), (both, names[:45])):

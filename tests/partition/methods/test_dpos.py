@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.engines.insertion import StepTasks
 from netsplit.partition.methods.dpos import Dpos, longest_ranked_path, max_ranks
-from netsplit.partition.methods.insertion import StepTasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, graph_of

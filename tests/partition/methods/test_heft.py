@@ -11,8 +11,8 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.room import Room
+from netsplit.partition.engines.insertion import IdleSlots, StepTasks
 from netsplit.partition.methods.heft import Heft, mean_ranks
-from netsplit.partition.methods.insertion import IdleSlots, StepTasks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, costs_of, graph_of

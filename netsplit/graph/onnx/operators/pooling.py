@@ -18,7 +18,7 @@ __all__ = ["POOLING"]
 
 
 @dataclass(frozen=True)
-class _Window:
+class _PoolingWindow:
     kernel: list[int]
     strides: list[int]
     dilations: list[int]
@@ -48,14 +48,14 @@ class _Window:
         return extra
 
 
-def _window(call: OnnxCall, x: Tensor) -> _Window:
+def _window(call: OnnxCall, x: Tensor) -> _PoolingWindow:
     n = x.ndim - 2
     if not 1 <= n <= 3:
         raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are known.")
     kernel = list(call.attr("kernel_shape"))
     strides, dilations = list(call.attr("strides", [1] * n)), list(call.attr("dilations", [1] * n))
     pads = same_pads(call, list(x.shape[2:]), kernel, strides, dilations)
-    return _Window(kernel, strides, dilations, pads[:n], pads[n:], bool(call.attr("ceil_mode", 0)))
+    return _PoolingWindow(kernel, strides, dilations, pads[:n], pads[n:], bool(call.attr("ceil_mode", 0)))
 
 
 def _margins(before: list[int], after: list[int]) -> list[int]:

@@ -26,8 +26,8 @@ from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.layerwise import Layerwise
 from netsplit.partition.methods.pesto.pesto import Pesto
+from netsplit.partition.methods.pipedream.best_stages import best_stages
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.pipedream.stage_time import best_stages
 from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.methods.single import Single
 from netsplit.partition.methods.thesis.netsplit import NetSplit

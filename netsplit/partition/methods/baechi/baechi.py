@@ -25,16 +25,14 @@ from numpy.typing import NDArray
 from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.room import Room
-from netsplit.profile.memory import related_nodes
 
 __all__ = [
+    "BaechiMemory",
     "BaechiProblem",
     "Edge",
     "Memory",
-    "MemoryRule",
     "Times",
     "authors_makespan_s",
     "breadth_first",
@@ -45,7 +43,7 @@ __all__ = [
 ]
 
 Times = Literal["forward", "training"]
-MemoryRule = Literal["static", "kept", "freed"]
+BaechiMemory = Literal["static", "kept", "freed"]
 
 Edge = tuple[int, int, tuple[int, ...]]  # producer, consumer, the variables that pass
 
@@ -194,11 +192,11 @@ def footprints(problem: Problem) -> dict[str, int]:
 
     An input of the graph counts at its first consumer, so every variable counts once in all.
     """
-    memory = MemoryModel(problem)
+    memory = problem.memory_model
     sizes = dict(memory.state_bytes)
-    for k, variable in problem.graph.variables.items():
-        for owner in related_nodes(variable)[:1]:
-            sizes[owner] += memory.variable_bytes[k]
+    for k, nbytes in memory.variable_bytes.items():
+        for owner in memory.holders[k][:1]:
+            sizes[owner] += nbytes
     return sizes
 
 
@@ -277,7 +275,7 @@ class AuthorsMemory(Memory):
         return np.maximum(self._own[nodes], np.where(placed, 0, self._set_bytes[nodes]))
 
 
-def memory_for(tasks: BaechiProblem, rule: MemoryRule, capacity: Ints) -> Memory:
+def memory_for(tasks: BaechiProblem, rule: BaechiMemory, capacity: Ints) -> Memory:
     if rule == "static":
         return StaticMemory(tasks, capacity)
     return AuthorsMemory(tasks, capacity, keep_outputs=rule == "kept")

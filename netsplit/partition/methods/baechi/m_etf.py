@@ -17,9 +17,9 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Csr, Ints
 from netsplit.partition.methods.baechi.baechi import (
+    BaechiMemory,
     BaechiProblem,
     Memory,
-    MemoryRule,
     Times,
     footprints,
     memory_for,
@@ -27,7 +27,6 @@ from netsplit.partition.methods.baechi.baechi import (
     virtual_makespan_s,
 )
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.profile.memory import memory_of
 
 __all__ = ["NEVER", "EtfLoop", "MEtf"]
 
@@ -253,7 +252,7 @@ class MEtf(Partitioner):
     """
 
     times: Times = "forward"
-    memory: MemoryRule = "static"
+    memory: BaechiMemory = "static"
     tick_s: float = 1e-6  # the authors count whole microseconds
 
     name = "m_etf"
@@ -261,7 +260,7 @@ class MEtf(Partitioner):
 
     def __post_init__(self) -> None:
         self.require("times", self.times in get_args(Times), f"one of {', '.join(get_args(Times))}")
-        rules = get_args(MemoryRule)
+        rules = get_args(BaechiMemory)
         self.require("memory", self.memory in rules, f"one of {', '.join(rules)}")
         self.require("tick_s", 0 < self.tick_s < float("inf"), "seconds above 0, as 1e-6")
         object.__setattr__(self, "respects_capacity", self.memory == "static")
@@ -294,7 +293,7 @@ class MEtf(Partitioner):
         """What is missing, and a capacity with which this method does succeed, which was tried."""
         capacity, names = tasks.instance.capacity, tasks.instance.names
         if self.memory == "static":
-            required = memory_of(problem.graph, problem.graph.nodes, problem.costs.alpha, problem.copies)
+            required = problem.memory_model.total_bytes
         else:
             required = sum(footprints(problem).values())
         v, q, missing = stuck.stuck()

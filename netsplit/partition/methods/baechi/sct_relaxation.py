@@ -63,14 +63,14 @@ def favourite_lp(
         [e] x, 0 for a favourite child; and w.
     """
     unit = max(1.0, float(np.max(compute, initial=0.0)), float(np.max(cost, initial=0.0)))
-    rows = _Rows.of(compute / unit, np.array(ends, np.int64).reshape(-1, 2), cost / unit)
+    rows = _SparseRows.of(compute / unit, np.array(ends, np.int64).reshape(-1, 2), cost / unit)
     large = solver == "auto" and len(ends) > _AUTO_EDGES and np.bincount(np.ravel(ends)).max() <= _AUTO_DEGREE
     values = rows.by_cvxopt() if large or solver == "cvxopt" else rows.by_highs()
     return values[: len(ends)], float(values[-1]) * unit
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _SparseRows:
     """Rows ``A v <= upper`` over v = (x of the e edges, s of the n nodes, w), by their entries."""
 
     edges: int
@@ -81,7 +81,7 @@ class _Rows:
     upper: Floats
 
     @classmethod
-    def of(cls, compute: Floats, ends: Ints, cost: Floats) -> _Rows:
+    def of(cls, compute: Floats, ends: Ints, cost: Floats) -> _SparseRows:
         n, e = len(compute), len(ends)
         source, target = ends.T
         edge, node = np.arange(e), np.arange(n)

@@ -209,7 +209,7 @@ def solve_latency(
             return ExactAnswer(None, None, float("inf"), least_s, "limit", notes)
         return ExactAnswer(*start, value, min(least_s, value), "feasible", notes)
     most_s = min(value, instance.serial_s)
-    search = _Search(instance, most_s, fixed, seed, workers, least_s)
+    search = _FullModelSearch(instance, most_s, fixed, seed, workers, least_s)
     answer = search.run(start, deadline)
     answer = replace(answer, bound_s=max(answer.bound_s, least_s), notes={**notes, **answer.notes})
     if start is None or answer.status == "infeasible":
@@ -255,7 +255,7 @@ def _by_end(instance: Instance, order: Ints, ends: Floats) -> Ints:
     return np.array(sorted(range(instance.n), key=lambda v: sorted_[instance.names[v]]), np.int64)
 
 
-class _Search:
+class _FullModelSearch:
     """One run of the full model."""
 
     def __init__(

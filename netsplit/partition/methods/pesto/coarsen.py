@@ -27,7 +27,6 @@ import networkx
 
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import DisjointSets, passing, successors
-from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.common.instance import Instance
 
 __all__ = ["Coarse", "coarsen", "heights", "mergeable_batch"]
@@ -67,7 +66,7 @@ def coarsen(instance: Instance, target: int, limit_bytes: int) -> Coarse:
         for v, number in enumerate(joined.tolist()):
             for each in sets:
                 each.merge(first.setdefault(number, v), v)
-    memory = MemoryModel(instance.problem)
+    memory = instance.problem.memory_model
     loads = {members[0]: memory.load([instance.names[v] for v in members]) for members in classes.sets()}
 
     def accepts(edge: Edge) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import MemoryModel, infeasible
+from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.mixed_integer import Outcome
 from netsplit.partition.methods.pesto.coarsen import coarsen
@@ -155,7 +155,7 @@ def _contiguous(tasks: CoarseTasks) -> Iterator[tuple[int, ...]]:
     one after another up to their capacity.
     """
     instance, coarse = tasks.instance, tasks.coarse
-    memory = MemoryModel(instance.problem)
+    memory = instance.problem.memory_model
     loads = [memory.load([instance.names[v] for v in members]) for members in coarse.classes]
     seconds = np.zeros((len(coarse.classes), len(instance.devices)))
     np.add.at(seconds, list(tasks.class_of), tasks.seconds)

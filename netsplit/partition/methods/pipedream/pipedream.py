@@ -11,16 +11,15 @@ from typing import Any, get_args
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
-from netsplit.partition.methods.pipedream.antichains import Layers, antichain_states
+from netsplit.partition.common.layers import Layers
+from netsplit.partition.methods.pipedream.antichains import antichain_states
 from netsplit.partition.methods.pipedream.stage_plans import (
-    Cost,
-    Formula,
-    levels_of,
     plan_that_fits,
     staged,
     stages_of,
 )
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.stage_time import Cost, Formula, levels_of
 
 __all__ = ["PipeDream"]
 

@@ -1,15 +1,7 @@
 """PipeDream's dynamic programme: the contiguous stages and replicas whose slowest stage is the fastest.
 
-Source: PipeDream (Narayanan et al., SOSP 2019, section 3.1) and its released optimiser
-(`optimizer_graph_hierarchical.py`). The paper, for m replicas of layers i..j at network level k with
-bandwidth B: ``max(compute, 2 (m - 1) W / B) / m``, and ``2 a / B`` between two stages. The released code:
-
-- ``(compute + 4 (m - 1) W / (B m)) / m``, a sum; W / (units of the level below) for a pipeline's first stage;
-- ``2 a / (B m)`` for what a stage reads, by its own replicas, and likewise for what it sends; not counted
-  for what the first stage of a pipeline sends, whose successor counts it.
-
-`a` is the sum over the augmented antichain (`antichains.Layers.boundary_bytes`). Both know one speed, of
-the slowest kind of device, and one bandwidth per level; of links only the slowest bandwidth is used.
+Source: PipeDream (Narayanan et al., SOSP 2019, section 3.1) and its released optimiser; the formula is
+`stage_time.Formula`.
 """
 
 from __future__ import annotations
@@ -17,68 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from netsplit.partition.base import Problem, Stage
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.methods.pipedream.antichains import Bools, States
+from netsplit.partition.common.layers import Bools
+from netsplit.partition.methods.pipedream.antichains import States
+from netsplit.partition.stage_time import Formula
 
 __all__ = [
-    "Cost",
-    "Formula",
     "StageSpan",
-    "levels_of",
     "plan_stages",
     "plan_that_fits",
     "staged",
     "stages_of",
 ]
 
-Cost = Literal["released", "paper"]
 Allowed = Callable[[int, int, Ints], Bools]
-
-
-@dataclass(frozen=True)
-class Formula:
-    """Costs at each level of the network, innermost first. Arrays broadcast; seconds and bytes."""
-
-    levels: tuple[tuple[int, float], ...]  # (units, bytes per second) of each level
-    cost: Cost = "released"
-    count_transfers: bool = True
-
-    @property
-    def devices(self) -> int:
-        return math.prod(units for units, _ in self.levels)
-
-    def stage(self, level: int, inner: Floats, weights: Floats, m: int, first: bool) -> Floats:
-        """A stage on m units, of which one needs `inner` seconds."""
-        bandwidth = self.levels[level][1]
-        if self.cost == "paper":
-            return np.maximum(inner, 2 * (m - 1) * weights / bandwidth) / m
-        below = self.levels[level - 1][0] if first and level else 1
-        return (inner + 4 * (m - 1) * weights / (bandwidth * m) / below) / m
-
-    def transfer(self, level: int, read: Floats, sent: float, m: int) -> Floats:
-        """What a stage on m units reads and sends, whichever takes longer."""
-        if not self.count_transfers:
-            return np.zeros_like(read)
-        bandwidth = self.levels[level][1]
-        if self.cost == "paper":
-            return 2 * read / bandwidth
-        return 2 * np.maximum(read, sent) / (bandwidth * m)
-
-
-def levels_of(problem: Problem) -> tuple[tuple[int, float], ...]:
-    """The network as (units, bandwidth) per level: the cluster's own levels, else one over its links."""
-    cluster = problem.cluster
-    levels: tuple[tuple[int, float], ...] = tuple(getattr(cluster, "levels", ()) or ())
-    if levels and math.prod(units for units, _ in levels) == len(cluster.devices):
-        return tuple((int(units), float(bandwidth)) for units, bandwidth in levels)
-    ports = [device.port for device in cluster.devices if device.port is not None]
-    links = [*cluster.links.values(), *ports]
-    return ((len(cluster.devices), min((link.bandwidth for link in links), default=math.inf)),)
 
 
 @dataclass(frozen=True)
@@ -91,7 +39,7 @@ class StageSpan:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _LevelTable:
     """One level's answers, for what follows state i - 1 up to state j, on m + 1 units."""
 
     value: Floats  # [I, S, M] seconds of the slowest stage; inf: not possible
@@ -125,7 +73,7 @@ def plan_stages(
     compute, weights = states.total(layers.seconds), states.total(layers.weight_bytes)
     stash = weights + states.total(layers.output_bytes)
     inner: Floats | None = None
-    tables: list[_Table] = []
+    tables: list[_LevelTable] = []
     for level in range(len(formula.levels)):
         program = _Level(
             states, formula, level, compute, weights, inner, straight, fewer, stash, memory_bytes
@@ -140,7 +88,7 @@ def plan_stages(
     return value, _spans(tables, len(tables) - 1, -1, len(states) - 1, units)
 
 
-def _spans(tables: Sequence[_Table], level: int, begin: int, end: int, units: Ints) -> list[StageSpan]:
+def _spans(tables: Sequence[_LevelTable], level: int, begin: int, end: int, units: Ints) -> list[StageSpan]:
     """Unfold the choices of a level; `units` has an axis for each level, this one's and those below last."""
     if level < 0:
         return [StageSpan(begin, end, tuple(int(p) for p in units.ravel()))]
@@ -176,7 +124,7 @@ class _Level:
     stash: Floats  # [S] weights and activations
     memory_bytes: float | None
 
-    def run(self, allowed: Allowed | None) -> _Table:
+    def run(self, allowed: Allowed | None) -> _LevelTable:
         """States in order; all beginnings at once, and all earlier states, as arrays."""
         count, units = len(self.states), self.formula.levels[self.level][0]
         final = self.level == len(self.formula.levels) - 1
@@ -205,7 +153,7 @@ class _Level:
                     better = value[:, j, m - 1] < value[:, j, m]
                     for table in (value, cut, taken, used):
                         table[better, j, m] = table[better, j, m - 1]
-        return _Table(value, cut, taken, used)
+        return _LevelTable(value, cut, taken, used)
 
     def _split(
         self,
@@ -268,7 +216,7 @@ def plan_that_fits(
 
     Where no plan uses all devices, as with fewer states than devices and no replication, some stay idle.
     """
-    for allowed in (None, _Held(problem, states, formula).allowed):
+    for allowed in (None, _HeldBytes(problem, states, formula).allowed):
         for idle in dict.fromkeys((fewer, True)):
             value, spans = plan_stages(
                 states, formula, straight=straight, fewer=idle, allowed=allowed, memory_bytes=memory_bytes
@@ -280,7 +228,7 @@ def plan_that_fits(
     return math.inf, []
 
 
-class _Held:
+class _HeldBytes:
     """Static bytes (5-18) of ranges of states."""
 
     def __init__(self, problem: Problem, states: States, formula: Formula) -> None:

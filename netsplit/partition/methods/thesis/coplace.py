@@ -9,8 +9,8 @@ from typing import Literal
 
 from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import Load, MemoryModel
 from netsplit.partition.methods.thesis.thesis_times import message_bytes
+from netsplit.profile.memory import Load
 
 __all__ = ["GroupBytes", "coplace"]
 
@@ -39,7 +39,7 @@ def coplace(
     Returns:
         The groups by topological position of their first node.
     """
-    graph, memory = problem.graph, MemoryModel(problem)
+    graph, memory = problem.graph, problem.memory_model
     atoms = atoms_of(graph)
     atom_of = {name: i for i, atom in enumerate(atoms) for name in atom}
     loads = [memory.load(atom) for atom in atoms]

@@ -33,10 +33,8 @@ from typing import Any
 import picos
 
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import MemoryModel
 from netsplit.partition.engines.rows import Rows, Term
 from netsplit.partition.methods.thesis.thesis_times import message_bytes, thesis_times
-from netsplit.profile.memory import memory_of, related_nodes
 
 __all__ = ["Formulation"]
 
@@ -146,7 +144,7 @@ class Formulation:
     ) -> Rows:
         """(5-18) for the devices `full`, which cannot hold the whole model."""
         rows, m = Rows(), len(self.devices)
-        states = MemoryModel(self.problem).state_bytes
+        states = self.problem.memory_model.state_bytes
         own = [sum(states[name] for name in group) for group in self.groups]
         for groups, nbytes in classes.items():
             if len(groups) == 1:
@@ -165,17 +163,16 @@ class Formulation:
 
     def _variable_classes(self) -> dict[tuple[int, ...], int]:
         """Sets of groups to the bytes of the variables that touch just these groups."""
-        sizes = MemoryModel(self.problem).variable_bytes
+        memory = self.problem.memory_model
         classes: dict[tuple[int, ...], int] = {}
-        for k, variable in self.problem.graph.variables.items():
-            touched = tuple(sorted({self.group_of[name] for name in related_nodes(variable)}))
-            if touched and sizes[k]:
-                classes[touched] = classes.get(touched, 0) + sizes[k]
+        for k, nbytes in memory.variable_bytes.items():
+            touched = tuple(sorted({self.group_of[name] for name in memory.holders[k]}))
+            if touched and nbytes:
+                classes[touched] = classes.get(touched, 0) + nbytes
         return classes
 
     def _full_devices(self) -> list[int]:
-        graph, alpha = self.problem.graph, self.problem.costs.alpha
-        required = memory_of(graph, graph.nodes, alpha, self.problem.copies)
+        required = self.problem.memory_model.total_bytes
         return [p for p in range(len(self.devices)) if self._capacity(p) < required]
 
     def _capacity(self, p: int) -> int:

@@ -15,7 +15,6 @@ from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_
 from netsplit.partition.methods.thesis.coplace import GroupBytes, coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.profile.memory import static_bytes
 
 __all__ = ["Grouped", "Groups"]
 
@@ -109,12 +108,12 @@ class Grouped(Partitioner):
                 return replace(outcome, bound=outcome.bound * formulation.unit_s), device_of
             for device, nbytes in over.items():
                 slight = 1 + problem.cluster.device(device).capacity_bytes // 1000
-                assert nbytes <= slight, "the model's memory rows and the static bytes disagree"
+                assert nbytes <= slight, "the model's memory rows and the count of bytes disagree"
                 margin[device] = margin.get(device, 0) + nbytes
 
 
 def _excess(problem: Problem, device_of: dict[str, str]) -> dict[str, int]:
     """Device name to the bytes by which a placement exceeds its capacity, where it does."""
-    used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
+    used = problem.memory_model.by_device(device_of)
     over = {name: nbytes - problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()}
     return {name: nbytes for name, nbytes in over.items() if nbytes > 0}

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.pipedream.antichains import Layers, antichain_states, downset_states
+from netsplit.partition.common.layers import Layers
+from netsplit.partition.methods.pipedream.antichains import antichain_states, downset_states
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.pipedream.stage_time import StageTime, stage_time_s
+from netsplit.partition.stage_time import StageTime, stage_time_s
 from netsplit.profile.memory import memory_of
 from tests.builders import costs_of, graph_of
 from tests.partition.builders import problems, with_capacities

@@ -1,4 +1,4 @@
-"""PipeDream's score of any placement, and stages that are never worse by it than its planner's."""
+"""Stages that are never worse by PipeDream's formula than its planner's."""
 
 import itertools
 from dataclasses import replace
@@ -9,41 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.bounds import latency_diagram
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.pipedream import stage_time as stage_time_module
-from netsplit.partition.methods.pipedream.antichains import Layers
+from netsplit.partition.common.layers import Layers
+from netsplit.partition.methods.pipedream import best_stages as best_stages_module
+from netsplit.partition.methods.pipedream.best_stages import best_stages, lower_bound_s
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.pipedream.stage_plans import Formula, levels_of
-from netsplit.partition.methods.pipedream.stage_time import (
-    best_stages,
-    lower_bound_s,
-    stage_time_s,
-)
 from netsplit.partition.methods.random import Random
+from netsplit.partition.stage_time import Formula, levels_of, stage_time_s
 from tests.partition.builders import large_problem, problems
 from tests.partition.stage_problems import chain_problem, devices, plans, slowest
-
-
-def placed(device_of: dict[str, str]) -> Placement:
-    priority = {name: i for i, name in enumerate(device_of)}
-    return Placement("test", device_of, priority, SolverReport("heuristic", 0.0))
-
-
-def test_without_stages_each_device_runs_what_it_holds_and_pairs_of_devices_transfer():
-    problem = chain_problem([1.0, 2.0, 3.0], [50, 700], [0, 0, 0], devices(2, 100.0))
-    apart = placed({"n0": "d0", "n1": "d1", "n2": "d0"})
-    assert stage_time_s(problem, apart) == 14.0  # 2 * 700 / 100
-    assert stage_time_s(problem, apart, count_transfers=False) == 4.0
-    assert stage_time_s(problem, placed({"n0": "d0", "n1": "d1", "n2": "d1"})) == 5.0
-
-
-def test_without_stages_the_bandwidth_is_of_the_level_that_joins_two_devices():
-    levels = [(2, 1000.0), (2, 10.0)]
-    problem = chain_problem([1.0, 1.0], [100], [0, 0], devices(4, 10.0, levels))
-    assert stage_time_s(problem, placed({"n0": "d0", "n1": "d1"})) == 1.0
-    assert stage_time_s(problem, placed({"n0": "d1", "n1": "d2"})) == 20.0
 
 
 @settings(max_examples=40, deadline=None)
@@ -116,7 +91,7 @@ def test_a_time_too_short_for_the_planners_states_gives_stages_all_the_same(monk
     assert Instance.of(problem).stages_fit(ours.stages)
     assert stage_time_s(problem, ours) == pytest.approx(ours.objective_s)
     ticks = itertools.count(1)
-    for module in (stage_time_module, latency_diagram):
+    for module in (best_stages_module, latency_diagram):
         clock = SimpleNamespace(perf_counter=lambda: 1e-3 * next(ticks))
         monkeypatch.setattr(module, "time", clock)
     later = best_stages(problem, 1.5)

@@ -1,0 +1,163 @@
+"""Answers whose simulated peaks are within the capacities, of methods that count bytes linearly.
+
+    method, told what each device may hold ──► placement ──► simulated peaks
+          ▲                                                       │
+          └── capacity * count / peak of each device ◄────────────┘   until the peaks fit
+
+A method is told the bytes of its own count (`Problem.memory_model`) that its last answer had for every byte
+of the peak. So it is refused what exceeds a capacity, and given what the count alone would refuse.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition.base import Evaluate, Placement, Problem, SolverReport
+from netsplit.partition.common.capacity import least_fill, read_bytes
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.partitioner import Partitioner
+
+__all__ = ["fitted"]
+
+_ROUNDS = 8
+_WORTH = 1.02  # a device may hold this much more than it was told: worth asking again
+_SAFE = 0.995  # of what the last answer's ratio allows, as the next one's may be another
+
+
+def fitted(problem: Problem, partitioner: Partitioner) -> Placement:
+    """What the method decides, within the capacities by the peaks that `problem.evaluate` predicts.
+
+    Raises:
+        InfeasibleError: no answer of the method fits; the message says what is missing, and what would do.
+    """
+    if problem.memory == "static" or not partitioner.respects_capacity:
+        return partitioner.partition(problem)
+    return _Fitting(problem, partitioner).run()
+
+
+@dataclass
+class _Fitting:
+    problem: Problem
+    partitioner: Partitioner
+    told: dict[str, float] = field(init=False)  # device -> bytes of the count that it may hold
+    least: tuple[Placement, dict[str, int]] | None = None  # of those that do not fit: the nearest, its peaks
+    best: Placement | None = None
+    best_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        self.capacity = {each.name: each.capacity_bytes for each in self.problem.cluster.devices}
+        self.told = {name: float(nbytes) for name, nbytes in self.capacity.items()}
+        self.total = self.problem.memory_model.total_bytes
+        self.until = self._deadline()
+
+    def run(self) -> Placement:
+        if min(self.told.values(), default=0.0) < self.total:
+            self._learn(self._fill())
+        for _ in range(_ROUNDS):
+            try:
+                placement = self.partitioner.partition(self._asked())
+            except InfeasibleError:
+                if self.best is not None or not self._loosened():
+                    break
+                continue
+            if not self._again(placement):
+                break
+            if self.until is not None and time.perf_counter() > self.until:
+                break
+        if self.best is None:
+            raise self._infeasible()
+        return self.best
+
+    def _deadline(self) -> float | None:
+        limit_s = self.problem.time_limit_s or getattr(self.partitioner, "time_limit_s", None)
+        return None if limit_s is None else time.perf_counter() + limit_s
+
+    def _asked(self) -> Problem:
+        """With the capacities that the method is told, and half of the time that is left where they bind."""
+        devices = self.problem.cluster.devices
+        told = tuple(replace(each, capacity_bytes=int(self.told[each.name])) for each in devices)
+        left_s = None if self.until is None else max(0.1, self.until - time.perf_counter())
+        if left_s is not None and min(self.told.values()) < self.total:
+            left_s /= 2
+        return replace(self.problem, cluster=replace(self.problem.cluster, devices=told), time_limit_s=left_s)
+
+    def _again(self, placement: Placement) -> bool:
+        """Whether to ask once more, having seen this answer."""
+        peaks = self._peaks(placement)
+        fits = all(peaks[name] <= self.capacity[name] for name in peaks)
+        if fits:
+            seconds = self.problem.objective.score_s(self.problem, placement)
+            if seconds >= self.best_s:
+                return False
+            self.best, self.best_s = placement, seconds
+        before = dict(self.told)
+        self._learn(placement, peaks)
+        if not fits:
+            self._note(placement, peaks)
+            return True
+        more = [name for name in before if self.told[name] > _WORTH * before[name]]
+        return any(before[name] < self.total for name in more)
+
+    def _learn(self, placement: Placement, peaks: Mapping[str, int] | None = None) -> None:
+        """Tell each device what its bytes were in this answer, for each byte of its peak."""
+        peaks = peaks or self._peaks(placement)
+        counted = self.problem.memory_model.by_device(placement.device_of)
+        ratios = {name: nbytes / peaks[name] for name, nbytes in counted.items() if peaks.get(name)}
+        usual = sum(ratios.values()) / len(ratios) if ratios else 1.0
+        for name, nbytes in self.capacity.items():
+            self.told[name] = _SAFE * nbytes * ratios.get(name, usual)
+        if all(peaks[name] <= self.capacity[name] for name in counted):
+            for name, held in counted.items():  # what was seen to fit may be chosen
+                self.told[name] = max(self.told[name], float(held))
+
+    def _loosened(self) -> bool:
+        """Tell more where the method finds nothing; whether that is worth a try."""
+        largest = max(self.told.values(), default=0.0)
+        if largest >= 2 * self.total:
+            return False
+        self.told = {name: 1.25 * nbytes for name, nbytes in self.told.items()}
+        return True
+
+    def _fill(self) -> Placement:
+        device_of = least_fill(self.problem)
+        order = topological_priority(self.problem.graph, self.problem.graph.position)
+        placement = Placement("a fill in order", device_of, order, SolverReport("heuristic", 0.0))
+        self._note(placement, self._peaks(placement))
+        return placement
+
+    def _note(self, placement: Placement, peaks: dict[str, int]) -> None:
+        if self.least is None or self._missing(peaks) < self._missing(self.least[1]):
+            self.least = placement, peaks
+
+    def _missing(self, peaks: Mapping[str, int]) -> int:
+        return max((peaks[name] - self.capacity[name] for name in peaks), default=0)
+
+    def _peaks(self, placement: Placement) -> dict[str, int]:
+        return dict(self._evaluate(placement).peak_bytes)
+
+    @property
+    def _evaluate(self) -> Evaluate:
+        assert self.problem.evaluate is not None, "lifetimes are those of a schedule"
+        return self.problem.evaluate
+
+    def _infeasible(self) -> InfeasibleError:
+        """Named by the nearest plan that is known: what is missing in it, and what would do for it."""
+        assert self.least is not None
+        peaks = self.least[1]
+        name = max(peaks, key=lambda device: peaks[device] - self.capacity[device])
+        missing = self._missing(peaks)
+        if missing <= 0:
+            reason = f"{self.partitioner.name} finds none, though {self.least[0].method} fits: take auto"
+            return InfeasibleError(f"{reason}.")
+        same = len(set(self.capacity.values())) == 1
+        enough = read_bytes(peaks[name]) if same else f"{read_bytes(missing)} more"
+        return InfeasibleError(
+            f"{self.partitioner.name} finds no placement that fits on cluster '{self.problem.cluster.name}', "
+            f"as the best packing found peaks at {read_bytes(peaks[name])} on device '{name}' of "
+            f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; "
+            f"{enough} on each device is enough (or use more devices, a smaller micro-batch, an optimizer "
+            "with less state, or a schedule with fewer micro-batches in flight)."
+        )
