@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import Parameter, locate, signature_of, suggest
 
-__all__ = ["CheckpointSettings", "Settings", "build", "check", "locate", "suggest"]
+__all__ = ["CheckpointSettings", "Settings", "build", "locate", "suggest", "validated"]
 
 TARGET = "_target_"
 PARTIAL = "_partial_"
@@ -118,7 +118,7 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
         raise ConfigError(f"{place}: {config[TARGET]} refuses these values: {error}") from error
 
 
-def check(
+def validated(
     config: DictConfig,
     provided: Mapping[str, Iterable[str]] | None = None,
     groups: Iterable[str] | None = None,

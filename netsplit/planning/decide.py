@@ -1,6 +1,6 @@
 """The one way to a plan: a method chooses; its answer is verified, compiled, simulated and scored.
 
-    Problem + Partitioner ──decide──► Plan        a placement that is known already ──check──► Plan
+    Problem + Partitioner ──decide──► Plan        a placement that is known already ──verified──► Plan
 
 The score of a plan does not depend on the method that made it: it is the asked objective of the placement,
 and a method's own bound counts only where the method proved it for that objective.
@@ -28,7 +28,7 @@ from netsplit.program.instructions import Program
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["check", "decide"]
+__all__ = ["decide", "verified"]
 
 SAME = 1e-9  # relative: one sum of floats in two orders differs by less
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
@@ -49,10 +49,10 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
     started = time.perf_counter()
     placement = fitted(problem, partitioner)
     seconds = time.perf_counter() - started
-    return check(problem, placement, seconds, room, contiguity)
+    return verified(problem, placement, seconds, room, contiguity)
 
 
-def check(
+def verified(
     problem: Problem,
     placement: Placement,
     seconds: float = 0.0,

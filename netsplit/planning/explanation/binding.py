@@ -151,7 +151,7 @@ def load_binding(loads: Loads, devices: Sequence[str]) -> Binding:
 
 
 def stages_binding(loads: Loads, devices: Sequence[str]) -> Binding:
-    """The stage whose replicas compute longest, each its share; the rest of the period is communication."""
+    """The stage whose replicas compute longest, each its part; the rest of the period is communication."""
     compute_s = dict(zip(devices, loads.forward_s + loads.backward_s, strict=True))
     replica_s = [float(compute_s[stage.devices[0]]) for stage in loads.stages]
     k = max(range(len(replica_s)), key=replica_s.__getitem__)

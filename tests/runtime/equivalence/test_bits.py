@@ -40,10 +40,10 @@ def plain(name: str, schedule: Schedule) -> Trained:
     return plain_loop(case.fresh(), case.loss, batches_of(case), schedule.microbatch_size(8), SGD)
 
 
-def assert_bits(found: Trained, wanted: Trained) -> None:
-    assert found.losses == wanted.losses
-    for key in found.state.keys() & wanted.state.keys():
-        assert torch.equal(found.state[key], wanted.state[key]), key
+def assert_bits(trained: Trained, wanted: Trained) -> None:
+    assert trained.losses == wanted.losses
+    for key in trained.state.keys() & wanted.state.keys():
+        assert torch.equal(trained.state[key], wanted.state[key]), key
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

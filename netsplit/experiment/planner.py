@@ -1,4 +1,4 @@
-"""What is known of a model on a cluster before anything is decided."""
+"""Plans of one model on a cluster, made of what is known before anything is decided."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.training.captures import MAX_PROGRAMS, Captures
 from netsplit.training.programs import Programs, warn_of_overflow
 
-__all__ = ["Study"]
+__all__ = ["Planner"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Study:
+class Planner:
     """What is known of a model on a cluster before anything is decided."""
 
     model: nn.Module
