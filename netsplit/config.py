@@ -77,6 +77,7 @@ class Settings:
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     profile: Literal["reuse", "refresh", "off"] = "reuse"
+    memory: Literal["lifetimes", "static"] = "lifetimes"
     variable_copies: int | None = None
     check: bool = True
 
@@ -86,6 +87,11 @@ class Settings:
                 raise ConfigError(f"{key} is {getattr(self, key)}: give at least {least}.")
         if self.variable_copies is not None and self.variable_copies < 0:
             raise ConfigError(f"variable_copies is {self.variable_copies}: give 0 or more, or null.")
+        if self.variable_copies is not None and self.memory != "static":
+            raise ConfigError(
+                f"variable_copies is {self.variable_copies}, which memory=lifetimes does not count by: add "
+                "memory=static, or leave it out."
+            )
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ConfigError(f"clip_norm is {self.clip_norm}: give a number above 0, or null.")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:

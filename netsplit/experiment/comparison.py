@@ -193,7 +193,8 @@ def _planner(experiment: Experiment, session: Session) -> Planner:
         settings.ema_decay,
         check=settings.check,
     )
-    return replace(planner, costs=replace(planner.costs, variable_copies=settings.variable_copies))
+    costs = replace(planner.costs, variable_copies=settings.variable_copies)
+    return replace(planner, costs=costs, memory=settings.memory)
 
 
 def _method(

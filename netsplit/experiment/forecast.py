@@ -91,4 +91,7 @@ def planner_of(experiment: Experiment, description: ClusterDescription) -> Plann
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
     cluster = description.cluster(workload.base_kind, need_bytes)
     rule = UpdateRule(settings.clip_norm, loss_scaling=settings.autocast == "float16")
-    return Planner(model, graph, {}, costs, cluster, experiment.schedule, optimizer, experiment.loss, rule)
+    return Planner(
+        model, graph, {}, costs, cluster, experiment.schedule, optimizer, experiment.loss, rule,
+        memory=settings.memory,
+    )  # fmt: skip

@@ -20,6 +20,8 @@ from netsplit.partition.common.capacity import least_fill, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.workload import Simulated
+from netsplit.program.schedules import OneFOneB, Schedule
 
 __all__ = ["fitted"]
 
@@ -83,13 +85,13 @@ class _Fitting:
         return None if limit_s is None else time.perf_counter() + limit_s
 
     def _asked(self) -> Problem:
-        """With the capacities that the method is told, and half of the time that is left where they bind."""
-        devices = self.problem.cluster.devices
-        told = tuple(replace(each, capacity_bytes=int(self.told[each.name])) for each in devices)
-        left_s = None if self.until is None else max(0.1, self.until - time.perf_counter())
-        if left_s is not None and min(self.told.values()) < self.total:
-            left_s /= 2
-        return replace(self.problem, cluster=replace(self.problem.cluster, devices=told), time_limit_s=left_s)
+        """With the capacities that the method is told, and half of the time that is left, where they bind."""
+        if min(self.told.values()) >= self.total:
+            return self.problem
+        cluster = self.problem.cluster
+        told = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
+        left_s = None if self.until is None else max(0.1, self.until - time.perf_counter()) / 2
+        return replace(self.problem, cluster=replace(cluster, devices=tuple(told)), time_limit_s=left_s)
 
     def _again(self, placement: Placement) -> bool:
         """Whether to ask once more, having seen this answer."""
@@ -168,5 +170,22 @@ class _Fitting:
             f"the best packing found peaks at {read_bytes(peaks[name])} on device '{name}' of "
             f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; "
             f"{enough} on each device is enough (or use more devices, a smaller micro-batch, an optimizer "
-            "with less state, or a schedule with fewer micro-batches in flight)."
+            f"with less state{self._other_schedule()})."
         )
+
+    def _other_schedule(self) -> str:
+        """The first change of schedule with the same gradients under which the nearest plan fits, if any."""
+        evaluate = self.problem.evaluate
+        assert isinstance(evaluate, Simulated)
+        assert self.least is not None
+        schedule = evaluate.schedule
+        others: dict[str, Schedule] = {
+            "schedule=1f1b": OneFOneB(schedule.microbatches),
+            "schedule.recompute=true": replace(schedule, recompute=True),  # type: ignore[type-var]
+            "schedule=1f1b schedule.recompute=true": OneFOneB(schedule.microbatches, recompute=True),
+        }
+        if schedule.microbatches > 1:
+            for words, other in others.items():
+                if self._missing(replace(evaluate, schedule=other)(self.least[0]).peak_bytes) <= 0:
+                    return f"; or {words}, under which that packing fits"
+        return ", or a schedule with fewer micro-batches in flight"

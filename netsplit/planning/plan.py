@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class DeviceLoad:
     compute_s: float
     transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
     seconds: float  # max_load: its load; else that it is busy
-    nbytes: int
+    nbytes: int  # by `Problem.memory`: its peak, or what it holds under (5-18)
     capacity_bytes: int
 
     @property
@@ -97,8 +97,10 @@ class Plan:
 
     @property
     def static_bytes(self) -> dict[str, int]:
-        """Device -> bytes as the partitioners count them (5-18), where it has operators."""
-        return {name: load.nbytes for name, load in self.loads.items() if load.nodes}
+        """Device -> bytes under (5-18), where it has operators."""
+        instance = Instance.of(replace(self.problem, memory="static"))
+        held = instance.totals(self.placement.all_stages).nbytes
+        return {name: int(held[p]) for p, name in enumerate(instance.devices) if self.loads[name].nodes}
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
@@ -118,11 +120,12 @@ class Plan:
             f"{schedule} with {program.microbatches} micro-batches of {size} samples",
             f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers",
         ]
+        static = self.static_bytes
         for name, load in self.loads.items():
             peak = predicted.peak_bytes.get(name, 0)
             lines.append(
                 f"  {name}: {load.nodes} operators, {1e3 * predicted.busy_s(name):.1f} ms busy, peak "
-                f"{peak / 2**20:.1f} MiB (static {load.nbytes / 2**20:.1f}) of "
+                f"{peak / 2**20:.1f} MiB (static {static.get(name, 0) / 2**20:.1f}) of "
                 f"{load.capacity_bytes / 2**20:.1f}"
             )
         return "\n".join(lines)
@@ -226,6 +229,8 @@ def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) ->
                 sent[event.device] += event.seconds  # type: ignore[assignment]
         transfer = np.array([float(sent[name]) for name in instance.devices])
         seconds = np.array([timeline.busy_s(name) for name in instance.devices])
+        if problem.memory == "lifetimes":
+            used = np.array([timeline.peak_bytes.get(name, 0) for name in instance.devices])
     return {
         name: DeviceLoad(
             int(nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),

@@ -142,7 +142,9 @@ def test_what_cannot_be_planned_is_one_sentence(
 
 
 def test_copies_of_variables_decide_what_fits(experiment: Experiment) -> None:
-    less, more = (planner_of(with_settings(experiment, variable_copies=n), two()) for n in (1, 3))
+    less, more = (
+        planner_of(with_settings(experiment, memory="static", variable_copies=n), two()) for n in (1, 3)
+    )
     problems = less.problem(), more.problem()
     assert [problem.copies for problem in problems] == [1, 3]
 

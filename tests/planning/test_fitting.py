@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
-from netsplit.partition import METHODS, Auto, NetSplitExact, Problem, Single
+from netsplit.partition import METHODS, Auto, MTopo, NetSplitExact, Problem, Single
 from netsplit.partition.base import BOUND_FOR, MemoryRule
 from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
@@ -134,6 +134,14 @@ def test_an_accepted_plan_fits_and_what_is_said_to_be_enough_is(
         capacity = enough(refusal)
         plan = planned(capacity)
     assert peak(plan) <= capacity
+
+
+def test_a_schedule_that_fits_is_named() -> None:
+    """One device has room for what 1f1b keeps of the micro-batches, and not for what gpipe keeps."""
+    capacity = peak_of_one("chain", "1f1b")
+    with pytest.raises(InfeasibleError, match=r"schedule=1f1b, under which that packing fits"):
+        decide(problem_of("chain", "gpipe", capacity, devices=1), MTopo())
+    assert peak(decide(problem_of("chain", "1f1b", capacity, devices=1), MTopo())) == capacity
 
 
 @pytest.mark.parametrize("name", sorted(name for name, kind in METHODS.items() if kind.respects_capacity))
