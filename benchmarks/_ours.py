@@ -20,8 +20,8 @@ import netsplit
 from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -80,10 +80,10 @@ def unit_seconds(graph: Graph, costs: Costs, kind: str) -> list[float]:
     return seconds
 
 
-def best_cut(study: Study, pieces: int, tried: int = 12) -> Cut:
+def best_cut(planner: Planner, pieces: int, tried: int = 12) -> Cut:
     """Of the cuts that balance two devices best, the one with the least predicted iteration."""
-    kind = study.cluster.devices[0].kind
-    seconds = unit_seconds(study.graph, study.costs, kind)
+    kind = planner.cluster.devices[0].kind
+    seconds = unit_seconds(planner.graph, planner.costs, kind)
 
     def load(places: Sequence[int]) -> float:
         ends = [0, *places, len(seconds)]
@@ -91,7 +91,7 @@ def best_cut(study: Study, pieces: int, tried: int = 12) -> Cut:
         return max(sum(parts[0::2]), sum(parts[1::2]))
 
     cuts = sorted(itertools.combinations(range(1, len(seconds)), pieces - 1), key=load)[:tried]
-    plans = [study.plan(Cut(places)) for places in cuts]
+    plans = [planner.plan(Cut(places)) for places in cuts]
     best = min(range(len(cuts)), key=lambda n: plans[n].objective_s)
     return Cut(cuts[best])
 
@@ -121,14 +121,14 @@ class Ours:
         self.batch = subject.batch(microbatches)
         self.loss = nn.CrossEntropyLoss()
         try:
-            self.study = self.session.study(subject.fresh(), self.loss, self.batch, schedule, OPTIMIZER)
+            self.planner = self.session.planner(subject.fresh(), self.loss, self.batch, schedule, OPTIMIZER)
         except BaseException:
             self.close()
             raise
 
     def deploy(self, name: str, partitioner: Partitioner, schedule: Any) -> Deployed:
-        plan = replace(self.study, schedule=schedule).plan(partitioner)
-        model = self.session.deploy(self.study, plan)
+        plan = replace(self.planner, schedule=schedule).plan(partitioner)
+        model = self.session.deploy(self.planner, plan)
         self.session.pool.call(_keep, name)
         return Deployed(name, plan, model, self.session)
 
@@ -147,13 +147,13 @@ class Ours:
         return deployed.model.measure_batch(*self.batch, bytes_too=True)[1].peak_bytes
 
     def costs(self) -> Costs:
-        """Measured once more, as `Session.study` does."""
-        study = self.study
-        size = study.graph.batch_size
-        values = {k: tensor.detach() for k, tensor in study.values.items()}
+        """Measured once more, as `Session.planner` does."""
+        planner = self.planner
+        size = planner.graph.batch_size
+        values = {k: tensor.detach() for k, tensor in planner.values.items()}
         batch: tuple[Tensor, ...] = tuple(part[:size].clone() for part in self.batch)
-        in_flight = study.schedule.in_flight(len(study.cluster.devices))
-        return self.session._costs(study.graph, batch, values, OPTIMIZER, in_flight)
+        in_flight = planner.schedule.in_flight(len(planner.cluster.devices))
+        return self.session._costs(planner.graph, batch, values, OPTIMIZER, in_flight)
 
     def close(self) -> None:
         self.session.close()

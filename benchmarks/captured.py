@@ -12,8 +12,8 @@ from hydra import compose, initialize_config_dir
 from benchmarks.setting import CONF, MIXED, Setting, described
 from netsplit.config import build
 from netsplit.data.loader import batches
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.partition import METHODS
 from netsplit.program import GPipe
 
@@ -38,22 +38,22 @@ CAPTURED = (
 def captured_settings(model: str) -> Iterator[Setting]:
     """Per cluster of this machine one step, and the default schedule; one step on described clusters."""
     for cluster in CLUSTERS:
-        study = _study(model, cluster)
-        schedule = study.schedule
+        planner = _planner(model, cluster)
+        schedule = planner.schedule
         each = f"{model} captured on {cluster}"
         for objective in ("latency", "simulated"):
             named = objective if objective == "latency" else f"{schedule.name} x {schedule.microbatches}"
-            yield _setting(study, f"{each}, {named}", None, {"objective": objective, "schedule": schedule})
+            yield _setting(planner, f"{each}, {named}", None, {"objective": objective, "schedule": schedule})
         if cluster == CLUSTERS[0]:
             for name in MIXED:
-                yield _setting(study, f"{each}, latency, {name}", described(name), {"objective": "latency"})
+                yield _setting(planner, f"{each}, latency, {name}", described(name), {"objective": "latency"})
 
 
-def _setting(study: Study, title: str, cluster: Any, keys: dict[str, Any]) -> Setting:
+def _setting(planner: Planner, title: str, cluster: Any, keys: dict[str, Any]) -> Setting:
     return Setting(
         suite=f"captured {keys['objective']}",
         title=title,
-        workload=study.workload,
+        workload=planner.workload,
         cluster=cluster,
         problem_keys=keys,
         methods=tuple(METHODS),
@@ -62,7 +62,7 @@ def _setting(study: Study, title: str, cluster: Any, keys: dict[str, Any]) -> Se
     )
 
 
-def _study(model: str, cluster: str) -> Study:
+def _planner(model: str, cluster: str) -> Planner:
     """Captured and profiled on the first worker; the links are probed between all."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose(
@@ -73,4 +73,4 @@ def _study(model: str, cluster: str) -> Study:
     schedule = build(cfg.schedule)
     assert isinstance(schedule, GPipe)
     with tempfile.TemporaryDirectory() as folder, Session(build(cfg.cluster), Path(folder)) as session:
-        return session.study(build(cfg.model), build(cfg.loss), batch, schedule, build(cfg.optimizer))
+        return session.planner(build(cfg.model), build(cfg.loss), batch, schedule, build(cfg.optimizer))

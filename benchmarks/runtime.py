@@ -120,13 +120,13 @@ class _Field:
         self.closing.append(self.plain.close)
         self.ours = Ours(self.subject, self.m, self._schedule("gpipe"))
         self.closing.append(self.ours.close)
-        cut = best_cut(self.ours.study, 2 if self.subject.chain else 4)
+        cut = best_cut(self.ours.planner, 2 if self.subject.chain else 4)
         self.say(f"{self.subject.name}: cut before units {', '.join(map(str, cut.places))}")
         alone = self._schedule("1f1b" if "1f1b" in SCHEDULES else "gpipe")
         self._deploy("single", Single(), alone)
         for name in schedules:
             finer = name == "interleaved_1f1b" and self.subject.chain
-            self._deploy(name, best_cut(self.ours.study, 4) if finer else cut, self._schedule(name))
+            self._deploy(name, best_cut(self.ours.planner, 4) if finer else cut, self._schedule(name))
         if self.subject.chain:
             self.theirs = TorchPipeline(self.subject, self.m, cut.places[0])
             self.closing.append(self.theirs.close)
@@ -220,14 +220,14 @@ def _measured(subject: Subject, options: argparse.Namespace, say: Say) -> tuple[
         rounds = Rounds(field.contenders())
         rounds.warm_up()
         predicted: dict[str, list[float]] = {name: [] for name in field.deployed}
-        costs = field.ours.study.costs
+        costs = field.ours.planner.costs
         for n in range(options.rounds):
             began = time.perf_counter()
             if n % options.profile_every == 0:
                 costs = field.ours.costs()
             profiled = time.perf_counter()
             for name, deployed in field.deployed.items():
-                timeline = simulate(deployed.plan.program, field.ours.study.cluster, costs)
+                timeline = simulate(deployed.plan.program, field.ours.planner.cluster, costs)
                 predicted[name].append(timeline.iteration_s)
             rounds.round()
             say(
@@ -236,7 +236,7 @@ def _measured(subject: Subject, options: argparse.Namespace, say: Say) -> tuple[
             )
         free = {
             name: [
-                free_ideal(field.deployed[name].plan.program, field.ours.study.cluster, [each], costs)
+                free_ideal(field.deployed[name].plan.program, field.ours.planner.cluster, [each], costs)
                 for each in traces
             ]
             for name, traces in field.traces.items()

@@ -123,11 +123,11 @@ def _step(
     """
     piece, target = (each.tensor_split(processes)[rank] for each in (inputs, targets))
     value = loss(replica(piece), target)
-    share = len(piece) / len(inputs)
-    (value * share * processes).backward()
+    fraction = len(piece) / len(inputs)
+    (value * fraction * processes).backward()
     optimizer.step()
     optimizer.zero_grad()
-    total = value.detach() * share
+    total = value.detach() * fraction
     dist.all_reduce(total)
     return float(total)
 

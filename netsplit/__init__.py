@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 from netsplit.beside_torchvision import install
+from netsplit.lazy import imports_of
 
 __all__ = [
     "Arguments",
@@ -27,25 +25,21 @@ __version__ = "0.1.0"
 
 install()
 
-_HOME = {
-    "Arguments": "netsplit.graph.batches.batch",
-    "LearningRate": "netsplit.optim.learning_rate",
-    "NetSplitError": "netsplit.errors",
-    "ParallelModel": "netsplit.training.parallel",
-    "ParameterGroups": "netsplit.optim.optimizers",
-    "Session": "netsplit.experiment.session",
-    "cpu_cluster": "netsplit.api",
-    "draws": "netsplit.graph.plain_draws",
-    "from_onnx": "netsplit.graph.onnx",
-    "local_cluster": "netsplit.cluster.local",
-    "parallelize": "netsplit.api",
-    "per_sample": "netsplit.graph.batches.batch",
-    "shared": "netsplit.graph.batches.batch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """The public names, imported when first used: torch takes seconds."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'netsplit' has no attribute '{name}'")
-    return getattr(import_module(_HOME[name]), name)
+__getattr__ = imports_of(
+    __name__,
+    {
+        "Arguments": "graph.batches.batch",
+        "LearningRate": "optim.learning_rate",
+        "NetSplitError": "errors",
+        "ParallelModel": "training.parallel",
+        "ParameterGroups": "optim.optimizers",
+        "Session": "experiment.session",
+        "cpu_cluster": "api",
+        "draws": "graph.plain_draws",
+        "from_onnx": "graph.onnx",
+        "local_cluster": "cluster.local",
+        "parallelize": "api",
+        "per_sample": "graph.batches.batch",
+        "shared": "graph.batches.batch",
+    },
+)

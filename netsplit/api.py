@@ -107,11 +107,11 @@ def parallelize(
     place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
     session = Session(spec, place, temporary=folder is None, profile_cache=default_folder())
     try:
-        study = session.study(
+        planner = session.planner(
             model, loss, batch, order, optimizer, clip_norm, autocast, rate, ema_decay, max_programs, check
         )
-        plan = study.plan(method, seed)
-        return session.deploy(study, plan, owned=True, seed=seed)
+        plan = planner.plan(method, seed)
+        return session.deploy(planner, plan, owned=True, seed=seed)
     except BaseException:
         session.close()
         raise

@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import Parameter, locate, signature_of, suggest
 
-__all__ = ["CheckpointSettings", "Settings", "build", "check", "locate", "suggest"]
+__all__ = ["CheckpointSettings", "Settings", "build", "locate", "suggest", "validated"]
 
 TARGET = "_target_"
 PARTIAL = "_partial_"
@@ -77,6 +77,7 @@ class Settings:
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     profile: Literal["reuse", "refresh", "off"] = "reuse"
+    memory: Literal["lifetimes", "static"] = "lifetimes"
     variable_copies: int | None = None
     check: bool = True
 
@@ -86,6 +87,11 @@ class Settings:
                 raise ConfigError(f"{key} is {getattr(self, key)}: give at least {least}.")
         if self.variable_copies is not None and self.variable_copies < 0:
             raise ConfigError(f"variable_copies is {self.variable_copies}: give 0 or more, or null.")
+        if self.variable_copies is not None and self.memory != "static":
+            raise ConfigError(
+                f"variable_copies is {self.variable_copies}, which memory=lifetimes does not count by: add "
+                "memory=static, or leave it out."
+            )
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ConfigError(f"clip_norm is {self.clip_norm}: give a number above 0, or null.")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
@@ -118,7 +124,7 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
         raise ConfigError(f"{place}: {config[TARGET]} refuses these values: {error}") from error
 
 
-def check(
+def validated(
     config: DictConfig,
     provided: Mapping[str, Iterable[str]] | None = None,
     groups: Iterable[str] | None = None,

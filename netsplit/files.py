@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from netsplit.errors import NetSplitError
 
-__all__ = ["check_replaceable", "write_atomically", "write_text"]
+__all__ = ["check_replaceable", "check_writable", "write_atomically", "write_json", "write_text"]
 
 
 def check_replaceable(path: str | Path) -> None:
@@ -20,6 +23,21 @@ def check_replaceable(path: str | Path) -> None:
     """
     if os.path.lexists(path) and Path(path).exists() and not Path(path).is_file():
         raise NetSplitError(f"'{path}' is a folder or a device and cannot be replaced: give a file to write.")
+
+
+def check_writable(path: str | Path) -> None:
+    """Refuse, before work that may take long, what can neither be replaced nor made.
+
+    Raises:
+        NetSplitError: it is there and is no file, or its nearest folder cannot be written in.
+    """
+    check_replaceable(path)
+    nearest = next(parent for parent in Path(path).resolve().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise NetSplitError(f"'{nearest}' is no folder to write in: give another path.") from error
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
@@ -52,3 +70,16 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
     write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: str | Path, record: Any) -> None:
+    """Write strict JSON, whole or not at all: what is not finite has no place in it, and becomes null."""
+    write_text(path, json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

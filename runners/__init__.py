@@ -1,0 +1,6 @@
+"""The commands: `python -m runners.<name>`.
+
+A command is up to two modules. `compare.py` reads the config and refuses what is wrong with it: it starts,
+shows `--help` and says most mistakes within a second, for it loads no torch. `_compared.py` does the work:
+`job` imports it when these are accepted. That is the one import inside a function of a command.
+"""

@@ -35,13 +35,14 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from rich.console import Console
 from yaml import YAMLError
 
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.sweep import JobsFailed, marked
+from netsplit.experiment.sweep import JobsFailed, run_marked
 
-__all__ = ["entry", "experiment", "option", "options", "sentence", "settings_of"]
+__all__ = ["console_of", "entry", "experiment", "option", "options", "sentence", "settings_of"]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
@@ -106,6 +107,11 @@ def experiment() -> str | None:
     """The option chosen of `conf/experiment/`, while a job runs; runs are listed under it."""
     chosen = HydraConfig.get().runtime.choices.get("experiment")
     return None if chosen is None else str(chosen)
+
+
+def console_of(width: int) -> Console:
+    """The terminal; of what goes to a file or a pipe, lines of so many columns."""
+    return Console() if sys.stdout.isatty() else Console(width=width)
 
 
 def options(group: str) -> list[str]:
@@ -205,7 +211,7 @@ def _logged(job: Job) -> Job:
     def run(cfg: DictConfig) -> Any:
         if HydraConfig.get().mode == RunMode.RUN:
             return single(cfg)
-        return marked(one_of_many, cfg, sentence)
+        return run_marked(one_of_many, cfg, sentence)
 
     return run
 

@@ -1,8 +1,9 @@
-"""Training progress: a bar on a terminal, a line now and then elsewhere."""
+"""What is shown while work goes on: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from types import TracebackType
 from typing import Self
@@ -12,6 +13,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -19,11 +21,12 @@ from rich.progress import (
 
 from netsplit.training.epochs import Epoch, Iteration
 
-__all__ = ["ConsoleProgress"]
+__all__ = ["ConsoleProgress", "Waiting"]
 
 log = logging.getLogger(__name__)
 
 _LINE_EVERY_S = 5.0
+_DECIDING_EVERY_S = 10.0
 
 
 class ConsoleProgress:
@@ -76,3 +79,42 @@ class ConsoleProgress:
             "%s: epoch %d, loss %.4f, test accuracy %.1f %%, %.1f s",
             self.name, done.index + 1, done.train_loss, 100 * done.test_accuracy, done.seconds,
         )  # fmt: skip
+
+
+class Waiting:
+    """Seconds gone and the limit while a method decides: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, console: Console, name: str, limit_s: float | None) -> None:
+        self.name, self.limit_s = name, limit_s
+        self.live = console.is_terminal
+        self.bar = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"),
+            console=console, transient=True,
+        )  # fmt: skip
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.started = time.monotonic()
+        if self.live:
+            self.bar.start()
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended.set()
+        self.thread.join()
+        if self.live:
+            self.bar.stop()
+
+    def _tell(self) -> None:
+        task = self.bar.add_task(f"{self.name} decides", total=self.limit_s, note="")
+        while not self.ended.wait(0.25 if self.live else _DECIDING_EVERY_S):
+            gone = time.monotonic() - self.started
+            limit = f" of {self.limit_s:.0f}" if self.limit_s is not None else ""
+            if self.live:
+                self.bar.update(task, completed=min(gone, self.limit_s or gone), note=f"{gone:.0f}{limit} s")
+            else:
+                log.info("%s decides: %.0f%s s", self.name, gone, limit)

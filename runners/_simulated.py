@@ -1,27 +1,80 @@
-"""What `runners.simulate` shows: the devices' time and bytes, who waits for whom, the critical path."""
+"""What `runners.simulate` does: shows the devices' time and bytes, who waits for whom, the critical path."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
+from netsplit.cluster.described import ClusterDescription
+from netsplit.formats.placements import read_placement
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.explanation import path_lines
 from netsplit.planning.explanation.path import critical_path, overheads
 from netsplit.planning.explanation.words import counted, nbytes, percent, seconds, short
+from netsplit.program.instructions import Program
+from netsplit.program.schedules import Schedule
 from netsplit.simulate.device_times import device_times, peak_moment_s, waits
 from netsplit.simulate.memory import memory_profile
+from netsplit.simulate.timeline import Timeline
+from netsplit.simulate.trace import write_trace
 from netsplit.tables import Column, Table
-from runners._plan import NO_LIMIT
+from netsplit.tracking.pictures.timeline_figure import timeline_figure
+from runners._entry import console_of
+from runners._graph_file import SimulateSettings
+from runners._partitioned import NO_LIMIT, read
+from runners._progress import Waiting
 
-if TYPE_CHECKING:
-    from netsplit.partition.base import Problem
-    from netsplit.program.instructions import Program
-    from netsplit.simulate.timeline import Timeline
+__all__ = ["run"]
 
-__all__ = ["show"]
+log = logging.getLogger(__name__)
+
+_WIDTH = 100  # columns of what goes to a file or a pipe
+
+
+def run(
+    settings: SimulateSettings,
+    partitioner: Partitioner | None,
+    schedule: Schedule,
+    cluster: ClusterDescription | None,
+    folder: Path,
+) -> float:
+    """From the graph file to the tables, the trace and the picture; seconds of an iteration."""
+    work = read(settings)
+    problem = work.problem(
+        cluster,
+        "simulated",
+        schedule=schedule,
+        seed=settings.seed,
+        time_limit_s=settings.time_limit,
+        alpha=settings.alpha,
+    )
+    console = console_of(_WIDTH)
+    if partitioner is None:
+        plan = verified(problem, read_placement(settings.placement or "", problem), room=False)
+    else:
+        with Waiting(console, partitioner.name, settings.time_limit):
+            plan = decide(problem, partitioner)
+        log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
+    program, timeline = plan.simulated
+    parts = "1 micro-batch" if program.microbatches == 1 else f"{program.microbatches} micro-batches"
+    title = f"{work.name}, {plan.placement.method}, {schedule.name} with {parts}"
+    console.print(title, style="bold", highlight=False, markup=False)
+    show(console, problem, program, timeline, settings.pieces)
+    if settings.show_program:
+        console.print(program.show(), highlight=False, markup=False, soft_wrap=True)
+    write_trace(folder / "trace.json", timeline, program=program)
+    written = "trace.json"
+    if settings.picture:
+        timeline_figure(timeline, None, folder / "timeline.png")
+        written = "trace.json and timeline.png"
+    console.print(f"Written to {folder}: {written}.", highlight=False, soft_wrap=True)
+    return timeline.iteration_s
 
 
 def show(console: Console, problem: Problem, program: Program, timeline: Timeline, pieces: int) -> None:

@@ -6,36 +6,23 @@ On a cluster of this machine methods are trained; on a described one they are pl
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
-from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.case_overrides import cases_of, published_of
 from netsplit.experiment.request import NAMED, Request
-from runners._entry import CONF, entry, experiment, sentence
-
-if TYPE_CHECKING:
-    from netsplit.experiment.cases import Cases
-    from netsplit.experiment.records import Comparison
-    from netsplit.tracking import Tracker
+from runners._entry import console_of, entry, experiment, sentence
 
 __all__ = ["job", "main"]
 
-log = logging.getLogger(__name__)
-
-TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
-SHOWN = f"sqlite:///{CONF.parent / 'outputs' / 'mlflow.db'}"  # what 'make ui' shows
 
 
 def job(cfg: DictConfig) -> float | None:
@@ -57,111 +44,22 @@ def job(cfg: DictConfig) -> float | None:
             requests[name] = Request(case, cfg, published.get(name))
         except (NetSplitError, OmegaConfBaseException) as error:
             raise ConfigError(f"case {name}: {sentence(error)}") from error
+    asked = list(requests.values()) or [Request(cfg)]
+    for request in asked:
+        request.tracker.open(experiment())  # what is wrong with it shows before the work, not after
     folder = Path(HydraConfig.get().runtime.output_dir)
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    console = console_of(_WIDTH)
+
+    from runners import _compared
+
     if requests:
-        _each_case(requests, folder, console)
+        labels = {case: _labels(case, request.own) for case, request in requests.items()}
+        _compared.each_case(requests, _title(), labels, folder, console)
         return None
-    request = Request(cfg)
-    request.tracker.open(experiment())  # what is wrong with it shows before the work, not after
-    comparison = _comparison(request, _name(), _labels(), folder, console)
-    if reason := _reason(comparison):
-        raise NetSplitError(reason)
+    comparison = _compared.one(asked[0], _name(), _labels(), folder, console)
+    if comparison.reason:
+        raise NetSplitError(comparison.reason)
     return comparison.best_s
-
-
-def _each_case(requests: Mapping[str, Request], folder: Path, console: Console) -> None:
-    """A comparison for each, and the table of all; one that fails stops no other."""
-    from netsplit.experiment.cases import Cases, published_tags
-
-    for request in requests.values():
-        request.tracker.open(experiment())
-    done: dict[str, Comparison] = {}
-    reasons: dict[str, str] = {}
-    for number, (name, request) in enumerate(requests.items(), 1):
-        log.info("case %s (%d of %d)", name, number, len(requests))
-        labels = _labels(name, request.own) | published_tags(request.published)
-        try:
-            comparison = _comparison(request, f"{_title()}: {name}", labels, folder / name, console)
-        except (NetSplitError, OSError) as error:
-            reasons[name] = sentence(error)
-            log.error("case %s failed: %s", name, reasons[name])
-        else:
-            done[name] = comparison
-            reasons |= {name: reason} if (reason := _reason(comparison)) else {}
-    if done:
-        _conclude(
-            Cases(done, {name: request.published for name, request in requests.items()}), folder, console
-        )
-    for name, reason in reasons.items():
-        share = f"{len(reasons)} of {len(requests)} cases failed ({', '.join(reasons)})"
-        raise NetSplitError(f"{share}; {name}: {reason}")
-
-
-def _conclude(cases: Cases, folder: Path, console: Console) -> None:
-    from netsplit.experiment.agreement import agreement_table
-    from netsplit.experiment.cases import cases_figure
-
-    cases.write(folder)
-    cases_figure(cases, folder / "cases.png")
-    cases_figure(cases, folder / "cases.svg")
-    console.print(cases.table(_title()))
-    if cases.agreement:
-        console.print(agreement_table(cases.agreement).terminal())
-    console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
-
-
-def _comparison(
-    request: Request, name: str, labels: Mapping[str, str], folder: Path, console: Console
-) -> Comparison:
-    """One comparison of all methods, shown as a table."""
-    from netsplit.experiment.comparison import compare, experiment_of
-    from netsplit.experiment.forecast import forecast
-    from netsplit.experiment.session import Session
-    from netsplit.profile.measured import default_folder
-    from runners._progress import ConsoleProgress
-
-    tracker, cluster, profile = request.tracker, request.cluster, request.settings.profile
-    asked = experiment_of(request, name, labels)
-    folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(cluster, ClusterDescription):
-        comparison = forecast(asked, cluster, tracker, folder)
-    else:
-        kept = None if profile == "off" else default_folder()
-        session = Session(cluster, folder / "workers", profile_cache=kept, refresh=profile == "refresh")
-        with session, ConsoleProgress(console) as progress:
-            comparison = compare(asked, session, tracker, folder, progress)
-    _show(comparison, name, tracker, console)
-    return comparison
-
-
-def _show(comparison: Comparison, name: str, tracker: Tracker, console: Console) -> None:
-    from netsplit.tracking import comparison_table, outline
-
-    if console.width < TABLE_WIDTH:
-        console.print(outline(comparison.rows), highlight=False, soft_wrap=True)
-    else:
-        console.print(comparison_table(comparison.rows, title=name))
-    console.print(_written(comparison.folder, tracker), markup=False, soft_wrap=True)
-
-
-def _written(folder: Path, tracker: Tracker) -> str:
-    from netsplit.tracking.values import hidden
-
-    runs, table = "", "'comparison.md' there is this table"
-    if tracker.enabled:
-        runs, place = ("'make ui' shows the runs, ", "") if tracker.uri == SHOWN else ("", tracker.uri)
-        table += f"; the runs are in {hidden(place)}" if place else ""
-    return f"Written to {folder}; {runs}{table}."
-
-
-def _reason(comparison: Comparison) -> str:
-    """Why methods failed; empty where none did."""
-    failed, count = comparison.failed, len(comparison.rows)
-    if not failed:
-        return ""
-    share = f"{len(failed)} of {count} methods failed ({', '.join(row.method for row in failed)}); "
-    return f"{share if count > 1 else ''}{failed[0].method}: {failed[0].error}"
 
 
 @entry(config_name="config")

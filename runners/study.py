@@ -10,27 +10,23 @@ from __future__ import annotations
 
 import logging
 import sys
-import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
-from netsplit.config import PARTIAL, TARGET, build, locate
+from netsplit.config import build
 from netsplit.errors import ConfigError
-from runners._entry import CONF, entry, experiment, settings_of
+from runners._entry import CONF, console_of, entry, experiment, settings_of
 
-__all__ = ["Settings", "comparison_among", "job", "main", "question", "studies"]
+__all__ = ["Settings", "comparison_among", "job", "main", "studies"]
 
 log = logging.getLogger(__name__)
 
-STUDY, CASES, FOLDER = "study", "cases", "folder"
-EXPERIMENT = "experiment"
+STUDY, EXPERIMENT = "study", "experiment"
 GROUPS = (STUDY, "tracking")
 _WIDTH = 120  # columns of a table that goes to a file or a pipe
 
@@ -55,14 +51,14 @@ def job(cfg: DictConfig) -> None:
     assert isinstance(config, dict)
     tracker = build(cfg.tracking)
     folder = Path(HydraConfig.get().runtime.output_dir)
+
+    from netsplit.studies import question, record, write
+
     ask = question(cfg[STUDY], folder / "workers")
-
-    from netsplit.studies import record, write
-
     tracker.open(experiment())  # what is wrong with it shows before the work, not after
     result = ask()
     files = write(result, folder)
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    console = console_of(_WIDTH)
     console.print(result.table.terminal())
     names = ", ".join(path.name for path in files if path.suffix in (".md", ".csv", ".png"))
     console.print(f"Written to {folder}: {names}.", highlight=False, soft_wrap=True)
@@ -100,42 +96,12 @@ def comparison_among(words: Sequence[str]) -> str | None:
     return None
 
 
-def question(node: DictConfig, folder: Path) -> Callable[[], Any]:
-    """The study as a call without arguments: its cases built, its own keys checked."""
-    OmegaConf.set_struct(node, False)
-    target = locate(str(node.get(TARGET, "")), f"{STUDY}.{TARGET}")
-    hints = typing.get_type_hints(target)
-    given: dict[str, Any] = {FOLDER: folder} if FOLDER in hints else {}
-    if CASES in hints:
-        kind = next(iter(typing.get_args(hints[CASES])[-1:]), dict)
-        given[CASES] = _cases(node.pop(CASES, None), f"{kind.__module__}.{kind.__qualname__}")
-    node[PARTIAL] = True
-    study: Callable[[], Any] = build(node, **given)
-    return study
-
-
 def _is_study(path: Path) -> bool:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError:
         return True  # Hydra says what is wrong with it
     return isinstance(content, dict) and STUDY in content
-
-
-def _cases(node: DictConfig | None, kind: str) -> dict[str, Any]:
-    """Every case as the class that the study takes; its model is left for the study to build."""
-    if not isinstance(node, DictConfig) or not node:
-        raise ConfigError(f"{STUDY}.{CASES} is empty: give at least one case, as in conf/experiment/.")
-    cases = {}
-    for name in map(str, node):
-        case = node[name]
-        if not isinstance(case, DictConfig) or case._is_none():
-            raise ConfigError(f"{STUDY}.{CASES}.{name} is empty: give it a model, a dataset or a cluster.")
-        case[TARGET] = kind
-        if isinstance(case.get("model"), DictConfig):
-            case.model[PARTIAL] = True
-        cases[name] = build(case)
-    return cases
 
 
 if __name__ == "__main__":

@@ -208,12 +208,12 @@ def test_outputs_have_the_models_structure_and_rows_and_no_temporary_folder_is_l
         model, _loss_of_rows, (x, y), cluster=stated(), partitioner="m_topo"
     ) as parallel:
         folder = parallel.runtime.pool.folder
-        found = parallel.predict(x[:5])
+        outputs = parallel.predict(x[:5])
         with torch.no_grad():
             expected = model(x[:5])
         assert parallel.train_batch(x, y) > 0
-    assert torch.allclose(found["rows"], expected["rows"], atol=1e-6)
-    assert torch.equal(found["given"], x[:5])
+    assert torch.allclose(outputs["rows"], expected["rows"], atol=1e-6)
+    assert torch.equal(outputs["given"], x[:5])
     assert not folder.exists()
 
 

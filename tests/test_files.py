@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
 from netsplit.errors import NetSplitError
-from netsplit.files import write_atomically, write_text
+from netsplit.files import check_writable, write_atomically, write_json, write_text
 
 
 def test_a_file_is_replaced_and_a_link_to_it_followed(tmp_path: Path) -> None:
@@ -58,3 +60,20 @@ def test_errors_name_the_path_that_was_given(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         write_atomically(tmp_path / "b.txt", read_another)
     assert missing.value.filename == str(tmp_path / "other")
+
+
+def test_what_is_not_finite_is_null_in_json(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {1: [math.inf, (0.5, math.nan)], "b": {"c": -math.inf, "d": "text"}})
+    written = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert written == {"1": [None, [0.5, None]], "b": {"c": None, "d": "text"}}
+
+
+def test_what_cannot_be_written_is_refused_before_it_is(tmp_path: Path) -> None:
+    check_writable(tmp_path / "not" / "there" / "a.json")
+    assert not list(tmp_path.iterdir())
+    file = tmp_path / "file"
+    file.write_text("")
+    check_writable(file)
+    for path in (file / "a.json", tmp_path):
+        with pytest.raises(NetSplitError, match=str(path.parent if path != tmp_path else path)):
+            check_writable(path)

@@ -1,6 +1,7 @@
 """What holds of the tree of files as a whole, beside the contracts of `make lint`."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,14 @@ FILES = {
     for top in ("netsplit", "benchmarks", "runners", "hydra_plugins")
     for file in (ROOT / top).rglob("*.py")
 }
+TREES = {module: ast.parse(file.read_text()) for module, file in FILES.items()}
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+SHARE = re.compile(r"(?:^|_)(?i:shares?)(?:_|$)|(?:^|[a-z])Shares?(?:[A-Z]|$)")
 
 
 def imported(module: str) -> Iterator[str]:
     """Modules of the project that a module imports, at its top or inside functions."""
-    for statement in ast.walk(ast.parse(FILES[module].read_text())):
+    for statement in ast.walk(TREES[module]):
         if isinstance(statement, ast.Import):
             yield from (each.name for each in statement.names)
         elif isinstance(statement, ast.ImportFrom):
@@ -38,16 +42,49 @@ def test_no_circle_among_files() -> None:
     assert not circles
 
 
+def test_a_command_imports_inside_a_function_its_work_alone() -> None:
+    """See `runners/__init__.py`: so that `--help` loads no torch, and readers find all else at the top."""
+    inside = {
+        module: [
+            (
+                function.name,
+                len([1 for each in ast.walk(function) if isinstance(each, ast.Import | ast.ImportFrom)]),
+            )
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+        ]
+        for module, tree in TREES.items()
+        if module.startswith("runners.")
+    }
+    importing = {module: [each for each in counts if each[1]] for module, counts in inside.items()}
+    with_one = {module for module, counts in importing.items() if counts}
+    assert with_one == {f"runners.{name}" for name in ("compare", "partition", "report", "simulate", "study")}
+    assert all(importing[module] == [("job", 1)] for module in with_one)
+
+
 def test_a_class_name_means_one_class() -> None:
     """Private ones too: an underscore does not make another word of it."""
     names = Counter(
         statement.name.lstrip("_")
-        for module, file in FILES.items()
+        for module, tree in TREES.items()
         if module.startswith("netsplit")
-        for statement in ast.parse(file.read_text()).body
+        for statement in tree.body
         if isinstance(statement, ast.ClassDef)
     )
     assert not [name for name, count in names.items() if count > 1]
+
+
+def test_a_public_function_name_means_one_thing() -> None:
+    """Of two, one has the longer name; those left are of one idea, on two kinds of data."""
+    names = Counter(
+        statement.name
+        for module, tree in TREES.items()
+        if module.startswith("netsplit")
+        for statement in tree.body
+        if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
+    )
+    repeated = {name for name, count in names.items() if count > 1}
+    assert repeated <= {"main", "list_schedule", "makespan", "where_of"}
 
 
 def test_a_folder_has_at_most_fifteen_files() -> None:
@@ -56,18 +93,41 @@ def test_a_folder_has_at_most_fifteen_files() -> None:
 
 
 def test_no_variable_is_called_found() -> None:
-    """It says that something is there, not what: a noun does. In the docs' examples too."""
-    sources = {module: file.read_text() for module, file in FILES.items()} | {
-        f"{page.name}, block {number}": block.text
-        for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-        for number, block in enumerate(blocks(page.read_text()), 1)
-        if block.language == "python"
+    """It says that something is there, not what: a noun does. In tests and in the docs' examples too."""
+    trees = {
+        **TREES,
+        **{str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in TESTS},
+        **{
+            f"{page.name}, block {number}": ast.parse(block.text)
+            for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+            for number, block in enumerate(blocks(page.read_text()), 1)
+            if block.language == "python"
+        },
     }
     named = [
         f"{place}:{name.lineno}"
-        for place, source in sources.items()
-        for name in ast.walk(ast.parse(source))
+        for place, tree in trees.items()
+        for name in ast.walk(tree)
         if "found" in (getattr(name, "id", None), getattr(name, "arg", None), getattr(name, "attr", None))
     ]
-    assert len(sources) > len(FILES)
+    assert len(trees) > len(FILES) + len(TESTS) > 600
     assert not named
+
+
+def test_share_means_what_a_device_holds() -> None:
+    """`runtime.share.Share` and what works on it; parts of a whole are fractions, and a plan's are loads."""
+    allowed = "netsplit.runtime.share", "netsplit.runtime.checkpoint.shares"
+    named = [
+        f"{module}:{name.lineno} {word}"
+        for module, tree in TREES.items()
+        if module not in allowed and "Share" not in _imported_names(tree)
+        for name in ast.walk(tree)
+        for word in (getattr(name, key, None) for key in ("id", "arg", "attr", "name"))
+        if isinstance(word, str) and not isinstance(name, ast.alias) and re.search(SHARE, word)
+    ]
+    assert sum("Share" in _imported_names(tree) for tree in TREES.values()) > 3
+    assert not named
+
+
+def _imported_names(tree: ast.Module) -> set[str]:
+    return {each.name for line in tree.body if isinstance(line, ast.ImportFrom) for each in line.names}

@@ -58,10 +58,10 @@ class Accelerator(Rates):
             )
         taken = {
             kind
-            for kind, share in _HALF.items()
-            if ":" not in kind and peak * share.compute >= self.reached_flops(kind)
+            for kind, efficiency in _HALF.items()
+            if ":" not in kind and peak * efficiency.compute >= self.reached_flops(kind)
         }
-        half = {key: share for key, share in _HALF.items() if key.partition(":")[0] in taken}
+        half = {key: efficiency for key, efficiency in _HALF.items() if key.partition(":")[0] in taken}
         return replace(
             self,
             efficiency={**self.efficiency, **half},
@@ -170,17 +170,17 @@ def _of(
     tf32: float = 0.0,
     half: float = 0.0,
     bfloat16: bool = True,
-    shares: Mapping[str, Efficiency] = _FP32,
+    efficiency: Mapping[str, Efficiency] = _FP32,
 ) -> Accelerator:
     peak = 0.0
     if tf32 * _TF32["convolution"].compute > tflops * _FP32["convolution"].compute:
-        shares, peak = _TF32, tf32  # else the cores gain nothing, and cuDNN takes the faster kernel
+        efficiency, peak = _TF32, tf32  # else the cores gain nothing, and cuDNN takes the faster kernel
     return Accelerator(
         name,
         tflops * 1e12,
         gigabytes_s * 1e9,
         LAUNCH_S,
-        shares,
+        efficiency,
         peak * 1e12,
         memory_bytes=int(memory_gib * GIB),
         half_flops=dict.fromkeys(["float16", "bfloat16"] if bfloat16 else ["float16"], half * 1e12),
@@ -189,7 +189,7 @@ def _of(
 
 def _pascal(name: str, tflops: float, gigabytes_s: float, memory_gib: float) -> Accelerator:
     """No tensor cores."""
-    return _of(name, tflops, gigabytes_s, memory_gib, bfloat16=False, shares=_PASCAL)
+    return _of(name, tflops, gigabytes_s, memory_gib, bfloat16=False, efficiency=_PASCAL)
 
 
 def _volta(name: str, tflops: float, gigabytes_s: float, memory_gib: float, half: float) -> Accelerator:

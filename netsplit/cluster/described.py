@@ -1,8 +1,8 @@
 """Clusters that are described rather than found: for planning on devices that are not here.
 
 A description says which model of the catalogue a device is, whose seconds are predicted; or how fast it is
-relative to the one that a graph's costs were measured on. It may give a capacity as a share of what the graph
-needs. All become numbers when graph and costs are known.
+relative to the one that a graph's costs were measured on. It may give a capacity as a fraction of what the
+graph needs. All become numbers when graph and costs are known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DescribedDevice:
     name: str
     speed: float = 1.0  # 0.5: every operator takes twice as long as measured, or as `model` does
     capacity: int | float | str | None = None
-    """Bytes, "16GB", or a share of what the whole graph needs; None: the memory of the model less the CUDA
+    """Bytes, "16GB", or a fraction of what the whole graph needs; None: the memory of the model less the CUDA
     context, or without a model 100%."""
     model: str | None = None
     """Of `cluster.catalogue`, such as "TITAN RTX", or a file of fitted rates; None: costs are measured."""
@@ -63,7 +63,7 @@ class ClusterDescription:
 
     name: str
     speeds: dict[str, float]  # device -> relative to what was measured; in rank order
-    capacities: dict[str, int | float]  # device -> bytes (int), or a share of the graph's need (float)
+    capacities: dict[str, int | float]  # device -> bytes (int), or a fraction of the graph's need (float)
     links: dict[tuple[str, str], Link] = field(repr=False)
     levels: tuple[tuple[int, float], ...] = ()
     accelerators: dict[str, Accelerator] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class ClusterDescription:
         Args:
             base_kind: device kind that the graph's costs were measured on; has speed 1. Of no account where
                 the devices are accelerators, whose kind is the model's name.
-            need_bytes: bytes of the whole graph on one device, for capacities given as shares.
+            need_bytes: bytes of the whole graph on one device, for capacities given as fractions.
         """
         devices = tuple(
             Device(name, self._kind(name, base_kind), _resolve(self.capacities[name], need_bytes))
@@ -128,8 +128,8 @@ def uniform_cluster(
     Args:
         devices: how many; or a list, innermost level first: [4, 2] are 2 machines of 4 devices each.
         bandwidth: bytes per second; or a list with one entry per level.
-        capacity: bytes of each device, a size such as 16GB, or a share of the graph's need such as 40%; None:
-            as of the model.
+        capacity: bytes of each device, a size such as 16GB, or a fraction of the graph's need such as 40%;
+            None: as of the model.
         latency: seconds; or a list with one entry per level.
         speed: of each device, relative to its model, or to the one that the graph's costs were measured on.
         model: of `cluster.catalogue`, such as TITAN RTX; None: costs are measured.
@@ -157,7 +157,7 @@ def uniform_cluster(
     if model is None and capacity is None:
         raise ConfigError(
             "cluster.capacity is null, and so is cluster.model, whose memory it would be: give "
-            "cluster.capacity=16GB, a share as cluster.capacity=40%, or cluster.model='TITAN RTX'."
+            "cluster.capacity=16GB, a fraction as cluster.capacity=40%, or cluster.model='TITAN RTX'."
         )
     each = DescribedDevice("", speed, capacity, model)
     known = _accelerator(each, "cluster")
@@ -346,17 +346,17 @@ def _rate(value: object, key: str) -> float:
 
 
 def _capacity(value: object, key: str) -> int | float:
-    """Bytes as an int, a share as a float."""
-    accepted = "bytes, a size such as 16GB, or a share of what the graph needs such as 40%"
+    """Bytes as an int, a fraction as a float."""
+    accepted = "bytes, a size such as 16GB, or a fraction of what the graph needs such as 40%"
     text = str(value).strip()
     if text.endswith("%"):
         try:
-            share = float(text[:-1]) / 100
+            fraction = float(text[:-1]) / 100
         except ValueError:
-            share = math.nan
-        if not 0 < share < math.inf:
+            fraction = math.nan
+        if not 0 < fraction < math.inf:
             raise ConfigError(f"{key} is {value!r}: give {accepted}.")
-        return share
+        return fraction
     nbytes = int(_size(text, key, accepted))
     if nbytes < 1:
         raise ConfigError(f"{key} is {value!r}: give {accepted}.")

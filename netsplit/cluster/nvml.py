@@ -26,7 +26,7 @@ PCIE_BYTES_S = {1: 0.20e9, 2: 0.40e9, 3: 0.79e9, 4: 1.58e9, 5: 3.15e9, 6: 6.05e9
 """PCIe generation -> bytes per second and lane that packets leave for data: about 4/5 of the raw rate of
 250 MB/s to 8 GB/s, as copies between two GPUs under one switch reach."""
 
-SHARES = {"INTERNAL": 1.0, "PIX": 1.0, "PXB": 0.95, "PHB": 0.8, "NODE": 0.75, "SYS": 0.6}
+EFFICIENCY = {"INTERNAL": 1.0, "PIX": 1.0, "PXB": 0.95, "PHB": 0.8, "NODE": 0.75, "SYS": 0.6}
 """Of the PCIe rate under one switch that a way keeps: bridges and the link between sockets split packets."""
 
 LATENCIES_S = {"INTERNAL": 10e-6, "PIX": 10e-6, "PXB": 12e-6, "PHB": 15e-6, "NODE": 15e-6, "SYS": 20e-6}
@@ -34,7 +34,7 @@ LATENCIES_S = {"INTERNAL": 10e-6, "PIX": 10e-6, "PXB": 12e-6, "PHB": 15e-6, "NOD
 
 NVLINK_BYTES_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
 """NVLink generation -> bytes per second, link and direction."""
-NVLINK_SHARE, NVLINK_LATENCY_S = 0.85, 8e-6  # of the raw rate that a copy reaches
+NVLINK_EFFICIENCY, NVLINK_LATENCY_S = 0.85, 8e-6  # of the raw rate that a copy reaches
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,9 @@ def _between(nvml: Any, one: Any, other: Any) -> tuple[str, Link]:
     """The way between two GPUs, and the link that it promises."""
     lanes = _nvlinks(nvml, one, other)
     if lanes:
-        return f"NV{len(lanes)}", Link(NVLINK_LATENCY_S, 1.0 / (NVLINK_SHARE * sum(lanes)))
+        return f"NV{len(lanes)}", Link(NVLINK_LATENCY_S, 1.0 / (NVLINK_EFFICIENCY * sum(lanes)))
     way = WAYS.get(int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other)), "SYS")
-    rate = SHARES[way] * min(_pcie_bytes_s(nvml, one), _pcie_bytes_s(nvml, other))
+    rate = EFFICIENCY[way] * min(_pcie_bytes_s(nvml, one), _pcie_bytes_s(nvml, other))
     return way, Link(LATENCIES_S[way], 1.0 / rate)
 
 

@@ -1,4 +1,4 @@
-"""A device kind by a few rates: the peaks of its maker, and the shares of them that PyTorch reaches."""
+"""A device kind by a few rates: the peaks of its maker, and the fractions of them that PyTorch reaches."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def crowding(step_bytes: float, crowded_bytes: float) -> float:
 class Efficiency:
     """What a class of operators reaches of the peaks, and what a call of one costs."""
 
-    compute: float  # share of peak FLOP/s
-    memory: float  # share of peak bytes/s
+    compute: float  # fraction of peak FLOP/s
+    memory: float  # fraction of peak bytes/s
     calls: float = 1.0  # launches of one pass
-    weights: float | None = None  # share of peak bytes/s for a product's parameters; None: as `memory`
+    weights: float | None = None  # fraction of peak bytes/s for a product's parameters; None: as `memory`
     crowded: float = 0.0  # launches more of a pass where a step leaves nothing in the caches
-    idle: float | None = None  # share of peak FLOP/s for those that are idle; None: they take no time
+    idle: float | None = None  # fraction of peak FLOP/s for those that are idle; None: they take no time
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Rates:
     bandwidth: float  # peak memory bytes/s
     launch_s: float  # overhead of one call
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict, repr=False)
-    """Class, class and pass ("convolution:weight"), or pass (":input") -> shares; "" for all others."""
+    """Class, class and pass ("convolution:weight"), or pass (":input") -> efficiency; "" for all others."""
     tensor_flops: float = 0.0  # peak of the classes that tensor cores take; 0: they take none
     tensor_classes: tuple[str, ...] = TF32_CLASSES
     overlaps: bool = True  # arithmetic hides memory traffic, or the other way round
@@ -65,7 +65,7 @@ class Rates:
         """The device as it runs a graph under `autocast`; rates that were fitted have seen its dtypes."""
         return self
 
-    def shares(self, kind: str, of: str = "forward") -> Efficiency:
+    def efficiency_of(self, kind: str, of: str = "forward") -> Efficiency:
         """Of a class in a pass: the most specific entry there is."""
         entries = self.efficiency
         for key in (f"{kind}:{of}", kind, f":{of}", ""):
@@ -76,11 +76,11 @@ class Rates:
     def reached_flops(self, kind: str, of: str = "forward") -> float:
         """FLOP/s of a class in a pass."""
         tensor_cores = self.tensor_flops > 0 and kind in self.tensor_classes
-        return (self.tensor_flops if tensor_cores else self.flops) * self.shares(kind, of).compute
+        return (self.tensor_flops if tensor_cores else self.flops) * self.efficiency_of(kind, of).compute
 
     def seconds(self, kind: str, of: str, done: Amount, crowded: float = 0.0) -> float:
         """Of one pass of a node of class `kind`; `of` names the pass, `crowded` is its step's `crowding`."""
-        reached = self.shares(kind, of)
+        reached = self.efficiency_of(kind, of)
         compute_s = done.flops / self.reached_flops(kind, of)
         if reached.idle is not None:
             compute_s += done.idle_flops / (self.flops * reached.idle)

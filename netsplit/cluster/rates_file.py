@@ -27,10 +27,10 @@ def read_rates(path: str | Path, key: str) -> dict[str, Any]:
     """
     try:
         written = json.loads(Path(path).read_text(encoding="utf-8"))
-        shares = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
-        given = {**written, "efficiency": shares, "tensor_classes": tuple(written["tensor_classes"])}
+        efficiency = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
+        given = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
         rates = Rates(**given)
-        positive = (rates.flops, rates.bandwidth, *(s.compute for s in shares.values()))
+        positive = (rates.flops, rates.bandwidth, *(s.compute for s in efficiency.values()))
         if not (isinstance(rates.name, str) and all(value > 0 for value in positive)):
             raise ValueError("a rate is not above 0")
     except OSError as error:

@@ -1,19 +1,23 @@
-"""Image files in one folder per class, listed at once and opened when asked for."""
+"""Image files in a folder per class, listed at once and opened when asked for."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from netsplit.data.draw import limited
+from netsplit.data.dataset import Data
+from netsplit.data.draw import Drawn, limited
 from netsplit.data.keys import existing_folder, root_folder
-from netsplit.data.pictures import Picture, open_picture
+from netsplit.data.pictures import Normalise, Picture, open_picture, planes
 from netsplit.errors import ConfigError
 
-__all__ = ["ImageFiles", "class_folders"]
+__all__ = ["ImageFiles", "LabelledPicture", "class_folders"]
 
 LAYOUT = "train/<class>/ and val/<class>/"
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp"})
@@ -40,13 +44,37 @@ class ImageFiles:
         return open_picture(path, self.mode), int(self.targets[index])
 
 
+@dataclass(frozen=True)
+class LabelledPicture:
+    """Makes (picture, class index) a normalised image (channels, height, width) and its class, a tensor.
+
+    Args:
+        change: gives the picture the size of all; drawn by the generator, where it draws.
+    """
+
+    change: Callable[[Picture, np.random.Generator], Picture]
+    normalise: Normalise
+
+    def __call__(self, sample: tuple[Picture, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        picture, target = sample
+        return self.normalise(planes(self.change(picture, rng))), torch.tensor(target)
+
+
 def class_folders(
-    root: str, mode: str, limit: int | None, seed: int
-) -> tuple[ImageFiles, ImageFiles, tuple[str, ...]]:
-    """The halves `root`/train and `root`/val, and the names of the classes: train's folders in order.
+    name: str,
+    root: str,
+    mode: str,
+    changes: tuple[LabelledPicture, LabelledPicture],
+    limit: int | None,
+    workers: int,
+    prefetch: int,
+    seed: int,
+) -> Data:
+    """The halves `root`/train and `root`/val; classes are train's folders in alphabetical order.
 
     Args:
         mode: Pillow's, see `open_picture`.
+        changes: of a sample of the training half, and of the test half.
         limit: at most so many files of each half, drawn by `seed` over all classes.
 
     Raises:
@@ -54,8 +82,11 @@ def class_folders(
     """
     folder = root_folder(root, "train/ and val/")
     classes = _classes(folder / "train")
-    train, test = (_files(folder / half, classes, mode, limit, seed) for half in ("train", "val"))
-    return train, test, classes
+    train, test = (
+        Drawn(_files(folder / half, classes, mode, limit, seed), change, seed)
+        for half, change in zip(("train", "val"), changes, strict=True)
+    )
+    return Data(name, train, test, len(classes), classes, workers=workers, prefetch=prefetch)
 
 
 def _classes(folder: Path) -> tuple[str, ...]:

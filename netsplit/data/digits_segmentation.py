@@ -9,7 +9,7 @@ from torch import Tensor
 
 from netsplit.data.dataset import Data
 from netsplit.data.digits import digits_split
-from netsplit.data.draw import draws
+from netsplit.data.draw import generator_of
 from netsplit.data.keys import at_least, check_common
 from netsplit.errors import ConfigError
 
@@ -85,7 +85,7 @@ class _Pictures:
         """Picture (channels, size, size) and mask (size, size)."""
         if not 0 <= index < self.count:
             raise IndexError(index)
-        rng = draws(*self.key, index)
+        rng = generator_of(*self.key, index)
         image, mask = torch.zeros(self.size, self.size), torch.zeros(self.size, self.size, dtype=torch.int64)
         side = self.digits.shape[-1]
         for one in rng.integers(len(self.digits), size=self.per_image):

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Drawn", "Source", "draws", "limited"]
+__all__ = ["Drawn", "Source", "generator_of", "limited"]
 
 
 class Source(Protocol):
@@ -20,7 +20,7 @@ class Source(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-def draws(*key: int) -> np.random.Generator:
+def generator_of(*key: int) -> np.random.Generator:
     """A generator of its own for every tuple of numbers from 0 on, the same one in every process."""
     return np.random.default_rng(key)
 
@@ -49,7 +49,7 @@ class Drawn:
         return len(self.source)
 
     def __getitem__(self, index: int, /) -> tuple[Tensor, ...]:
-        return self.change(self.source[index], draws(self.seed, self.epoch, index))
+        return self.change(self.source[index], generator_of(self.seed, self.epoch, index))
 
     def at_epoch(self, epoch: int) -> Self:
         return replace(self, epoch=epoch)

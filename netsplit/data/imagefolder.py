@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import ImageOps
-from torch import Tensor
 
-from netsplit.data.class_folders import class_folders
+from netsplit.data.class_folders import LabelledPicture, class_folders
 from netsplit.data.dataset import Data
-from netsplit.data.draw import Drawn
-from netsplit.data.keys import at_least, check_common
-from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, MODES, Normalise, Picture, planes
+from netsplit.data.keys import check_common
+from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, MODES, Normalise, Picture
 from netsplit.errors import ConfigError
 
 __all__ = ["imagefolder"]
@@ -44,20 +41,11 @@ def imagefolder(
     """
     if channels not in MODES:
         raise ConfigError(f"dataset.channels is {channels}: give 1 for grey or 3 for colour.")
-    prepare = _Prepare(image_size, Normalise.of(mean, std, channels))
-    at_least(1, image_size=image_size)
-    check_common(limit, workers, prefetch, seed)
-    train, test, classes = class_folders(root, MODES[channels], limit, seed)
+    change = LabelledPicture(partial(_fitted, image_size), Normalise.of(mean, std, channels))
+    check_common(limit, workers, prefetch, seed, image_size=image_size)
     name = Path(root).expanduser().resolve().name
-    halves = Drawn(train, prepare), Drawn(test, prepare)
-    return Data(name, *halves, len(classes), classes, workers=workers, prefetch=prefetch)
+    return class_folders(name, root, MODES[channels], (change, change), limit, workers, prefetch, seed)
 
 
-@dataclass(frozen=True)
-class _Prepare:
-    size: int
-    normalise: Normalise
-
-    def __call__(self, sample: tuple[Picture, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        picture, target = sample
-        return self.normalise(planes(ImageOps.fit(picture, (self.size,) * 2))), torch.tensor(target)
+def _fitted(size: int, picture: Picture, _: np.random.Generator) -> Picture:
+    return ImageOps.fit(picture, (size, size))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from netsplit.data.class_folders import class_folders
+from netsplit.data.class_folders import LabelledPicture, class_folders
 from netsplit.data.dataset import Data
-from netsplit.data.draw import Drawn
-from netsplit.data.keys import at_least, check_common
+from netsplit.data.keys import check_common
 from netsplit.data.pictures import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -20,7 +17,6 @@ from netsplit.data.pictures import (
     Picture,
     centre_crop,
     flip,
-    planes,
     random_resized_crop,
 )
 from netsplit.errors import ConfigError
@@ -56,36 +52,19 @@ def imagenet(
             file that is asked for is no image.
     """
     normalise = Normalise.of(mean, std)
-    at_least(1, image_size=image_size)
+    check_common(limit, workers, prefetch, seed, image_size=image_size)
     if resize < image_size:
         raise ConfigError(f"dataset.resize is {resize}: give at least dataset.image_size, {image_size}.")
-    check_common(limit, workers, prefetch, seed)
-    train, test, classes = class_folders(root, "RGB", limit, seed)
-    centred = _Centred(image_size, resize, normalise)
-    change = _AugmentedImages(image_size, normalise) if augment else centred
-    halves = Drawn(train, change, seed), Drawn(test, centred, seed)
-    return Data("imagenet", *halves, len(classes), classes, workers=workers, prefetch=prefetch)
+    centred = LabelledPicture(partial(_centred, image_size, resize), normalise)
+    augmented = LabelledPicture(partial(_augmented, image_size), normalise)
+    changes = (augmented if augment else centred), centred
+    return class_folders("imagenet", root, "RGB", changes, limit, workers, prefetch, seed)
 
 
-@dataclass(frozen=True)
-class _AugmentedImages:
-    size: int
-    normalise: Normalise
-
-    def __call__(self, sample: tuple[Picture, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        picture, target = sample
-        picture = random_resized_crop(picture, self.size, rng)
-        if rng.random() < 0.5:
-            picture = flip(picture)
-        return self.normalise(planes(picture)), torch.tensor(target)
+def _augmented(size: int, picture: Picture, rng: np.random.Generator) -> Picture:
+    picture = random_resized_crop(picture, size, rng)
+    return flip(picture) if rng.random() < 0.5 else picture
 
 
-@dataclass(frozen=True)
-class _Centred:
-    size: int
-    resize: int
-    normalise: Normalise
-
-    def __call__(self, sample: tuple[Picture, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        picture, target = sample
-        return self.normalise(planes(centre_crop(picture, self.resize, self.size))), torch.tensor(target)
+def _centred(size: int, resize: int, picture: Picture, _: np.random.Generator) -> Picture:
+    return centre_crop(picture, resize, size)

@@ -20,13 +20,13 @@ def at_least(least: int, **values: int | None) -> None:
             raise ConfigError(f"dataset.{key} is {value}: give at least {least}.")
 
 
-def check_common(limit: int | None, workers: int, prefetch: int, seed: int) -> None:
-    """Check the keys that nearly every dataset has.
+def check_common(limit: int | None, workers: int, prefetch: int, seed: int, **sizes: int) -> None:
+    """Check the keys that nearly every dataset has, and `sizes` that are at least 1.
 
     Raises:
         ConfigError: one of them cannot be used.
     """
-    at_least(1, limit=limit, prefetch=prefetch)
+    at_least(1, **sizes, limit=limit, prefetch=prefetch)
     at_least(0, workers=workers, seed=seed)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from netsplit.data.dataset import Data
-from netsplit.data.draw import draws
-from netsplit.data.keys import at_least, check_common
+from netsplit.data.draw import generator_of
+from netsplit.data.keys import check_common
 from netsplit.errors import ConfigError
 
 __all__ = ["synthetic"]
@@ -63,8 +63,7 @@ def synthetic(
         raise ConfigError(
             f"dataset.shape is {list(shape)}: give {SHAPES[DIMENSIONS[kind]]} for kind {kind}, all above 0."
         )
-    at_least(1, num_classes=num_classes, train=train, test=test)
-    check_common(limit, workers, prefetch, seed)
+    check_common(limit, workers, prefetch, seed, num_classes=num_classes, train=train, test=test)
     counts = (count if limit is None else min(count, limit) for count in (train, test))
     make = _MAKERS[kind]
     first, second = (make(tuple(shape), num_classes, learnable, n, seed, i) for i, n in enumerate(counts))
@@ -87,7 +86,7 @@ class _DrawnSamples:
     def __getitem__(self, index: int, /) -> tuple[Tensor, Tensor]:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        return self.made(draws(self.seed, self.half, index))
+        return self.made(generator_of(self.seed, self.half, index))
 
     def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -106,7 +105,7 @@ class _SyntheticImages(_DrawnSamples):
 
     def _wave(self, target: int) -> Tensor:
         """A plane wave (channels, height, width) whose direction, length and phases are the class's."""
-        rng = draws(self.seed, _RULE, target)
+        rng = generator_of(self.seed, _RULE, target)
         channels, height, width = self.shape
         down, right = rng.uniform(0.5, 4, size=2) * 2 * np.pi * rng.choice([-1, 1], size=2)
         phases = rng.uniform(0, 2 * np.pi, size=(channels, 1, 1))
@@ -130,7 +129,7 @@ class _Masks(_DrawnSamples):
         """(channels, *cells.shape): the colour of each cell's class."""
         colours = np.empty((self.shape[0], *cells.shape), dtype=np.float32)
         for target in np.unique(cells):
-            colour = 2 * draws(self.seed, _RULE, int(target)).standard_normal((self.shape[0], 1))
+            colour = 2 * generator_of(self.seed, _RULE, int(target)).standard_normal((self.shape[0], 1))
             colours[:, cells == target] = colour
         return colours
 
@@ -140,7 +139,7 @@ class _Tokens(_DrawnSamples):
         length = self.shape[0] + 1
         tokens = rng.integers(self.num_classes, size=length)
         if self.learnable:
-            step = 1 + int(draws(self.seed, _RULE).integers(max(1, self.num_classes - 1)))
+            step = 1 + int(generator_of(self.seed, _RULE).integers(max(1, self.num_classes - 1)))
             # A token that follows is the one before it plus a step; the others begin anew.
             begins = rng.random(length) >= FOLLOWS
             begins[0] = True

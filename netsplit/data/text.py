@@ -12,10 +12,10 @@ from torch import Tensor
 
 from netsplit.data.dataset import IGNORED, Data
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import at_least, check_common, root_folder
+from netsplit.data.keys import check_common, root_folder
 from netsplit.errors import ConfigError
 
-__all__ = ["MASK", "UNKNOWN", "VOCABULARY", "decoded", "encoded", "text"]
+__all__ = ["MASK", "UNKNOWN", "VOCABULARY", "encoded", "text", "text_of"]
 
 VOCABULARY = ("<unknown>", "<mask>", "\t", "\n", *map(chr, range(ord(" "), ord("~") + 1)))
 """The same for every text: a model trained on one fits another."""
@@ -58,8 +58,7 @@ def text(
     Raises:
         ConfigError: there are too few files or too little text, or a number cannot be used.
     """
-    at_least(1, context=context)
-    check_common(limit, workers, prefetch, seed)
+    check_common(limit, workers, prefetch, seed, context=context)
     standard = root is None
     folder = root_folder(sysconfig.get_path("stdlib") if root is None else root, "text files")
     files = _files(folder, pattern)
@@ -78,7 +77,7 @@ def encoded(characters: str) -> np.ndarray:
     return _IDS[np.minimum(points, _LAST)]
 
 
-def decoded(tokens: Tensor) -> str:
+def text_of(tokens: Tensor) -> str:
     """The characters again; unknown and masked ones by their names."""
     return "".join(VOCABULARY[token] for token in tokens.tolist())
 

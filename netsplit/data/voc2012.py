@@ -13,7 +13,7 @@ from torch import Tensor
 
 from netsplit.data.dataset import IGNORED, Data
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import at_least, check_common, existing_file, existing_folder, root_folder
+from netsplit.data.keys import check_common, existing_file, existing_folder, root_folder
 from netsplit.data.pictures import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -66,8 +66,7 @@ def voc2012(
             picture or mask that is asked for cannot be used.
     """
     normalise = Normalise.of(mean, std)
-    at_least(1, image_size=image_size)
-    check_common(limit, workers, prefetch, seed)
+    check_common(limit, workers, prefetch, seed, image_size=image_size)
     folder = existing_folder(root_folder(root, LAYOUT) / "VOCdevkit" / "VOC2012", LAYOUT)
     fitted = _Fitted(image_size, normalise)
     change = _AugmentedScenes(image_size, normalise) if augment else fitted

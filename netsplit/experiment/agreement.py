@@ -1,7 +1,7 @@
 """How far a case's throughputs agree with those that others published of the same methods.
 
-A share of figures met says little where one constant for all methods would meet as many, so the order of the
-methods and the spread between them stand beside it.
+A fraction of figures met says little where one constant for all methods would meet as many, so the order of
+the methods and the spread between them stand beside it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Device
-from netsplit.experiment.trial_run import TrialRun, fitted
+from netsplit.experiment.trial_run import TrialRun, fit_trial
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts
 from netsplit.profile.measure.compute import Profiler, settle
@@ -140,7 +140,7 @@ def _together(
     kind = cluster.devices[mates[0]].kind
     log.info("trial run on %s", ", ".join(names))
     trial = TrialRun(task.graph, task.batch, task.values, task.optimizer, kind, names)
-    fit = fitted(trial, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool)
+    fit = fit_trial(trial, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool)
     # 0 s: nothing was found for a message, and an instruction's overhead stands for it.
     return replace(costs, contention=fit.contention, message_s=fit.message_s or None), fit.steady
 

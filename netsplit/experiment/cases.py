@@ -11,7 +11,7 @@ from netsplit.experiment.agreement import Agreement, agreement_table
 from netsplit.experiment.records import Comparison
 from netsplit.files import write_text
 from netsplit.tables import Column, Table, csv_text
-from netsplit.tracking.pictures.drawing import colours_of, new_figure, save, tint
+from netsplit.tracking.pictures.drawing import colours_of, new_figure, save_figure, tint
 from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
 from netsplit.tracking.tags import PUBLISHED
 
@@ -76,6 +76,8 @@ class Cases:
 
     comparisons: Mapping[str, Comparison]
     published: Published = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Case -> why it failed, or methods of it did."""
 
     def __iter__(self) -> Iterator[CaseCell]:
         for case, comparison in self.comparisons.items():
@@ -132,9 +134,11 @@ class Cases:
         return csv_text(_HEADINGS, rows)
 
     def write(self, folder: Path) -> None:
-        """`cases.md` and `cases.csv`."""
+        """`cases.md` and `cases.csv`, and the bars as `cases.png` and `cases.svg`."""
         write_text(folder / "cases.md", self.markdown())
         write_text(folder / "cases.csv", self.csv())
+        cases_figure(self, folder / "cases.png")
+        cases_figure(self, folder / "cases.svg")
 
     def _table(self, title: str = "", quote: str = "") -> Table:
         table = self._by_case("samples/s", _text, quote)
@@ -189,7 +193,7 @@ def cases_figure(cases: Cases, path: str | Path) -> Figure:
     axes.set_ylabel("samples per second")
     axes.legend(handles=_entries(cases), loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     axes.margins(y=0.1)
-    save(figure, path)
+    save_figure(figure, path)
     return figure
 
 

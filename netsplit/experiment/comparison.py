@@ -1,6 +1,6 @@
 """Methods compared on one model, data and cluster: planned, trained from the same start, recorded.
 
-study once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
+planner once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from netsplit.config import Settings
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import (
     Comparison,
     capacities,
     record_comparison,
     record_plan,
     record_row,
-    record_study,
+    record_workload,
 )
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
@@ -129,15 +129,15 @@ def compare(
         _origin(experiment.settings.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
     with recorded(experiment, session.spec.name, tracker) as parent:
-        study = _study(experiment, session)
+        planner = _planner(experiment, session)
         if session.link_samples:
-            link_figure(session.link_samples, study.cluster.links, folder / "links.png")
+            link_figure(session.link_samples, planner.cluster.links, folder / "links.png")
             parent.artifact(folder / "links.png")
 
         def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
-            return _method(experiment, session, study, partitioner, run, comparison, progress)
+            return _method(experiment, session, planner, partitioner, run, comparison, progress)
 
-        return each_method(experiment, study, parent, folder, row)
+        return each_method(experiment, planner, parent, folder, row)
 
 
 @contextmanager
@@ -153,13 +153,13 @@ def recorded(
 
 def each_method(
     experiment: Experiment,
-    study: Study,
+    planner: Planner,
     parent: ComparisonRun,
     folder: Path,
     row: Callable[[Partitioner, MethodRun, Comparison], ComparisonRow],
 ) -> Comparison:
     """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
-    record_study(parent, study, folder)
+    record_workload(parent, planner, folder)
     comparison = Comparison(folder)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
@@ -172,16 +172,16 @@ def each_method(
         except (NetSplitError, OSError) as error:
             reason = " ".join(str(error).split())
             log.error("%s failed: %s", name, reason)
-            failed = ComparisonRow(name, "failed", capacity=capacities(study.cluster), error=reason)
+            failed = ComparisonRow(name, "failed", capacity=capacities(planner.cluster), error=reason)
             comparison.rows.append(failed)
     record_comparison(parent, comparison)
     return comparison
 
 
-def _study(experiment: Experiment, session: Session) -> Study:
+def _planner(experiment: Experiment, session: Session) -> Planner:
     settings = experiment.settings
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
-    study = session.study(
+    planner = session.planner(
         experiment.model,
         experiment.loss,
         first,
@@ -193,28 +193,29 @@ def _study(experiment: Experiment, session: Session) -> Study:
         settings.ema_decay,
         check=settings.check,
     )
-    return replace(study, costs=replace(study.costs, variable_copies=settings.variable_copies))
+    costs = replace(planner.costs, variable_copies=settings.variable_copies)
+    return replace(planner, costs=costs, memory=settings.memory)
 
 
 def _method(
     experiment: Experiment,
     session: Session,
-    study: Study,
+    planner: Planner,
     partitioner: Partitioner,
     run: MethodRun,
     comparison: Comparison,
     progress: Progress,
 ) -> ComparisonRow:
     settings = experiment.settings
-    plan = study.plan(partitioner, settings.seed)
+    plan = planner.plan(partitioner, settings.seed)
     folder = comparison.folder / run.name
     log.info("%s: drawing the plan, placing the parameters", run.name)
     record_plan(run, plan, folder)
 
     def restart() -> DistributedRuntime:
-        return session.deploy(study, plan, seed=settings.seed).runtime
+        return session.deploy(planner, plan, seed=settings.seed).runtime
 
-    model = session.deploy(study, plan, seed=settings.seed)
+    model = session.deploy(planner, plan, seed=settings.seed)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = _ProgressRecorder(run, progress, settings.batch_size)
     with _checkpoints(experiment, comparison.folder, run.name) as checkpoints:

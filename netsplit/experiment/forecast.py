@@ -14,8 +14,8 @@ from pathlib import Path
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment, each_method, recorded
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import Comparison, record_plan, record_row
-from netsplit.experiment.study import Study
 from netsplit.graph.recording.step import capture
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
@@ -25,7 +25,7 @@ from netsplit.profile.predict import predicted_costs, unknown_in_words
 from netsplit.runtime.share import UpdateRule
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 
-__all__ = ["PLANNED", "forecast", "study_of"]
+__all__ = ["PLANNED", "forecast", "planner_of"]
 
 log = logging.getLogger(__name__)
 
@@ -43,21 +43,21 @@ def forecast(
     Raises:
         CaptureError, ConfigError: before any method could begin.
     """
-    study = study_of(experiment, description)
-    unknown = unknown_in_words(study.graph)
+    planner = planner_of(experiment, description)
+    unknown = unknown_in_words(planner.graph)
     planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
 
     def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
         run.tags(planned)
-        plan = study.plan(partitioner, experiment.settings.seed)
+        plan = planner.plan(partitioner, experiment.settings.seed)
         record_plan(run, plan, folder / run.name)
         return record_row(run, plan, folder / run.name)
 
     with recorded(experiment, description.name, tracker, planned) as parent:
-        return each_method(experiment, study, parent, folder, row)
+        return each_method(experiment, planner, parent, folder, row)
 
 
-def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
+def planner_of(experiment: Experiment, description: ClusterDescription) -> Planner:
     """The model's graph with predicted costs on the described devices.
 
     Raises:
@@ -91,4 +91,7 @@ def study_of(experiment: Experiment, description: ClusterDescription) -> Study:
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
     cluster = description.cluster(workload.base_kind, need_bytes)
     rule = UpdateRule(settings.clip_norm, loss_scaling=settings.autocast == "float16")
-    return Study(model, graph, {}, costs, cluster, experiment.schedule, optimizer, experiment.loss, rule)
+    return Planner(
+        model, graph, {}, costs, cluster, experiment.schedule, optimizer, experiment.loss, rule,
+        memory=settings.memory,
+    )  # fmt: skip

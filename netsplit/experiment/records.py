@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.study import Study
+from netsplit.experiment.planner import Planner
 from netsplit.files import write_text
 from netsplit.formats.own import save_workload
 from netsplit.planning.plan import Plan
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking import ComparisonRow, MethodRun, markdown, outline
+from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
 from netsplit.tracking.metrics import solver_summary, timeline_summary
 from netsplit.tracking.pictures.figures import TrainingCurve, comparison_figure, training_figure
 from netsplit.tracking.pictures.graph_figure import graph_figure
@@ -26,7 +26,7 @@ __all__ = [
     "record_comparison",
     "record_plan",
     "record_row",
-    "record_study",
+    "record_workload",
     "row_of",
 ]
 
@@ -42,6 +42,15 @@ class Comparison:
     @property
     def failed(self) -> list[ComparisonRow]:
         return [row for row in self.rows if row.failed]
+
+    @property
+    def reason(self) -> str:
+        """Why methods failed; empty where none did."""
+        failed, count = self.failed, len(self.rows)
+        if not failed:
+            return ""
+        counted = f"{len(failed)} of {count} methods failed ({', '.join(row.method for row in failed)}); "
+        return f"{counted if count > 1 else ''}{failed[0].method}: {failed[0].error}"
 
     @property
     def best_s(self) -> float | None:
@@ -88,11 +97,11 @@ def capacities(cluster: Cluster) -> dict[str, int]:
     return {device.name: device.capacity_bytes for device in cluster.devices}
 
 
-def record_study(run: MethodRun, study: Study, folder: Path) -> None:
+def record_workload(run: MethodRun, planner: Planner, folder: Path) -> None:
     """What all methods share: the graph with its costs and links, which `runners.partition` reads."""
-    save_workload(study.workload, folder / "graph.json")
+    save_workload(planner.workload, folder / "graph.json")
     run.artifact(folder / "graph.json")
-    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in study.cluster.links.items()})
+    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in planner.cluster.links.items()})
 
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
@@ -134,7 +143,7 @@ def record_row(
 
 def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     """The table, and the pictures of all methods."""
-    write_text(comparison.folder / "comparison.md", markdown(comparison.rows) + "\n")
+    write_text(comparison.folder / "comparison.md", comparison_markdown(comparison.rows) + "\n")
     run.describe(f"```\n{outline(comparison.rows)}\n```")
     run.artifact(comparison.folder / "comparison.md")
     done = [row for row in comparison.rows if not row.failed]

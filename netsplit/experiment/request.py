@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.config import build, check
+from netsplit.config import build, validated
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,7 +47,7 @@ class Request:
     def __init__(
         self, cfg: DictConfig, whole: DictConfig | None = None, published: Mapping[str, float] | None = None
     ) -> None:
-        self.settings = check(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
+        self.settings = validated(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
         self.tracker: Tracker = build(cfg.tracking)
         self.cluster: ClusterSpec | ClusterDescription = build(cfg.cluster)
         self.partitioners: dict[str, Partitioner] = {

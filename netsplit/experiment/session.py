@@ -1,7 +1,7 @@
 """The rooms strung together: workers, capture, costs, links, decision, program, runtime.
 
-Session(cluster) ──study──► Study ──plan──► Plan ──deploy──► ParallelModel
- workers, links             graph, costs    verified         trains, evaluates, saves
+Session(cluster) ──planner──► Planner ──plan──► Plan ──deploy──► ParallelModel
+ workers, links               graph, costs      verified         trains, evaluates, saves
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located
-from netsplit.experiment.study import Study
+from netsplit.experiment.planner import Planner
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
@@ -97,7 +97,7 @@ class Session:
             self._cluster = Cluster(self.spec.name, devices, links)
         return self._cluster
 
-    def study(
+    def planner(
         self,
         model: nn.Module,
         loss: Loss | None,
@@ -110,7 +110,7 @@ class Session:
         ema_decay: float | None = None,
         max_programs: int = MAX_PROGRAMS,
         check: bool = True,
-    ) -> Study:
+    ) -> Planner:
         """Capture the training step, measure its operators on a worker of each device kind.
 
         Args:
@@ -153,13 +153,13 @@ class Session:
         costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
         rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay)
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
-        return Study(
+        return Planner(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
             known, max_programs, check, history,
         )  # fmt: skip
 
-    def deploy(self, study: Study, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:
-        """Put a study's parameters where its plan has them, ready to train from the model's present values.
+    def deploy(self, planner: Planner, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:
+        """Put a planner's parameters where its plan has them, ready to train from the model's present values.
 
         With `owned`, closing the result closes this session too. `seed` is of random operators.
 
@@ -168,13 +168,13 @@ class Session:
         """
         program, _ = plan.simulated
         replicated = [v for each in plan.placement.stages if len(each.devices) > 1 for v in each.nodes]
-        check_replicas(study.graph, replicated)
-        programs = study.programs(plan.placement, program)
+        check_replicas(planner.graph, replicated)
+        programs = planner.programs(plan.placement, program)
         runtime = DistributedRuntime(
-            program, self.pool, study.tensors, study.optimizer, study.rule, programs.training, seed
+            program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed
         )
         return ParallelModel(
-            study.model, study.graph, runtime, programs, plan.summary(), self.close if owned else None
+            planner.model, planner.graph, runtime, programs, plan.summary(), self.close if owned else None
         )
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hydra.plugins.launcher import Launcher
     from hydra.types import HydraContext
 
-__all__ = ["JobsFailed", "Mark", "Sweep", "marked", "marks_in"]
+__all__ = ["JobsFailed", "Mark", "Sweep", "marks_in", "run_marked"]
 
 MARK = "job.json"
 TABLE = "jobs.txt"
@@ -72,7 +72,7 @@ class Mark:
         return self.overrides, self.digest
 
 
-def marked(
+def run_marked(
     job: Callable[[DictConfig], Any], cfg: DictConfig, in_words: Callable[[BaseException], str]
 ) -> Any:
     """Run one job of a multirun, and keep in its folder how it ended; answers its number, or None.

@@ -38,7 +38,7 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.simulate import simulate
 
-__all__ = ["Fit", "TrialRun", "fitted", "in_turns"]
+__all__ = ["Fit", "TrialRun", "fit_trial", "in_turns"]
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def in_turns(
     return {name: device_of[name] for name in graph.nodes}
 
 
-def fitted(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> Fit:
+def fit_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> Fit:
     """The costs with which the simulator predicts the programs: 1 for contention, 0 for messages at least.
 
     Where rounds differ their fastest count. A cost that would have to be beyond reason is left at rest.
@@ -188,7 +188,7 @@ class _CostSearch:
     kind: str
     programs: Sequence[Program]
     took: Sequence[float]
-    most: float  # contention: n devices that have one thing in equal shares take n times as long
+    most: float  # contention: n devices that have one thing in equal parts take n times as long
 
     def answer(self) -> tuple[float | None, float | None]:
         """(contention, message_s); None: it would have to be beyond reason, and the other does without it."""

@@ -3,12 +3,12 @@
 What needs torch is imported when first used, so that rooms which only read graphs stay light.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.files import dumps, load, loads, save
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.lazy import imports_of
 
 if TYPE_CHECKING:
     from netsplit.graph.deferral.deferred import WeightGradients
@@ -37,19 +37,16 @@ __all__ = [
     "save",
 ]
 
-_HOME = {
-    "DrawKey": "random_draws",
-    "WeightGradients": "deferral.deferred",
-    "capture": "recording.step",
-    "capture_inference": "recording.step",
-    "draws": "plain_draws",
-    "initial_values": "module",
-    "rebuild": "module",
-    "run_microbatch": "random_draws",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'netsplit.graph' has no attribute '{name}'")
-    return getattr(import_module(f"netsplit.graph.{_HOME[name]}"), name)
+__getattr__ = imports_of(
+    __name__,
+    {
+        "DrawKey": "random_draws",
+        "WeightGradients": "deferral.deferred",
+        "capture": "recording.step",
+        "capture_inference": "recording.step",
+        "draws": "plain_draws",
+        "initial_values": "module",
+        "rebuild": "module",
+        "run_microbatch": "random_draws",
+    },
+)

@@ -165,7 +165,7 @@ class _Writer:
             return
         weight = weight_operand(self.graph, node, self.chosen) if node.name in self.put_off else None
         if weight is not None and self.graph.autocast is not None:
-            _share_casts(self.fx, node, self.known)
+            _cast_once(self.fx, node, self.known)
         _emit(self.graph, self.fx, node, self.known, self.device, weight)
 
     def checkpointed(self, nodes: list[Node], wanted: Container[str]) -> None:
@@ -213,7 +213,7 @@ def _keep_from_the_cache(graph: Graph, fx_graph: fx.Graph, known: Known, names: 
             known["var", name] = fx_graph.call_function(torch.ops.aten.alias.default, (known["var", name],))
 
 
-def _share_casts(fx_graph: fx.Graph, node: Node, known: Known) -> None:
+def _cast_once(fx_graph: fx.Graph, node: Node, known: Known) -> None:
     """One cast of an initializer for all calls that can put its gradient off, as in autocast's cache."""
     for name in node.initializers:
         if ("lowered", name) not in known:

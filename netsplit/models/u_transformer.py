@@ -74,8 +74,8 @@ class CrossAttention(nn.Module):
         self.heads = heads
         self.skip_positions = Positions(channels, side)
         self.below_positions = Positions(2 * channels, side // 2)
-        self.from_skip = conv_1x1(channels, channels)
-        self.from_below = conv_1x1(2 * channels, channels)
+        self.from_skip = projection(channels, channels)
+        self.from_below = projection(2 * channels, channels)
         self.query_key = nn.Linear(channels, 2 * channels, bias=False)
         self.value = nn.Linear(channels, channels, bias=False)
         self.weigh = nn.Sequential(nn.Conv2d(channels, channels, 1, bias=False), nn.BatchNorm2d(channels))
@@ -88,7 +88,7 @@ class CrossAttention(nn.Module):
         return skip * torch.sigmoid(weights)
 
 
-def conv_1x1(in_channels: int, out_channels: int) -> nn.Sequential:
+def projection(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(in_channels, out_channels, 1, bias=False),
         nn.BatchNorm2d(out_channels),

@@ -1,6 +1,6 @@
 """The one way to a plan: a method chooses; its answer is verified, compiled, simulated and scored.
 
-    Problem + Partitioner ──decide──► Plan        a placement that is known already ──check──► Plan
+    Problem + Partitioner ──decide──► Plan        a placement that is known already ──verified──► Plan
 
 The score of a plan does not depend on the method that made it: it is the asked objective of the placement,
 and a method's own bound counts only where the method proved it for that objective.
@@ -19,6 +19,7 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_timeline import verify_timeline
@@ -27,7 +28,7 @@ from netsplit.program.instructions import Program
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["check", "decide"]
+__all__ = ["decide", "verified"]
 
 SAME = 1e-9  # relative: one sum of floats in two orders differs by less
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
@@ -46,12 +47,12 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
         NetSplitError: the answer breaks a rule, which is a fault of the method.
     """
     started = time.perf_counter()
-    placement = partitioner.partition(problem)
+    placement = fitted(problem, partitioner)
     seconds = time.perf_counter() - started
-    return check(problem, placement, seconds, room, contiguity)
+    return verified(problem, placement, seconds, room, contiguity)
 
 
-def check(
+def verified(
     problem: Problem,
     placement: Placement,
     seconds: float = 0.0,
@@ -71,7 +72,7 @@ def check(
         problem = free
     if problem.objective.contiguous:
         _require_contiguous(problem, placement)
-    if room:
+    if room and problem.memory == "static":
         _require_room(problem, placement)
         verify_capacity(problem, placement).require()
     program, timeline = None, None
@@ -80,6 +81,8 @@ def check(
     else:
         program, timeline = _simulated(problem, placement)
         objective_s = timeline.iteration_s
+    if room and problem.memory == "lifetimes":
+        _require_peaks(problem, placement, timeline)
     _require_same_score(problem, placement, objective_s)
     bound_s = problem.objective.bound_s(placement.report)
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
@@ -117,6 +120,20 @@ def _require_same_score(problem: Problem, placement: Placement, objective_s: flo
             f"{problem.objective.name} of {placement.method} is {objective_s:.12g} s, but {again_s:.12g} s "
             "by the definition: a fault of NetSplit, please report it."
         )
+
+
+def _require_peaks(problem: Problem, placement: Placement, timeline: Timeline | None) -> None:
+    """By the lifetimes of tensors, under the schedule that `evaluate` has."""
+    assert problem.evaluate is not None
+    peaks = (timeline or problem.evaluate(placement)).peak_bytes
+    for device in problem.cluster.devices:
+        over = peaks.get(device.name, 0) - device.capacity_bytes
+        if over > 0:
+            raise InfeasibleError(
+                f"{placement.method} needs {read_bytes(peaks[device.name])} on '{device.name}' of "
+                f"{read_bytes(device.capacity_bytes)} at its peak: {read_bytes(over)} are missing there; "
+                "give the devices more capacity, or take a method that heeds it."
+            )
 
 
 def _require_room(problem: Problem, placement: Placement) -> None:

@@ -15,10 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition.base import Evaluate, Placement, Problem, SolverReport
+from netsplit.partition.base import BOUND_FOR, Evaluate, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import least_fill, read_bytes
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.workload import Simulated
+from netsplit.program.schedules import OneFOneB, Schedule
 
 __all__ = ["fitted"]
 
@@ -51,6 +54,7 @@ class _Fitting:
         self.capacity = {each.name: each.capacity_bytes for each in self.problem.cluster.devices}
         self.told = {name: float(nbytes) for name, nbytes in self.capacity.items()}
         self.total = self.problem.memory_model.total_bytes
+        self.instance = Instance.of(self.problem)
         self.until = self._deadline()
 
     def run(self) -> Placement:
@@ -69,22 +73,25 @@ class _Fitting:
                 break
         if self.best is None:
             raise self._infeasible()
-        return self.best
+        if min(self.told.values()) >= self.total:
+            return self.best
+        report = self.best.report  # a bound was proven of what the method was told
+        status = "feasible" if report.status == "optimal" else report.status
+        notes = {key: value for key, value in report.notes.items() if key != BOUND_FOR}
+        return replace(self.best, report=replace(report, status=status, bound=None, gap=None, notes=notes))
 
     def _deadline(self) -> float | None:
         limit_s = self.problem.time_limit_s or getattr(self.partitioner, "time_limit_s", None)
         return None if limit_s is None else time.perf_counter() + limit_s
 
     def _asked(self) -> Problem:
-        """With the capacities that the method is told, and half of the time that is left where they bind."""
-        devices = self.problem.cluster.devices
-        told = tuple(replace(each, capacity_bytes=int(self.told[each.name])) for each in devices)
-        left_s = None if self.until is None else max(0.1, self.until - time.perf_counter())
-        if left_s is not None and min(self.told.values()) < self.total:
-            left_s /= 2
-        return replace(
-            self.problem, cluster=replace(self.problem.cluster, devices=told), time_limit_s=left_s
-        )
+        """With the capacities that the method is told, and half of the time that is left, where they bind."""
+        if min(self.told.values()) >= self.total:
+            return self.problem
+        cluster = self.problem.cluster
+        told = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
+        left_s = None if self.until is None else max(0.1, self.until - time.perf_counter()) / 2
+        return replace(self.problem, cluster=replace(cluster, devices=tuple(told)), time_limit_s=left_s)
 
     def _again(self, placement: Placement) -> bool:
         """Whether to ask once more, having seen this answer."""
@@ -106,14 +113,16 @@ class _Fitting:
     def _learn(self, placement: Placement, peaks: Mapping[str, int] | None = None) -> None:
         """Tell each device what its bytes were in this answer, for each byte of its peak."""
         peaks = peaks or self._peaks(placement)
-        counted = self.problem.memory_model.by_device(placement.device_of)
+        instance = self.instance
+        held = instance.totals(placement.all_stages).nbytes
+        counted = {name: int(nbytes) for name, nbytes in zip(instance.devices, held, strict=True) if nbytes}
         ratios = {name: nbytes / peaks[name] for name, nbytes in counted.items() if peaks.get(name)}
         usual = sum(ratios.values()) / len(ratios) if ratios else 1.0
         for name, nbytes in self.capacity.items():
             self.told[name] = _SAFE * nbytes * ratios.get(name, usual)
-        if all(peaks[name] <= self.capacity[name] for name in counted):
-            for name, held in counted.items():  # what was seen to fit may be chosen
-                self.told[name] = max(self.told[name], float(held))
+        if all(peaks.get(name, 0) <= self.capacity[name] for name in counted):
+            for name, nbytes in counted.items():  # what was seen to fit may be chosen
+                self.told[name] = max(self.told[name], float(nbytes))
 
     def _loosened(self) -> bool:
         """Tell more where the method finds nothing; whether that is worth a try."""
@@ -154,12 +163,29 @@ class _Fitting:
         if missing <= 0:
             reason = f"{self.partitioner.name} finds none, though {self.least[0].method} fits: take auto"
             return InfeasibleError(f"{reason}.")
-        same = len(set(self.capacity.values())) == 1
+        same, cluster = len(set(self.capacity.values())) == 1, self.problem.cluster.name
         enough = read_bytes(peaks[name]) if same else f"{read_bytes(missing)} more"
         return InfeasibleError(
-            f"{self.partitioner.name} finds no placement that fits on cluster '{self.problem.cluster.name}', as "
+            f"{self.partitioner.name} finds no placement that fits on cluster '{cluster}', as "
             f"the best packing found peaks at {read_bytes(peaks[name])} on device '{name}' of "
             f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; "
             f"{enough} on each device is enough (or use more devices, a smaller micro-batch, an optimizer "
-            "with less state, or a schedule with fewer micro-batches in flight)."
+            f"with less state{self._other_schedule()})."
         )
+
+    def _other_schedule(self) -> str:
+        """The first change of schedule with the same gradients under which the nearest plan fits, if any."""
+        evaluate = self.problem.evaluate
+        assert isinstance(evaluate, Simulated)
+        assert self.least is not None
+        schedule = evaluate.schedule
+        others: dict[str, Schedule] = {
+            "schedule=1f1b": OneFOneB(schedule.microbatches),
+            "schedule.recompute=true": replace(schedule, recompute=True),  # type: ignore[type-var]
+            "schedule=1f1b schedule.recompute=true": OneFOneB(schedule.microbatches, recompute=True),
+        }
+        if schedule.microbatches > 1:
+            for words, other in others.items():
+                if self._missing(replace(evaluate, schedule=other)(self.least[0]).peak_bytes) <= 0:
+                    return f"; or {words}, under which that packing fits"
+        return ", or a schedule with fewer micro-batches in flight"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,20 @@ from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["DeviceShare", "Plan"]
+__all__ = ["DeviceLoad", "Plan", "infeasible_record"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
 
 @dataclass(frozen=True)
-class DeviceShare:
+class DeviceLoad:
     """What one device does and holds. Seconds of one step, or of one period under `max_load`."""
 
     nodes: int
     compute_s: float
     transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
     seconds: float  # max_load: its load; else that it is busy
-    nbytes: int
+    nbytes: int  # by `Problem.memory`: its peak, or what it holds under (5-18)
     capacity_bytes: int
 
     @property
@@ -47,7 +47,7 @@ class DeviceShare:
 
 @dataclass(frozen=True)
 class Plan:
-    """A placement that was verified, compiled and simulated, with its score; `check` makes it."""
+    """A placement that was verified, compiled and simulated, with its score; `verified` makes it."""
 
     problem: Problem
     placement: Placement
@@ -73,9 +73,9 @@ class Plan:
         return "feasible" if own == "optimal" else own
 
     @cached_property
-    def shares(self) -> dict[str, DeviceShare]:
+    def loads(self) -> dict[str, DeviceLoad]:
         """Device name to what it does, in rank order."""
-        return _shares(self.problem, self.placement, self.timeline)
+        return _loads(self.problem, self.placement, self.timeline)
 
     @property
     def compiler(self) -> Simulated:
@@ -93,12 +93,14 @@ class Plan:
     @property
     def nodes(self) -> dict[str, int]:
         """Device -> operators that it computes, where any; each replica computes all of its stage."""
-        return {name: share.nodes for name, share in self.shares.items() if share.nodes}
+        return {name: load.nodes for name, load in self.loads.items() if load.nodes}
 
     @property
     def static_bytes(self) -> dict[str, int]:
-        """Device -> bytes as the partitioners count them (5-18), where it has operators."""
-        return {name: share.nbytes for name, share in self.shares.items() if share.nodes}
+        """Device -> bytes under (5-18), where it has operators."""
+        instance = Instance.of(replace(self.problem, memory="static"))
+        held = instance.totals(self.placement.all_stages).nbytes
+        return {name: int(held[p]) for p, name in enumerate(instance.devices) if self.loads[name].nodes}
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
@@ -118,12 +120,13 @@ class Plan:
             f"{schedule} with {program.microbatches} micro-batches of {size} samples",
             f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers",
         ]
-        for name, share in self.shares.items():
+        static = self.static_bytes
+        for name, load in self.loads.items():
             peak = predicted.peak_bytes.get(name, 0)
             lines.append(
-                f"  {name}: {share.nodes} operators, {1e3 * predicted.busy_s(name):.1f} ms busy, peak "
-                f"{peak / 2**20:.1f} MiB (static {share.nbytes / 2**20:.1f}) of "
-                f"{share.capacity_bytes / 2**20:.1f}"
+                f"  {name}: {load.nodes} operators, {1e3 * predicted.busy_s(name):.1f} ms busy, peak "
+                f"{peak / 2**20:.1f} MiB (static {static.get(name, 0) / 2**20:.1f}) of "
+                f"{load.capacity_bytes / 2**20:.1f}"
             )
         return "\n".join(lines)
 
@@ -166,14 +169,14 @@ class Plan:
             "device_of": dict(self.placement.device_of),
             "per_device": {
                 name: {
-                    "nodes": share.nodes,
-                    "seconds": share.seconds / unit_s,
-                    "compute": share.compute_s / unit_s,
-                    "transfer": share.transfer_s / unit_s,
-                    "bytes": share.nbytes,
-                    "capacity": share.capacity_bytes,
+                    "nodes": load.nodes,
+                    "seconds": load.seconds / unit_s,
+                    "compute": load.compute_s / unit_s,
+                    "transfer": load.transfer_s / unit_s,
+                    "bytes": load.nbytes,
+                    "capacity": load.capacity_bytes,
                 }
-                for name, share in self.shares.items()
+                for name, load in self.loads.items()
             },
             "stages": [
                 {
@@ -189,7 +192,29 @@ class Plan:
         }
 
 
-def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceShare]:
+def infeasible_record(problem: Problem, method: str, reason: str, unit: str = "s") -> dict[str, Any]:
+    """What stands in place of `Plan.to_dict` where a method found no plan, for the `reason` given."""
+    return {
+        "method": method,
+        "status": "infeasible",
+        "objective_name": problem.objective.name,
+        "objective": None,
+        "bound": None,
+        "gap": None,
+        "unit": unit,
+        "seconds": None,
+        "seed": problem.seed,
+        "cluster": problem.cluster.name,
+        "device_of": {},
+        "per_device": {
+            device.name: {"seconds": None, "bytes": None, "capacity": device.capacity_bytes}
+            for device in problem.cluster.devices
+        },
+        "message": " ".join(reason.split()),
+    }
+
+
+def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceLoad]:
     instance = Instance.of(problem)
     totals = instance.totals(placement.all_stages)
     nodes, used, compute = totals.nodes, totals.nbytes, totals.forward_s + totals.backward_s
@@ -204,8 +229,10 @@ def _shares(problem: Problem, placement: Placement, timeline: Timeline | None) -
                 sent[event.device] += event.seconds  # type: ignore[assignment]
         transfer = np.array([float(sent[name]) for name in instance.devices])
         seconds = np.array([timeline.busy_s(name) for name in instance.devices])
+        if problem.memory == "lifetimes":
+            used = np.array([timeline.peak_bytes.get(name, 0) for name in instance.devices])
     return {
-        name: DeviceShare(
+        name: DeviceLoad(
             int(nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
             int(instance.capacity[p]),
         )

@@ -16,7 +16,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription, kind_name
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import MemoryRule, Placement, Problem
 from netsplit.partition.objectives import MaxLoad, ObjectiveName, Period, objective_named
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import memory_of
@@ -142,6 +142,7 @@ class Workload:
         passes: Passes = "training",
         alpha: int | None = None,
         variable_copies: int | None = None,
+        memory: MemoryRule = "static",
     ) -> Problem:
         """The problem of placing this workload.
 
@@ -153,6 +154,7 @@ class Workload:
             passes: ``forward`` leaves the backward out (see `forward_only`).
             alpha: bytes of training state per parameter byte; None as the file has it, else 2.
             variable_copies: how often a variable's bytes count; None as the file has it, else (5-18)'s n + 1.
+            memory: what fits: by (5-18), or by the lifetimes of a captured graph's tensors.
 
         Raises:
             ConfigError: no cluster, or one that does not go with the file's costs.
@@ -175,6 +177,7 @@ class Workload:
             objective=asked,
             time_limit_s=time_limit_s,
             backward_nodes=self.backward_nodes,
+            memory=memory,
         )
 
     def check_supported(self, problem: Problem, placement: Placement) -> None:

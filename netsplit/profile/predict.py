@@ -1,9 +1,9 @@
 """A static predictor of seconds: the work of every operator, counted, on a device known by a few rates.
 
-    seconds of a pass = calls · launch + the larger of  FLOPs / (peak · share reached)
-                                                        bytes / (bandwidth · share reached)
+    seconds of a pass = calls · launch + the larger of  FLOPs / (peak · fraction reached)
+                                                        bytes / (bandwidth · fraction reached)
 
-This is the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) with a share of both peaks for each
+This is the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) with a fraction of both peaks for each
 class of operators, and the fixed cost of a call. A device that computes while it waits for memory takes the
 larger of the two; one thread of a processor takes their sum, and more for a call in a step that fills its
 caches and for a convolution of few places (`profile.roofline.fit`). Shares are given for a device that is not
@@ -62,7 +62,7 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
 
     def on(rates: Rates) -> DeviceCosts:
         crowded = crowding(moved, rates.crowded_bytes)
-        moving = 1.0 / (rates.bandwidth * rates.shares("elementwise").memory)
+        moving = 1.0 / (rates.bandwidth * rates.efficiency_of("elementwise").memory)
         return DeviceCosts(
             {
                 name: _node_seconds(rates, cls, work, name in later, crowded)

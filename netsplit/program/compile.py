@@ -209,12 +209,12 @@ class _Compiler:
 
     def _step(self, home: str, number: int) -> None:
         every = self.schedule.update_every
-        share = 1.0
+        fraction = 1.0
         if every is not None:
             count = every * len(self.replicas.get(home, (home,)))
-            share = 1.0 / min(count, self.schedule.microbatches - number * count)
+            fraction = 1.0 / min(count, self.schedule.microbatches - number * count)
         for name in self.replicas.get(home, (home,)):
-            self._emit(name, Step(number, share))
+            self._emit(name, Step(number, fraction))
             self.steps[name] += 1
 
     def _reduce(self, home: str, number: int) -> None:

@@ -134,11 +134,11 @@ class Reduce:
 class Step:
     """The optimiser's step on the device's own parameters; `number` counts them within the iteration.
 
-    `share` is the part of the summed gradients that it takes: below 1 where they are to be a mean.
+    `fraction` is the part of the summed gradients that it takes: below 1 where they are to be a mean.
     """
 
     number: int = 0
-    share: float = 1.0
+    fraction: float = 1.0
 
     def __str__(self) -> str:
         return "optimiser step" if self.number == 0 else f"optimiser step {self.number}"
@@ -172,7 +172,7 @@ class Program:
     def asynchronous(self) -> bool:
         """Whether devices step within the batch, each time on a mean over micro-batches."""
         return any(
-            isinstance(ins, Step) and (ins.number > 0 or ins.share != 1.0)
+            isinstance(ins, Step) and (ins.number > 0 or ins.fraction != 1.0)
             for each in self.instructions.values()
             for ins in each
         )

@@ -20,7 +20,7 @@ from netsplit.report.data.results import ComparisonResult, Report
 from netsplit.report.pictures import axes, bars, charts, curves
 from netsplit.report.text import clean, link_to, pieces
 from netsplit.tables import Table
-from netsplit.tracking.table import markdown
+from netsplit.tracking.table import comparison_markdown
 
 __all__ = ["HTML", "MARKDOWN", "html_page", "markdown_page"]
 
@@ -90,7 +90,7 @@ def _table_lines(table: Table) -> Markup:
 
 def _method_lines(shown: ComparisonResult) -> Markup:
     """The comparison's own table of Markdown, with what its legend says."""
-    return Markup(markdown([method.full_row for method in shown.methods], _escaped).rstrip())
+    return Markup(comparison_markdown([method.full_row for method in shown.methods], _escaped).rstrip())
 
 
 HTML = _environment(finalize=_as_html)

@@ -136,7 +136,7 @@ def result_table(comparison: ComparisonResult) -> Table | None:
         _figures("Samples/s", column([method.throughput for method in methods])),
         _figures("Published", as_given([method.published for method in methods])),
         _figures("Difference, %", [_percent(method.difference) for method in methods]),
-        _figures("Of the best, %", [_share(method.throughput, top) for method in methods]),
+        _figures("Of the best, %", [_fraction(method.throughput, top) for method in methods]),
         _figures("Predicted, ms", column([row.predicted_s for row in rows], 1e3)),
         _figures("Measured, ms", column([row.measured_s for row in rows], 1e3)),
         _figures("Error, %", [_percent(row.prediction_error) for row in rows]),
@@ -264,7 +264,7 @@ def filled(table: Table) -> Table | None:
     return replace(table, columns=[table.columns[at] for at in shown], rows=rows)
 
 
-def _share(value: float | None, top: float | None) -> str:
+def _fraction(value: float | None, top: float | None) -> str:
     return NONE if value is None or not top else fixed(100 * value / top, 0)
 
 

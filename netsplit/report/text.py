@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["clean", "link_to", "pieces", "short"]
+__all__ = ["abbreviated", "clean", "link_to", "pieces"]
 
 _WORD = 20  # characters that stay together
 _CONTROL = re.compile(
@@ -26,7 +26,7 @@ def pieces(text: str) -> list[str]:
     return ["".join(parts[at : at + 2]) for at in range(0, len(parts), 2)]
 
 
-def short(text: str, limit: int) -> str:
+def abbreviated(text: str, limit: int) -> str:
     """`text`, or its beginning, an ellipsis and its end, in which long names differ."""
     if len(text) <= limit:
         return text

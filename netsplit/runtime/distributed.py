@@ -16,9 +16,9 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
-from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write
-from netsplit.runtime.feeds import as_batch, loss_shares, mean_loss, mean_metrics, split_batch
-from netsplit.runtime.recorder import merged
+from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
+from netsplit.runtime.feeds import as_batch, loss_fractions, mean_loss, mean_metrics, split_batch
+from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, CheckpointRules, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
@@ -69,7 +69,7 @@ class DistributedRuntime:
         tell(pool, _graphs(program), optimizer, rule)
         followers = {name for each in program.replicas.values() for name in each[1:]}
         pool.call_each(
-            worker_calls.load,
+            worker_calls.deploy,
             [
                 (
                     _light(program),
@@ -83,30 +83,30 @@ class DistributedRuntime:
         )
 
     def train_batch(
-        self, inputs: Any, targets: Any = None, *, share: float = 1.0, step: bool = True
+        self, inputs: Any, targets: Any = None, *, fraction: float = 1.0, step: bool = True
     ) -> float:
         """One iteration; the mean loss of the samples. `metrics` has what the loss returned beside it.
 
         Args:
             inputs: as docs/batches.md has them, or a whole `Batch`. Where `resized` was given they may be
                 unlike those that the program was captured for: a program is made once for each kind.
-            share: multiplies the gradients; the batch's part of the samples that one step sees.
+            fraction: multiplies the gradients; the batch's part of the samples that one step sees.
             step: without it gradients are only added up, for a later iteration to step on.
 
         Raises:
             NetSplitError: `step` is False under a schedule whose devices step within the batch.
         """
-        return self._loss(*self._iterate(inputs, targets, "plain", share, step))
+        return self._loss(*self._iterate(inputs, targets, "plain", fraction, step))
 
     def measure(
-        self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
+        self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """One iteration like `train_batch`, and its measured timeline.
 
         With `bytes_too` the timeline has peak bytes, and its seconds are not to be trusted.
         """
         start = time.perf_counter()
-        program, results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", share, step)
+        program, results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", fraction, step)
         seconds = time.perf_counter() - start
         return self._loss(program, results), _merged(results, seconds)
 
@@ -154,9 +154,9 @@ class DistributedRuntime:
         self.pool.call(worker_calls.step_scheduler, loss)
 
     def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
-        """Write what all devices hold, and what the controller adds (see `checkpoint.files.write`)."""
+        """Write what all devices hold, and what the controller adds (see `write_checkpoint`)."""
         rules = self._checkpoint_rules()
-        write(
+        write_checkpoint(
             folder,
             extra,
             own,
@@ -190,7 +190,7 @@ class DistributedRuntime:
         )
 
     def _iterate(
-        self, inputs: Any, targets: Any, mode: str, share: float, step: bool
+        self, inputs: Any, targets: Any, mode: str, fraction: float, step: bool
     ) -> tuple[Program, list[DeviceIteration]]:
         batch = as_batch(self.program, inputs, targets)
         program = self._program_for(batch)
@@ -202,8 +202,8 @@ class DistributedRuntime:
         feeds = split_batch(program, batch)
         number = self._number(program)
         self.pool.programs[TRAINING] = program
-        shares, key = loss_shares(program, share), self.draws.training()
-        results = self._call(worker_calls.train, program, feeds, number, shares, step, mode, key)
+        fractions, key = loss_fractions(program, fraction), self.draws.training()
+        results = self._call(worker_calls.train, program, feeds, number, fractions, step, mode, key)
         self.draws.batches += 1
         self.rates = results[0].rates
         return program, results
@@ -265,6 +265,6 @@ def _light(program: Program) -> Program:
 def _merged(results: list[DeviceIteration], seconds: float) -> Timeline:
     """One timeline with the earliest device's begin as zero."""
     zero = min(result.began_s for result in results)
-    events = merged((event for result in results for event in result.events), zero)
+    events = timeline_events((event for result in results for event in result.events), zero)
     peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
     return Timeline(events, seconds, peaks)

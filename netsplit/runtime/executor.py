@@ -1,4 +1,4 @@
-"""One device's share of a program, executed.
+"""One device's part of a program, executed.
 
     feeds ─► values[k, i] ─► Forward ─► values of outputs ─► Send
              leaves[s, i] ◄─┘               │
@@ -41,7 +41,7 @@ from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport import Handle, Transport, TransportLost, TransportTimeout
-from netsplit.runtime.values import Context, IterationValues, Key, copies_of, place_of, readers_of
+from netsplit.runtime.values import Context, IterationValues, Key, copies_of, last_read, readers_of
 from netsplit.runtime.versions import WeightVersions
 from netsplit.simulate.timeline import EventKind
 
@@ -77,7 +77,7 @@ class Executor:
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {
-            (s, k): place_of(program, segment, k)
+            (s, k): last_read(program, segment, k)
             for s, segment in self.segments.items()
             for k in segment.inputs
         }
@@ -92,12 +92,12 @@ class Executor:
     def run(
         self,
         feeds: list[dict[str, Tensor]],
-        shares: Sequence[float] | None = None,
+        fractions: Sequence[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
     ) -> dict[Key, Tensor]:
         """A whole iteration of this device's own list; see `begin` and `finish`."""
-        self.begin(feeds, shares, step, key)
+        self.begin(feeds, fractions, step, key)
         for index in range(len(self.instructions)):
             self.execute(index)
         return self.finish()
@@ -105,7 +105,7 @@ class Executor:
     def begin(
         self,
         feeds: list[dict[str, Tensor]],
-        shares: Sequence[float] | None = None,
+        fractions: Sequence[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
     ) -> None:
@@ -113,14 +113,14 @@ class Executor:
 
         Args:
             feeds: `feeds[i]` holds the input variables of micro-batch i read here.
-            shares: of every micro-batch's loss in what is minimised; all the same by default.
+            fractions: of every micro-batch's loss in what is minimised; all the same by default.
             step: without it gradients are only added up, for a later iteration to step on.
             key: of what random operators draw; torch's generators are seeded, and left anywhere.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
-        if shares is None:
-            shares = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
-        self.state = IterationValues(moved, list(shares), dict(self.readers))
+        if fractions is None:
+            fractions = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
+        self.state = IterationValues(moved, list(fractions), dict(self.readers))
         self.key = key or DrawKey()
         self.stepping = step
         self.prepared = -1
@@ -270,7 +270,7 @@ class Executor:
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.program.graph.output_variables:
-            return torch.full_like(output, self.state.shares[i] * self.share.loss_factor)
+            return torch.full_like(output, self.state.fractions[i] * self.share.loss_factor)
         return self.state.total_gradient(k, i)
 
     def _send(self, ins: Send) -> None:
@@ -323,7 +323,7 @@ class Executor:
         self._prepare(ins.number)
         terms = self._finish_sum(ins)
         with self.recorder.span("step", str(ins), -1, self.torch_device):
-            self.share.step(ins.share, terms)
+            self.share.step(ins.fraction, terms)
         if self.versions is not None:
             self.versions.after_step()
 

@@ -12,7 +12,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Program
 
-__all__ = ["as_batch", "loss_shares", "mean_loss", "mean_metrics", "samples_of", "split_batch"]
+__all__ = ["as_batch", "loss_fractions", "mean_loss", "mean_metrics", "samples_of", "split_batch"]
 
 
 def as_batch(program: Program, inputs: Any, targets: Any = None) -> Batch:
@@ -78,14 +78,14 @@ def samples_of(program: Program) -> int:
     return sum(graph.batch_size for graph in _graphs(program))
 
 
-def loss_shares(program: Program, share: float = 1.0) -> list[float]:
-    """Each micro-batch's part in what is minimised: by its samples, times the batch's own `share`.
+def loss_fractions(program: Program, fraction: float = 1.0) -> list[float]:
+    """Each micro-batch's part in what is minimised: by its samples, times the batch's own `fraction`.
 
     Where devices step within the batch, they take means themselves, and each micro-batch counts in full.
     """
     if program.asynchronous:
-        return [share] * program.microbatches
-    return [share * part for part in _sample_shares(program)]
+        return [fraction] * program.microbatches
+    return [fraction * part for part in _sample_fractions(program)]
 
 
 def mean_loss(program: Program, outputs: Mapping[tuple[str, int], float]) -> float:
@@ -105,10 +105,10 @@ def mean_metrics(program: Program, outputs: Mapping[tuple[str, int], float]) -> 
 
 
 def _mean(program: Program, outputs: Mapping[tuple[str, int], float], k: str) -> float:
-    return sum(part * outputs[k, i] for i, part in enumerate(_sample_shares(program)))
+    return sum(part * outputs[k, i] for i, part in enumerate(_sample_fractions(program)))
 
 
-def _sample_shares(program: Program) -> list[float]:
+def _sample_fractions(program: Program) -> list[float]:
     sizes = [graph.batch_size for graph in _graphs(program)]
     return [size / sum(sizes) for size in sizes]
 

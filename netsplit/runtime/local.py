@@ -13,7 +13,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.feeds import loss_shares, mean_loss, mean_metrics, split_batch
+from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport import LocalTransport
 
@@ -64,7 +64,7 @@ class LocalRuntime:
         inputs: Any,
         targets: Any = None,
         *,
-        share: float = 1.0,
+        fraction: float = 1.0,
         step: bool = True,
         program: Program | None = None,
     ) -> float:
@@ -72,14 +72,14 @@ class LocalRuntime:
 
         Args:
             inputs: as docs/batches.md has them, or a whole `Batch`.
-            share: multiplies the gradients; the batch's part of the samples that one step sees.
+            fraction: multiplies the gradients; the batch's part of the samples that one step sees.
             step: without it gradients are only added up.
             program: another than the usual one, for a batch of another size.
         """
         program = program or self.program
         executors = self.executors_of(program)
         key = self.draws.training()
-        losses = self.run(program, executors, inputs, targets, loss_shares(program, share), step, key)
+        losses = self.run(program, executors, inputs, targets, loss_fractions(program, fraction), step, key)
         self.draws.batches += 1
         outputs = {key: float(tensor) for key, tensor in losses.items()}
         self.metrics = mean_metrics(program, outputs)
@@ -91,27 +91,27 @@ class LocalRuntime:
         executors: dict[str, Executor],
         inputs: Any,
         targets: Any = None,
-        shares: list[float] | None = None,
+        fractions: list[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
     ) -> dict[tuple[str, int], Tensor]:
         """Outputs of every micro-batch, by (variable, i)."""
         drawing = any(piece.draws for each in executors.values() for piece in each.pieces.whole.values())
         with generators_kept() if drawing else nullcontext():
-            return self._run(program, executors, split_batch(program, inputs, targets), shares, step, key)
+            return self._run(program, executors, split_batch(program, inputs, targets), fractions, step, key)
 
     def _run(
         self,
         program: Program,
         executors: dict[str, Executor],
         feeds: list[dict[str, Tensor]],
-        shares: list[float] | None,
+        fractions: list[float] | None,
         step: bool,
         key: DrawKey | None,
     ) -> dict[tuple[str, int], Tensor]:
         for name, executor in executors.items():
             own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-            executor.begin(own, shares, step, key)
+            executor.begin(own, fractions, step, key)
         at = dict.fromkeys(program.devices, 0)
         for name in program.order:
             executors[name].execute(at[name])

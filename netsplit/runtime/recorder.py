@@ -12,13 +12,13 @@ import torch
 from netsplit.program.instructions import Send
 from netsplit.simulate.timeline import Event, EventKind
 
-__all__ = ["TimelineRecorder", "merged"]
+__all__ = ["TimelineRecorder", "timeline_events"]
 
 
 class TimelineRecorder:
     """Times instructions on the machine's monotonic clock, which its processes share.
 
-    Where a send ends the sender does not see: `merged` takes it from the receiver's wait for it.
+    Where a send ends the sender does not see: `timeline_events` takes it from the receiver's wait for it.
     """
 
     def __init__(self, device: str) -> None:
@@ -66,7 +66,7 @@ class TimelineRecorder:
         self.events.append(event)
 
 
-def merged(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]:
+def timeline_events(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]:
     """Events of all devices by their start, from `zero_s` on.
 
     A send lasts until its receiver has it; where that did not wait, until it looked.

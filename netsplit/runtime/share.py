@@ -223,14 +223,14 @@ class Share:
         terms = [counted, float(math.isinf(value)), float(math.isnan(value))]
         return torch.tensor(terms, dtype=torch.float64)
 
-    def step(self, share: float = 1.0, terms: Tensor | None = None) -> None:
+    def step(self, fraction: float = 1.0, terms: Tensor | None = None) -> None:
         """Step on the gradients, and let them go.
 
         Args:
-            share: multiplies the gradients first.
+            fraction: multiplies the gradients first.
             terms: `norm_terms`, summed over all devices; only where the rule asks for it.
         """
-        factor, overflow = share, False
+        factor, overflow = fraction, False
         if terms is not None:
             squares, infinite, unknown = terms.tolist()
             overflow = infinite > 0 or unknown > 0

@@ -14,7 +14,7 @@ from netsplit.program.instructions import Program, Recv, Segment, Send
 from netsplit.runtime.pieces import Snapshot
 from netsplit.runtime.transport import Handle
 
-__all__ = ["Context", "IterationValues", "Key", "copies_of", "place_of", "readers_of"]
+__all__ = ["Context", "IterationValues", "Key", "copies_of", "last_read", "readers_of"]
 
 Key = tuple[str, int]  # variable, micro-batch
 
@@ -32,10 +32,10 @@ class Context:
 
 @dataclass
 class IterationValues:
-    """State of one iteration. `shares[i]` is the part of micro-batch i's loss in what is minimised."""
+    """State of one iteration. `fractions[i]` is the part of micro-batch i's loss in what is minimised."""
 
     feeds: list[dict[str, Tensor]]
-    shares: list[float] = field(default_factory=list)
+    fractions: list[float] = field(default_factory=list)
     readers: dict[Key, int] = field(default_factory=dict)  # forwards and sends still to come
     values: dict[Key, Tensor] = field(default_factory=dict)
     arriving: dict[tuple[str, int, bool], tuple[Recv, Handle]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def copies_of(program: Program, segments: Mapping[int, Segment]) -> dict[str, tu
     }
 
 
-def place_of(program: Program, segment: Segment, k: str) -> int:
+def last_read(program: Program, segment: Segment, k: str) -> int:
     """Where in the graph a segment last reads a variable: gradients are summed from the last reader on."""
     graph = program.graph
     inside = set(segment.nodes)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
-    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "add", "load", "load_part", "plan_part",
+    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "add", "deploy", "load_part", "plan_part",
     "predict", "put", "rates", "set_rates", "state", "step_scheduler", "train", "write_part",
 ]  # fmt: skip
 
@@ -58,7 +58,7 @@ class DeviceIteration:
     rates: list[float]  # of the optimiser's groups, as they were in the step
 
 
-def load(
+def deploy(
     worker: Worker,
     program: Program,
     values: dict[str, Tensor],
@@ -97,7 +97,7 @@ def train(
     worker: Worker,
     feeds: list[dict[str, Tensor]],
     number: int,
-    shares: list[float],
+    fractions: list[float],
     step: bool,
     mode: str,
     key: DrawKey,
@@ -109,10 +109,10 @@ def train(
     peak: int | None = None
     if mode == "bytes":
         with MemoryMeter(worker.torch_device, worker.memory["share"].all_tensors()) as meter:
-            outputs = executor.run(feeds, shares, step, key)
+            outputs = executor.run(feeds, fractions, step, key)
         peak = meter.peak_bytes
     else:
-        outputs = executor.run(feeds, shares, step, key)
+        outputs = executor.run(feeds, fractions, step, key)
     worker.heartbeat_file.at(-1)
     recorder = executor.recorder
     values = {key: float(tensor) for key, tensor in outputs.items()}

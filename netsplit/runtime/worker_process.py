@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from importlib import import_module
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from typing import Any, NoReturn
@@ -99,9 +100,9 @@ def _serve(line: _LogLine) -> None:
 
     line.answer(answer)
     line.busy.set()  # on a busy machine the first call may come, and wait, before this is loaded
-    # Calls will need it; loading it takes a second, in which the controller has other things to do.
-    import netsplit.runtime.worker_calls  # noqa: F401
-
+    # Calls come pickled by the name of their function. To load its module takes a second, in which the
+    # controller has other things to do; at the top of this file it would wait for that.
+    import_module("netsplit.runtime.worker_calls")
     line.busy.clear()
     while True:
         line.answer(answer)

@@ -3,7 +3,7 @@ begin and end.
 
     cpu:0   ──────────forward──────────            rate 1        alone on its host
     cpu:1            ──────backward─────────       rate 1/c      another device of the host computes too
-    cpu:0→1             ▒▒▒send▒▒▒                 rate less s   copying takes the share s of both ends' time
+    cpu:0→1             ▒▒▒send▒▒▒                 rate less s   copying takes the part s of both ends' time
 
 An agenda, by time, holds when computations begin and end and when transfers do; an end moves when the rate
 changes. CPU devices of one host share its memory; a device whose host is not said shares nothing.
@@ -50,7 +50,7 @@ class _ComputePace:
     since: float = 0.0  # when `left` was so
     rate: float = 1.0
     number: int = 0  # of its ends on the agenda the last one counts
-    copying: float = 0.0  # share of the device's time that transfers take
+    copying: float = 0.0  # fraction of the device's time that transfers take
 
 
 class Contended(Run):
@@ -64,7 +64,7 @@ class Contended(Run):
             )
             for device in cluster.devices
         }
-        self.agenda: list[tuple[float, int, int, str, float]] = []  # time, what, number, device, its share
+        self.agenda: list[tuple[float, int, int, str, float]] = []  # time, what, number, device, its fraction
         self.number = 0
         self.busy: Counter[str] = Counter()  # host -> its devices that compute
 
@@ -73,7 +73,7 @@ class Contended(Run):
             if not self.agenda or (self.ready and self.ready[0][0] < self.agenda[0][0]):
                 self.transfer()
                 continue
-            t, what, number, name, share = heapq.heappop(self.agenda)
+            t, what, number, name, fraction = heapq.heappop(self.agenda)
             pace = self.paces[name]
             if what == _BEGIN:
                 self._begin(name, t)
@@ -81,7 +81,7 @@ class Contended(Run):
                 if number == pace.number and pace.task is not None:
                     self._end(name, t)
             else:
-                pace.copying += share if what == _COPY else -share
+                pace.copying += fraction if what == _COPY else -fraction
                 self._change(name, t)
 
     def compute(self, device: DeviceClock, task: Task) -> bool:
@@ -93,13 +93,13 @@ class Contended(Run):
         for name in ends:
             copying_s = self.paces[name].copy_s_per_byte * nbytes
             if copying_s > 0 and end > start:
-                share = min(copying_s / (end - start), 1.0)
-                self._note(start, _COPY, name, share)
-                self._note(end, _COPY_END, name, share)
+                fraction = min(copying_s / (end - start), 1.0)
+                self._note(start, _COPY, name, fraction)
+                self._note(end, _COPY_END, name, fraction)
 
-    def _note(self, t: float, what: int, name: str, share: float = 0.0) -> int:
+    def _note(self, t: float, what: int, name: str, fraction: float = 0.0) -> int:
         self.number += 1
-        heapq.heappush(self.agenda, (t, what, self.number, name, share))
+        heapq.heappush(self.agenda, (t, what, self.number, name, fraction))
         return self.number
 
     def _begin(self, name: str, t: float) -> None:

@@ -13,6 +13,7 @@ from netsplit.studies.edges import edge_bytes
 from netsplit.studies.links import LinkCase, link_lines
 from netsplit.studies.memory import memory_needs
 from netsplit.studies.operators import OperatorCase, operator_seconds
+from netsplit.studies.question import question
 from netsplit.studies.render import markdown, record, write
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Column
@@ -31,6 +32,7 @@ __all__ = [
     "markdown",
     "memory_needs",
     "operator_seconds",
+    "question",
     "record",
     "time_breakdown",
     "write",

@@ -17,7 +17,7 @@ from netsplit.config import Settings
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import study_of
+from netsplit.experiment.forecast import planner_of
 from netsplit.experiment.session import Session
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.methods.ddp import Ddp
@@ -122,7 +122,7 @@ def time_breakdown(
             )
         )
         metrics[f"iteration_s.{name}"] = whole
-        metrics |= {f"{part}_share.{name}": seconds / whole for part, seconds in parts.items()}
+        metrics |= {f"{part}_fraction.{name}": seconds / whole for part, seconds in parts.items()}
     return StudyResult(
         "What an iteration's time is spent on",
         COLUMNS,
@@ -147,7 +147,7 @@ def _planned(name: str, case: RunCase, seed: int) -> tuple[Timeline, list[str]]:
         optimizer=case.optimizer,
         settings=Settings(epochs=1, batch_size=case.batch_size, seed=seed),
     )
-    plan = study_of(experiment, case.cluster).plan(case.partitioner, seed)
+    plan = planner_of(experiment, case.cluster).plan(case.partitioner, seed)
     program, predicted = plan.simulated
     return predicted, list(program.devices)
 
@@ -159,9 +159,9 @@ def _trained(
     torch.manual_seed(seed)
     batch = next(batches(case.dataset.train, case.batch_size, seed=seed))
     with Session(case.cluster, folder, profile_cache=default_folder()) as session:
-        study = session.study(case.model(), case.loss, batch, case.schedule, case.optimizer)
-        plan = study.plan(case.partitioner, seed)
-        model = session.deploy(study, plan, seed=seed)
+        planner = session.planner(case.model(), case.loss, batch, case.schedule, case.optimizer)
+        plan = planner.plan(case.partitioner, seed)
+        model = session.deploy(planner, plan, seed=seed)
         log.info("%s: training %d batches", name, warmup + iterations)
         for _ in range(warmup):
             model.train_batch(*batch)
@@ -199,7 +199,7 @@ def _picture(bars: dict[str, dict[str, float]]) -> Picture:
         axes.invert_yaxis()
         axes.set_xlim(0, 112)
         axes.set_xticks(range(0, 101, 20))
-        axes.set_xlabel("share of an iteration (%)")
+        axes.set_xlabel("fraction of an iteration (%)")
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         figure.legend(loc="outside upper center", ncols=5, fontsize=10)

@@ -28,25 +28,25 @@ def edge_bytes(cases: ByName[ModelCase], threshold_bytes: float = 1e8) -> StudyR
     """The cumulative distribution of the bytes of a graph's edges, one for each reader of a variable.
 
     Args:
-        cases: `reference` may have ``share_below``, a fraction.
-        threshold_bytes: the share of edges with fewer bytes is told.
+        cases: `reference` may have ``fraction_below``, a fraction.
+        threshold_bytes: the fraction of edges with fewer bytes is told.
 
     Raises:
         CaptureError: a model cannot be captured.
     """
     if threshold_bytes <= 0:
         raise ConfigError(f"study.threshold_bytes is {threshold_bytes}: give more than 0.")
-    check_references(cases, "share_below")
+    check_references(cases, "fraction_below")
     rows: list[tuple[Cell, ...]] = []
     curves: dict[str, list[tuple[int, float]]] = {}
-    shares: dict[str, float] = {}
+    fractions: dict[str, float] = {}
     for name, case in cases.items():
         log.info("%s at batches of %d", name, case.batch_size)
         graph = case.training_graph()
         sizes = _sizes(graph)
         label = case.label or name
         label = label if label not in curves else f"{label} ({name})"
-        shares[label] = sum(nbytes < threshold_bytes for nbytes in sizes) / len(sizes)
+        fractions[label] = sum(nbytes < threshold_bytes for nbytes in sizes) / len(sizes)
         curves[label] = cumulative(sizes)
         rows.append(
             (
@@ -56,8 +56,8 @@ def edge_bytes(cases: ByName[ModelCase], threshold_bytes: float = 1e8) -> StudyR
                 len(sizes),
                 median(sizes),
                 max(sizes),
-                shares[label],
-                case.reference.get("share_below"),
+                fractions[label],
+                case.reference.get("fraction_below"),
             )
         )
     return StudyResult(
@@ -74,13 +74,16 @@ def edge_bytes(cases: ByName[ModelCase], threshold_bytes: float = 1e8) -> StudyR
         ),
         tuple(rows),
         ("An edge is a variable and one node that reads it; inputs of the graph and parameters are none.",),
-        (_picture(curves, threshold_bytes, shares),),
-        {f"share_below.{name}": share for name, share in zip(cases, shares.values(), strict=True)},
+        (_picture(curves, threshold_bytes, fractions),),
+        {
+            f"fraction_below.{name}": fraction
+            for name, fraction in zip(cases, fractions.values(), strict=True)
+        },
     )
 
 
 def cumulative(sizes: list[int]) -> list[tuple[int, float]]:
-    """Every size that occurs, rising, with the share of all that are no larger."""
+    """Every size that occurs, rising, with the fraction of all that are no larger."""
     done, points = 0, []
     for nbytes, count in sorted(Counter(sizes).items()):
         done += count
@@ -96,7 +99,7 @@ def _sizes(graph: Graph) -> list[int]:
 
 
 def _picture(
-    curves: dict[str, list[tuple[int, float]]], threshold_bytes: float, shares: dict[str, float]
+    curves: dict[str, list[tuple[int, float]]], threshold_bytes: float, fractions: dict[str, float]
 ) -> Picture:
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import EngFormatter
@@ -104,14 +107,14 @@ def _picture(
         axes = figure.subplots()
         right = max(points[-1][0] for points in curves.values())
         for index, (name, points) in enumerate(curves.items()):
-            shown = [(max(nbytes, 1), 100 * share) for nbytes, share in points]
+            shown = [(max(nbytes, 1), 100 * fraction) for nbytes, fraction in points]
             axes.step(
                 [shown[0][0], *(nbytes for nbytes, _ in shown), 2 * right],
-                [0.0, *(share for _, share in shown), 100.0],
+                [0.0, *(fraction for _, fraction in shown), 100.0],
                 where="post",
                 color=PALETTE[index % len(PALETTE)],
                 linewidth=2,
-                label=f"{name}: {100 * shares[name]:.1f} % below {threshold_bytes / 1e6:g} MB",
+                label=f"{name}: {100 * fractions[name]:.1f} % below {threshold_bytes / 1e6:g} MB",
             )
         axes.axvline(threshold_bytes, color="#777777", linestyle="--", linewidth=1)
         axes.set_xscale("log")
@@ -123,5 +126,7 @@ def _picture(
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left", fontsize=10)
 
-    rows = [(name, nbytes, share) for name, points in curves.items() for nbytes, share in points]
-    return Picture("edges", (9, 5.5), draw, ("model", "bytes", "share of edges with at most so many"), rows)
+    rows = [(name, nbytes, fraction) for name, points in curves.items() for nbytes, fraction in points]
+    return Picture(
+        "edges", (9, 5.5), draw, ("model", "bytes", "fraction of edges with at most so many"), rows
+    )

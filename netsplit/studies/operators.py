@@ -117,10 +117,10 @@ def operator_seconds(
             Column("forward (ms)", ",.2f", 1e3),
             Column("backward (ms)", ",.2f", 1e3),
             Column("backward / forward", ".2f"),
-            Column("share (%)", ".1f", 100.0),
+            Column("of all (%)", ".1f", 100.0),
         ),
         tuple(rows),
-        ("Sums over all nodes of a type in one training step; share: of its forward and backward.",),
+        ("Sums over all nodes of a type in one training step; of all: of its forward and backward.",),
         (_picture(panels),),
         metrics,
     )
@@ -173,8 +173,8 @@ def _sum(name: str, parts: Sequence[TypeSeconds]) -> TypeSeconds:
 
 
 def _row(label: str, each: TypeSeconds, whole: TypeSeconds) -> tuple[Cell, ...]:
-    share = each.total_s / whole.total_s if whole.total_s > 0 else None
-    return label, each.name, each.nodes, each.forward_s, each.backward_s, each.ratio, share
+    fraction = each.total_s / whole.total_s if whole.total_s > 0 else None
+    return label, each.name, each.nodes, each.forward_s, each.backward_s, each.ratio, fraction
 
 
 def _picture(panels: dict[str, list[TypeSeconds]]) -> Picture:

@@ -10,7 +10,7 @@ from typing import Any
 from netsplit.files import write_text
 from netsplit.studies.result import StudyResult
 from netsplit.tables import csv_text
-from netsplit.tracking.pictures.drawing import new_figure, save
+from netsplit.tracking.pictures.drawing import new_figure, save_figure
 from netsplit.tracking.tracker import Tracker
 
 __all__ = ["TABLE", "markdown", "record", "write"]
@@ -43,7 +43,7 @@ def write(result: StudyResult, folder: Path) -> list[Path]:
         picture.draw(figure)
         for suffix in ("png", "svg"):
             paths.append(folder / f"{picture.name}.{suffix}")
-            save(figure, paths[-1])
+            save_figure(figure, paths[-1])
         paths.append(folder / f"{picture.name}.csv")
         write_text(paths[-1], csv_text(picture.columns, picture.rows))
     return paths

@@ -1,7 +1,7 @@
 """Records: MLflow runs, tables, pictures. Heavy imports (mlflow, matplotlib) happen on first use."""
 
 from netsplit.tracking.host import host_tags
-from netsplit.tracking.table import ComparisonRow, comparison_table, markdown, outline
+from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table, outline
 from netsplit.tracking.tracker import ComparisonRun, MethodRun, Tracker
 
 __all__ = [
@@ -9,8 +9,8 @@ __all__ = [
     "ComparisonRun",
     "MethodRun",
     "Tracker",
+    "comparison_markdown",
     "comparison_table",
     "host_tags",
-    "markdown",
     "outline",
 ]

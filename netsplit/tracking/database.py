@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from netsplit.errors import ConfigError
-from netsplit.tracking.values import hidden
+from netsplit.tracking.values import masked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -60,7 +60,7 @@ def sqlite_path(uri: str) -> Path | None:
         return Path(name).absolute()
     if not uri.startswith(_SERVERS) and _database(uri) not in _DATABASES:
         raise ConfigError(
-            f"tracking uri '{hidden(uri)}' is not one MLflow can use: give {_SQLITE}outputs/mlflow.db, "
+            f"tracking uri '{masked(uri)}' is not one MLflow can use: give {_SQLITE}outputs/mlflow.db, "
             f"the http(s) address of a tracking server, or a database address ({', '.join(_DATABASES)})."
         )
     return None
@@ -111,8 +111,8 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     if experiment is None:
         folder = None
         if artifacts is not None:
-            plain_name = re.sub(r"[^\w\-.]+", "_", name)
-            folder = f"{artifacts.rstrip('/')}/{quote(plain_name)}"
+            bare = re.sub(r"[^\w\-.]+", "_", name)
+            folder = f"{artifacts.rstrip('/')}/{quote(bare)}"
         try:
             return str(client.create_experiment(name, artifact_location=folder, tags=_TRAINING))
         except MlflowException:  # another process was faster
@@ -151,7 +151,7 @@ def _connect(uri: str) -> MlflowClient:
 
 
 def _without_passwords(record: logging.LogRecord) -> bool:
-    record.msg, record.args = hidden(record.getMessage()), ()
+    record.msg, record.args = masked(record.getMessage()), ()
     return True
 
 
@@ -175,7 +175,7 @@ def _cannot_be_opened(uri: str, error: Exception) -> ConfigError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "Read timed out" in reason:
         reason = "it takes connections and does not answer; set MLFLOW_HTTP_REQUEST_TIMEOUT to wait longer."
-    return ConfigError(f"tracking uri '{hidden(uri)}' cannot be opened: {hidden(reason)}")
+    return ConfigError(f"tracking uri '{masked(uri)}' cannot be opened: {masked(reason)}")
 
 
 def _create(path: Path) -> None:
@@ -230,7 +230,7 @@ def _check_database(uri: str) -> None:
         engine.dispose()
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"tracking uri '{hidden(uri)}' needs the package '{error.name}': install it "
+            f"tracking uri '{masked(uri)}' needs the package '{error.name}': install it "
             "(`pip install 'netsplit[postgres]'` for postgresql+psycopg://...)."
         ) from error
     except Exception as error:  # whatever the driver raises
@@ -247,13 +247,13 @@ def _check_server(uri: str) -> None:
         port = 443 if uri.startswith("https") else 80
     if not host or not port:
         raise ConfigError(
-            f"tracking uri '{hidden(uri)}' is not the address of a server: give http(s)://host:port, "
+            f"tracking uri '{masked(uri)}' is not the address of a server: give http(s)://host:port, "
             "with a port up to 65535."
         )
     try:
         socket.create_connection((host, port), timeout=_CONNECT_S).close()
     except OSError as error:
         raise ConfigError(
-            f"no MLflow server answers at {hidden(uri)} ({error.strerror or error}): "
+            f"no MLflow server answers at {masked(uri)} ({error.strerror or error}): "
             "start it, or set another tracking.uri."
         ) from error

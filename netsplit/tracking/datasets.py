@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from netsplit.tracking.values import hidden, plain
+from netsplit.tracking.values import masked, plain
 
 __all__ = ["DatasetRecord", "records_of", "source_text"]
 
@@ -83,4 +83,4 @@ def _tensors(sample: Any) -> Iterator[Any]:
 
 def source_text(record: DatasetRecord) -> str:
     """The source as JSON; passwords are hidden."""
-    return hidden(json.dumps(record.source, sort_keys=True))
+    return masked(json.dumps(record.source, sort_keys=True))

@@ -21,7 +21,7 @@ import psutil
 from netsplit.errors import NetSplitError
 from netsplit.tracking.datasets import DatasetRecord, source_text
 from netsplit.tracking.owner import is_gone
-from netsplit.tracking.values import chunks, hidden, plain_key, shortened
+from netsplit.tracking.values import chunks, masked, plain_key, shortened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -208,7 +208,7 @@ def _writing(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise StoreError(f"MLflow could not record {what}: {hidden(reason)}") from error
+        raise StoreError(f"MLflow could not record {what}: {masked(reason)}") from error
 
 
 def _user() -> str:

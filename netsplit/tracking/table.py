@@ -6,29 +6,30 @@ below one another; why a method failed, and what marks mean, stands below the ta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from netsplit.tables import Column, Table
+from netsplit.tables import Cell, Column, Table
 from netsplit.tracking.metrics import overfull, prediction_error
 from netsplit.training.history import Throughputs
 
 if TYPE_CHECKING:
     import rich.table
 
-__all__ = ["LEGEND", "LIMIT", "OVER", "ComparisonRow", "comparison_table", "markdown", "outline"]
+__all__ = ["LEGEND", "LIMIT", "OVER", "ComparisonRow", "comparison_markdown", "comparison_table", "outline"]
 
-_NONE = "-"
 OVER, LIMIT, _EARLIER = "!", "limit", "†"
 LEGEND = {
     OVER: "more than the device's limit",
     LIMIT: "no answer in time; the figures are of the plain fill or split that took its place",
     _EARLIER: "measured by an earlier run, as nothing was left to train; predicted is the plan of now",
 }
-_FIGURES = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss", "Acc.\n%")
-_DEVICE_FIGURES = ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")
+_MS, _SECONDS, _PERCENT = Column("", ".1f", 1e3), Column("", ".2f"), Column("", ".1f", 100.0)
+_NODES, _MIB = Column(""), Column("", ".1f", 2.0**-20)
+_FIGURES = (_MS, _MS, Column("", "+.1f", 100.0), Column("", ".1f"), Column("", ".4f"), _PERCENT)
+_HEADINGS = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss", "Acc.\n%")
+_DEVICE_HEADINGS = ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
     columns = [
         Column("Method", text=True),
         Column("Solver", text=True, whole=True),
-        *(Column(heading, whole=True) for heading in _FIGURES),
+        *(replace(each, name=name, whole=True) for each, name in zip(_FIGURES, _HEADINGS, strict=True)),
         Column("Device", text=True),
-        *(Column(heading, whole=True) for heading in _DEVICE_FIGURES),
+        *(Column(heading, whole=True) for heading in _DEVICE_HEADINGS),
     ]
     cells = []
     for row in rows:
@@ -97,32 +98,33 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
         cells.append([row.method, "\n".join(_solver_lines(row)), *_figures(row), *per_device])
     failed = {index: "failed" for index, row in enumerate(rows) if row.failed}
     table = Table(columns, cells, title, marked=failed).terminal(spaced=True)
-    reasons = [Text(f"{row.method} failed: {row.error}", style="red") for row in rows if row.failed]
+    reasons = [Text(reason, style="red") for reason in _reasons(rows)]
     table.caption = Text("\n").join([*reasons, *map(Text, _legend(rows))]) or None
     return table
 
 
-def markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> str:
+def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> str:
     """The same as a GitHub table, every figure in a column of its own but the devices' in one.
 
     Args:
         escape: of names and reasons what Markdown would read as markup; bars are escaped in any case.
     """
-    figures = (
+    names = (
         "Objective ms", "Gap %", "Solve s", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
         "Accuracy %",
     )  # fmt: skip
+    figures = zip((_MS, _PERCENT, _SECONDS, *_FIGURES), names, strict=True)
     columns = [
         Column("Method", text=True),
         Column("Status", text=True),
-        *map(Column, figures),
+        *(replace(each, name=name) for each, name in figures),
         Column("Devices: nodes, MiB predicted / measured / limit", text=True),
     ]
     cells = []
     for row in rows:
         devices = "; ".join(_device_sentence(row, device, escape(device)) for device in row.devices)
         last = devices if row.error is None else f"**failed:** {escape(row.error)}"
-        solver = [_ms(row.objective_s), _percent(row.gap), _number(row.solve_s, 2)]
+        solver = [row.objective_s, row.gap, row.solve_s]
         cells.append([escape(row.method), escape(_status(row)), *solver, *_figures(row), last])
     legend = [f"\n{line}" for line in _legend(rows)]
     return "\n".join([Table(columns, cells).markdown(), *legend]) + "\n"
@@ -130,13 +132,19 @@ def markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) 
 
 def outline(rows: Sequence[ComparisonRow]) -> str:
     """The few figures that come first, as aligned lines for a page that is narrow."""
-    lines = [f"{'':12}{'predicted':>13}{'measured':>13}{'samples/s':>11}{'accuracy':>11}"]
-    for row in rows:
-        figures = (
-            f"{_ms(row.predicted_s) + ' ms':>13}{_measured(row) + ' ms':>13}"
-            f"{_number(row.throughput, 1):>11}{_percent(row.accuracy) + ' %':>11}"
-        )
-        lines.append(f"{row.method:12}" + (f"  failed: {row.error}" if row.failed else figures))
+    columns = [
+        Column("", text=True),
+        replace(_MS, name="predicted ms"),
+        replace(_MS, name="measured ms"),
+        Column("samples/s", ".1f"),
+        replace(_PERCENT, name="accuracy %"),
+    ]
+    cells = [
+        [row.method, row.predicted_s, _measured(row), row.throughput, row.accuracy]
+        for row in rows
+        if not row.failed
+    ]
+    lines = [*Table(columns, cells).lines(), *_reasons(rows)]
     full = [f"{row.method}: more than the limit of {', '.join(row.overfull)}" for row in rows if row.overfull]
     return "\n".join([*lines, *full, *(line for line in _legend(rows) if not line.startswith(OVER))])
 
@@ -151,19 +159,18 @@ def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     return [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
 
 
-def _figures(row: ComparisonRow) -> list[str]:
+def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:
+    return [f"{row.method} failed: {row.error}" for row in rows if row.failed]
+
+
+def _figures(row: ComparisonRow) -> list[Cell]:
     return [
-        _ms(row.predicted_s),
-        _measured(row),
-        _percent(row.prediction_error, sign="+"),
-        _number(row.throughput, 1),
-        _number(row.loss, 4),
-        _percent(row.accuracy),
-    ]
+        row.predicted_s, _measured(row), row.prediction_error, row.throughput, row.loss, row.accuracy
+    ]  # fmt: skip
 
 
-def _measured(row: ComparisonRow) -> str:
-    return f"{_EARLIER if row.earlier else ''}{_ms(row.measured_s)}"
+def _measured(row: ComparisonRow) -> Cell:
+    return f"{_EARLIER}{_MS.shown(row.measured_s)}" if row.earlier else row.measured_s
 
 
 def _status(row: ComparisonRow) -> str:
@@ -173,11 +180,11 @@ def _status(row: ComparisonRow) -> str:
 def _solver_lines(row: ComparisonRow) -> list[str]:
     lines = [_status(row)]
     if row.objective_s is not None:
-        lines.append(f"obj {_ms(row.objective_s)}ms")
+        lines.append(f"obj {_MS.shown(row.objective_s)}ms")
     if row.gap is not None:
-        lines.append(f"gap {_percent(row.gap)}%")
+        lines.append(f"gap {_PERCENT.shown(row.gap)}%")
     if row.solve_s is not None:
-        lines.append(f"in {_number(row.solve_s, 2)}s")
+        lines.append(f"in {_SECONDS.shown(row.solve_s)}s")
     return lines
 
 
@@ -185,7 +192,7 @@ def _device_figures(row: ComparisonRow, device: str) -> list[str]:
     """Name, nodes, predicted, measured and allowed MiB of one device."""
     limit = row.capacity.get(device)
     peaks = [_mib(each.get(device), limit) for each in (row.predicted_peak, row.measured_peak)]
-    return [device, str(row.nodes.get(device, _NONE)), *peaks, _mib(limit)]
+    return [device, _NODES.shown(row.nodes.get(device)), *peaks, _mib(limit)]
 
 
 def _device_sentence(row: ComparisonRow, device: str, name: str) -> str:
@@ -193,21 +200,7 @@ def _device_sentence(row: ComparisonRow, device: str, name: str) -> str:
     return f"{name}: {nodes}, {' / '.join(peaks)}"
 
 
-def _number(value: float | None, digits: int, sign: str = "") -> str:
-    if value is None or math.isnan(value):
-        return _NONE
-    return f"{value:{sign}.{digits}f}"
-
-
-def _ms(seconds: float | None) -> str:
-    return _number(None if seconds is None else 1e3 * seconds, 1)
-
-
-def _percent(fraction: float | None, sign: str = "") -> str:
-    return _number(None if fraction is None else 100 * fraction, 1, sign)
-
-
 def _mib(nbytes: int | None, limit: int | None = None) -> str:
     """Marked where it is above the limit."""
     mark = OVER if nbytes is not None and limit is not None and nbytes > limit else ""
-    return mark + _number(None if nbytes is None else nbytes / 2**20, 1)
+    return mark + _MIB.shown(nbytes)

@@ -37,7 +37,7 @@ from netsplit.tracking.store import (
     Store,
     StoreError,
 )
-from netsplit.tracking.values import as_yaml, flatten, hidden, numbers, plain
+from netsplit.tracking.values import as_yaml, dotted_keys, masked, numbers, plain
 
 __all__ = ["ComparisonRun", "MethodRun", "Tracker"]
 
@@ -92,10 +92,10 @@ class MethodRun:
             columns: the parameters; None: every key of the config, dotted.
         """
         if values:
-            self._store.log_text(self.run_id, hidden(as_yaml(values)), file)
-        logged = flatten(values) if columns is None and values else columns or {}
+            self._store.log_text(self.run_id, masked(as_yaml(values)), file)
+        logged = dotted_keys(values) if columns is None and values else columns or {}
         if logged:
-            self._store.log(self.run_id, params={key: hidden(value) for key, value in logged.items()})
+            self._store.log(self.run_id, params={key: masked(value) for key, value in logged.items()})
 
     def datasets(self, records: Sequence[DatasetRecord]) -> None:
         """Show on the run's page what it was trained and tested on."""
@@ -287,7 +287,7 @@ class Tracker:
         run_id = store.create_run(name, _tags("comparison", name, tags), parent_run_id)
         run = ComparisonRun(store, name, run_id, labels, params, self.system_metrics)
         with _ended(run):
-            run.params(params, columns=(flatten(params) if params else {}) | labels)
+            run.params(params, columns=(dotted_keys(params) if params else {}) | labels)
             yield run
 
 

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["as_yaml", "chunks", "flatten", "hidden", "numbers", "plain", "plain_key", "shortened"]
+__all__ = [
+    "as_yaml",
+    "chunks",
+    "dotted_keys",
+    "masked",
+    "numbers",
+    "plain",
+    "plain_key",
+    "shortened",
+]
 
 T = TypeVar("T")
 
@@ -33,7 +42,7 @@ def plain(value: Any) -> Any:
     return value.as_posix() if isinstance(value, Path) else str(value)
 
 
-def flatten(value: Any, prefix: str = "") -> dict[str, str]:
+def dotted_keys(value: Any, prefix: str = "") -> dict[str, str]:
     """Nested mappings as dotted keys; a list of plain values is one value, other lists get indices."""
     return {key: str(item) for key, item in _leaves(plain(value), prefix)}
 
@@ -62,7 +71,7 @@ def plain_key(key: str) -> str:
     return _NOT_IN_A_KEY.sub("_", key)[:_MAX_KEY]
 
 
-def hidden(text: str) -> str:
+def masked(text: str) -> str:
     """`text` without the passwords of addresses: ``postgresql://me:***@host``."""
     return _PASSWORD.sub(r"\1***@", text)
 

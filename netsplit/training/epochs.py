@@ -201,31 +201,33 @@ class _Training:
         while left:
             inputs, targets = next(loader)
             samples = min(self.model.batch_size, left)
-            share = samples / total
+            fraction = samples / total
             left -= samples
-            part_loss, metered = self._batch(inputs, targets, samples, share, last=left == 0)
-            loss += share * part_loss
+            part_loss, metered = self._batch(inputs, targets, samples, fraction, last=left == 0)
+            loss += fraction * part_loss
             timed = timed and not metered
         return loss, timed
 
-    def _batch(self, inputs: Any, targets: Any, samples: int, share: float, last: bool) -> tuple[float, bool]:
+    def _batch(
+        self, inputs: Any, targets: Any, samples: int, fraction: float, last: bool
+    ) -> tuple[float, bool]:
         """The batch's loss, and whether it was metered for bytes."""
         number = self.since_start
         if samples < self.model.batch_size:
-            return self._uneven(inputs, targets, samples, share), False
+            return self._uneven(inputs, targets, samples, fraction), False
         if not last or number not in (_METERED, *_RECORDED):
-            return self.model.train_batch(inputs, targets, share=share, step=last), False
+            return self.model.train_batch(inputs, targets, fraction=fraction, step=last), False
         metered = number == _METERED
-        loss, timeline = self.model.measure_batch(inputs, targets, metered, share=share, step=last)
+        loss, timeline = self.model.measure_batch(inputs, targets, metered, fraction=fraction, step=last)
         if metered:
             self.history.peak_bytes = timeline.peak_bytes
         else:
             self.history.recorded.append(timeline)
         return loss, metered
 
-    def _uneven(self, inputs: Any, targets: Any, samples: int, share: float) -> float:
+    def _uneven(self, inputs: Any, targets: Any, samples: int, fraction: float) -> float:
         try:
-            return self.model.train_batch(inputs, targets, share=share, step=True)
+            return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
         except WorkerError:
             raise
         except NetSplitError as error:

@@ -88,14 +88,14 @@ class ParallelModel:
 
     @told_plainly
     def train_batch(
-        self, inputs: Any, targets: Any = None, *, share: float = 1.0, step: bool = True
+        self, inputs: Any, targets: Any = None, *, fraction: float = 1.0, step: bool = True
     ) -> float:
         """One optimiser step on a batch of any shapes and any number of samples; its mean loss.
 
         Inputs and targets are as docs/batches.md has them; `metrics` then has what came beside the loss.
 
         Args:
-            share: multiplies the gradients: of several batches that one step sees, this one's part of
+            fraction: multiplies the gradients: of several batches that one step sees, this one's part of
                 their samples.
             step: without it gradients are only added up, for a later batch to step on.
 
@@ -106,7 +106,7 @@ class ParallelModel:
         """
         with self._own(look=True):
             batch = self._batch(inputs, targets)
-            return self._open().train_batch(batch, share=share, step=step)
+            return self._open().train_batch(batch, fraction=fraction, step=step)
 
     @property
     def metrics(self) -> Any:
@@ -118,12 +118,12 @@ class ParallelModel:
 
     @told_plainly
     def measure_batch(
-        self, inputs: Any, targets: Any, bytes_too: bool = False, *, share: float = 1.0, step: bool = True
+        self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
         with self._own(look=True):
             batch = self._batch(inputs, targets)
-            return self._open().measure(batch, None, bytes_too, share=share, step=step)
+            return self._open().measure(batch, None, bytes_too, fraction=fraction, step=step)
 
     @told_plainly
     def predict(self, inputs: Any) -> Any:
@@ -143,7 +143,7 @@ class ParallelModel:
             return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
 
     def evaluate(self, batches: Iterable[Pair], metric: Metric = correct) -> float:
-        """Mean of a metric over batches; the share of right classes by default.
+        """Mean of a metric over batches; the fraction of right classes by default.
 
         Args:
             metric: `(outputs, targets)` of a batch to (sum, count); both in the structures of model and data.

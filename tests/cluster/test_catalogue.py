@@ -27,17 +27,17 @@ LINK = LinkCost("10GB", 1e-5)
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_shares_of_a_peak_are_shares(name: str) -> None:
-    found = RATES[name]
-    assert found.name == name
+def test_an_efficiency_is_a_fraction_of_a_peak(name: str) -> None:
+    rates = RATES[name]
+    assert rates.name == name
     for kind in CLASSES:
         for of in ("forward", "input", "weight"):
-            reached = found.shares(kind, of)
+            reached = rates.efficiency_of(kind, of)
             assert 0.05 <= reached.compute <= 0.95, (kind, of)
             assert 0.05 <= reached.memory <= 0.95, (kind, of)
     known = {"", *CLASSES}
-    assert {key.partition(":")[0] for key in found.efficiency} <= known
-    assert 0 < found.capacity_bytes == found.memory_bytes - CONTEXT_BYTES
+    assert {key.partition(":")[0] for key in rates.efficiency} <= known
+    assert 0 < rates.capacity_bytes == rates.memory_bytes - CONTEXT_BYTES
 
 
 def test_a_model_is_found_as_people_and_drivers_write_it() -> None:
@@ -66,19 +66,19 @@ def test_a_device_of_a_model_has_its_kind_and_its_memory() -> None:
         DescribedDevice("b", model="TITAN RTX", speed=0.5, capacity="8GB"),
         DescribedDevice("c", model="GTX 1080 Ti", capacity="50%"),
     ]
-    found = described_cluster("x", devices, LINK)
-    cluster = found.cluster("accelerator", 1000)
+    description = described_cluster("x", devices, LINK)
+    cluster = description.cluster("accelerator", 1000)
     assert [d.kind for d in cluster.devices] == ["TITAN RTX", "TITAN RTX x0.5", "GTX 1080 Ti"]
     assert [d.capacity_bytes for d in cluster.devices] == [24 * 2**30 - CONTEXT_BYTES, 8_000_000_000, 500]
-    fast, slow = found.accelerators["a"], found.accelerators["b"]
+    fast, slow = description.accelerators["a"], description.accelerators["b"]
     assert (slow.flops, slow.bandwidth) == (fast.flops / 2, fast.bandwidth / 2)
     assert slow.launch_s == 2 * fast.launch_s
 
 
 def test_uniform_devices_of_a_model_need_no_capacity() -> None:
-    found = uniform_cluster([4, 2], [45e9, 1.15e9], model="V100-SXM2-16GB")
-    assert set(found.accelerators) == {f"d{i}" for i in range(8)}
-    assert {d.kind for d in found.cluster("", 0).devices} == {"V100-SXM2-16GB"}
+    cluster = uniform_cluster([4, 2], [45e9, 1.15e9], model="V100-SXM2-16GB")
+    assert set(cluster.accelerators) == {f"d{i}" for i in range(8)}
+    assert {d.kind for d in cluster.cluster("", 0).devices} == {"V100-SXM2-16GB"}
     with pytest.raises(ConfigError, match=r"cluster\.capacity"):
         uniform_cluster(2, 1e9)
 
@@ -94,36 +94,36 @@ def test_uniform_devices_of_a_model_need_no_capacity() -> None:
     ],
 )
 def test_the_described_clusters_are_built(name: str, kinds: list[str]) -> None:
-    found = build(OmegaConf.load(CONF / f"{name}.yaml"))  # type: ignore[arg-type]
-    assert isinstance(found, ClusterDescription)
-    assert found.name == name
-    assert [d.kind for d in found.cluster("", 0).devices] == kinds
+    cluster = build(OmegaConf.load(CONF / f"{name}.yaml"))  # type: ignore[arg-type]
+    assert isinstance(cluster, ClusterDescription)
+    assert cluster.name == name
+    assert [d.kind for d in cluster.cluster("", 0).devices] == kinds
 
 
 def test_the_server_of_the_thesis_has_the_switches_of_its_table() -> None:
-    found: ClusterDescription = build(OmegaConf.load(CONF / "titan_rtx5.yaml"))  # type: ignore[arg-type]
+    cluster: ClusterDescription = build(OmegaConf.load(CONF / "titan_rtx5.yaml"))  # type: ignore[arg-type]
     pix = {(0, 1), (2, 3), (2, 4), (3, 4)}
-    for (a, b), link in found.links.items():
+    for (a, b), link in cluster.links.items():
         p, q = sorted((int(a[-1]), int(b[-1])))
         assert (link.bandwidth > 10e9) == ((p, q) in pix)
 
 
 @pytest.mark.parametrize("name", RATES)
 def test_tensor_cores_are_taken_only_where_they_are_faster(name: str) -> None:
-    found, plain = RATES[name], RATES["TITAN RTX"].shares("convolution").compute
-    peak = found.tensor_flops or found.flops
-    assert peak * found.shares("convolution").compute >= found.flops * plain
+    rates, plain = RATES[name], RATES["TITAN RTX"].efficiency_of("convolution").compute
+    peak = rates.tensor_flops or rates.flops
+    assert peak * rates.efficiency_of("convolution").compute >= rates.flops * plain
 
 
 @pytest.mark.parametrize("name", RATES)
 def test_half_precision_is_taken_where_there_are_cores_for_it(name: str) -> None:
-    found = RATES[name]
-    assert found.under(None) is found
-    half = found.under("float16")
+    rates = RATES[name]
+    assert rates.under(None) is rates
+    half = rates.under("float16")
     for kind in ("convolution", "matmul"):
         work = Pass(1e15, 0.0)
-        assert half.seconds(kind, "forward", work) <= found.seconds(kind, "forward", work)
-    slow = found.at(0.5, "slow").under("float16")
+        assert half.seconds(kind, "forward", work) <= rates.seconds(kind, "forward", work)
+    slow = rates.at(0.5, "slow").under("float16")
     assert slow.seconds("matmul", "forward", Pass(1e15)) == pytest.approx(
         2 * half.seconds("matmul", "forward", Pass(1e15))
     )
@@ -141,8 +141,8 @@ def test_fitted_rates_are_a_model_by_their_file(tmp_path: Path) -> None:
     )
     file = tmp_path / "lab.json"
     write_rates(rates, file)
-    found = accelerator(str(file))
-    assert {each.name: getattr(found, each.name) for each in fields(Rates)} == {
+    fitted = accelerator(str(file))
+    assert {each.name: getattr(fitted, each.name) for each in fields(Rates)} == {
         each.name: getattr(rates, each.name) for each in fields(Rates)
     }
     cluster = uniform_cluster(2, 1e9, "1GiB", model=str(file)).cluster("", 0)
@@ -152,7 +152,7 @@ def test_fitted_rates_are_a_model_by_their_file(tmp_path: Path) -> None:
     ):
         uniform_cluster(2, 1e9, model=str(file))
     with pytest.raises(ConfigError, match=r"^autocast is float16, in which lab does not compute: give null"):
-        found.under("float16")
+        fitted.under("float16")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"name": "x", "efficiency": {}}', "\x00"])

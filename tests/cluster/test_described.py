@@ -1,4 +1,4 @@
-"""Clusters that are described: levels, speeds, shares of memory, and one sentence for each mistake."""
+"""Clusters that are described: levels, speeds, fractions of memory, and one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_one_bandwidth_serves_all_levels() -> None:
     assert uniform_cluster([2, 2], 1e9, 1).levels == ((2, 1e9), (2, 1e9))
 
 
-def test_a_share_is_of_what_the_graph_needs_and_rounds_up() -> None:
+def test_a_fraction_is_of_what_the_graph_needs_and_rounds_up() -> None:
     assert uniform_cluster(1, 1e9, "40%").cluster("gpu", 1001).devices[0].capacity_bytes == 401
     assert uniform_cluster(1, 1e9, 16e9).cluster("gpu", 1001).devices[0].capacity_bytes == 16_000_000_000
 
@@ -50,8 +50,8 @@ def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() ->
         DescribedDevice("b", 1.0, 10),
         DescribedDevice("c", 0.5, "1KiB"),
     ]
-    found = described_cluster("mix", devices, LinkCost("1GB", 1e-5), [DescribedLink(["a", "b"], 4e9)])
-    cluster = found.cluster("gpu", 100)
+    description = described_cluster("mix", devices, LinkCost("1GB", 1e-5), [DescribedLink(["a", "b"], 4e9)])
+    cluster = description.cluster("gpu", 100)
     assert [d.kind for d in cluster.devices] == ["gpu", "gpu", "gpu x0.5"]
     assert [d.capacity_bytes for d in cluster.devices] == [50, 10, 1024]
     assert cluster.links["a", "b"] == cluster.links["b", "a"] == Link(0.0, 1 / 4e9)

@@ -10,7 +10,7 @@ import pytest
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES
 from netsplit.cluster.described import described_gpus
-from netsplit.cluster.nvml import NVLINK_BYTES_S, NVLINK_SHARE, found_gpus, gpu_cluster
+from netsplit.cluster.nvml import NVLINK_BYTES_S, NVLINK_EFFICIENCY, found_gpus, gpu_cluster
 from netsplit.errors import ConfigError
 
 GIB = 2**30
@@ -77,16 +77,16 @@ TITANS = [Card("TITAN RTX", f"0000:{i}A:00.0") for i in range(3)]
 
 def test_gpus_are_found_with_names_memory_and_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeNvml(monkeypatch, TITANS, {(0, 1): 40, (0, 2): 50, (1, 2): 10})
-    found = found_gpus()
-    assert [(gpu.device, gpu.name, gpu.memory_bytes) for gpu in found.gpus] == [
+    gpus = found_gpus()
+    assert [(gpu.device, gpu.name, gpu.memory_bytes) for gpu in gpus.gpus] == [
         (f"cuda:{i}", "TITAN RTX", 24 * GIB) for i in range(3)
     ]
-    assert found.ways == {(0, 1): "NODE", (0, 2): "SYS", (1, 2): "PIX"}
-    rates = [found.links[pair].bandwidth for pair in ((1, 2), (0, 1), (0, 2))]
+    assert gpus.ways == {(0, 1): "NODE", (0, 2): "SYS", (1, 2): "PIX"}
+    rates = [gpus.links[pair].bandwidth for pair in ((1, 2), (0, 1), (0, 2))]
     assert rates == sorted(rates, reverse=True)
     assert 10e9 < rates[0] < 15.75e9  # PCIe 3.0 x16 carries no more
-    assert found.links[1, 2].latency_s < found.links[0, 2].latency_s
-    assert " ".join(found.summary().splitlines()[1].split()) == "cuda:1 TITAN RTX, 24.0 GiB NODE X PIX"
+    assert gpus.links[1, 2].latency_s < gpus.links[0, 2].latency_s
+    assert " ".join(gpus.summary().splitlines()[1].split()) == "cuda:1 TITAN RTX, 24.0 GiB NODE X PIX"
 
 
 def test_the_slower_slot_of_a_pair_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +100,9 @@ def test_nvlinks_count_where_they_lead_to_the_other(monkeypatch: pytest.MonkeyPa
     """Two of three links join the pair; the third leads elsewhere."""
     cards = [Card("V", "a", links={0: "b", 1: "b", 2: "c"}, nvlink=2), Card("V", "b", links={0: "a", 1: "a"})]
     FakeNvml(monkeypatch, cards)
-    found = found_gpus()
-    assert found.ways[0, 1] == "NV2"
-    assert found.links[0, 1].bandwidth == pytest.approx(2 * NVLINK_SHARE * NVLINK_BYTES_S[2])
+    gpus = found_gpus()
+    assert gpus.ways[0, 1] == "NV2"
+    assert gpus.links[0, 1].bandwidth == pytest.approx(2 * NVLINK_EFFICIENCY * NVLINK_BYTES_S[2])
 
 
 def test_all_nvlinks_count_through_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +165,8 @@ def test_no_gpu_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_real_driver_answers() -> None:
     try:
-        found = found_gpus()
+        gpus = found_gpus()
     except ConfigError as error:
         pytest.skip(f"no GPU here: {error}")
-    assert all(gpu.memory_bytes > 0 and gpu.name for gpu in found.gpus)
-    assert all(link.bandwidth > 0 for link in found.links.values())
+    assert all(gpu.memory_bytes > 0 and gpu.name for gpu in gpus.gpus)
+    assert all(link.bandwidth > 0 for link in gpus.links.values())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.config import Settings, build, check
+from netsplit.config import Settings, build, validated
 from netsplit.errors import ConfigError
 from tests.config.targets import Box, Item
 
@@ -136,21 +136,21 @@ def whole(**keys: Any) -> DictConfig:
 
 
 def test_check_returns_the_top_level_settings() -> None:
-    assert check(whole(other="x")) == Settings(epochs=1, batch_size=8, seed=0)
+    assert validated(whole(other="x")) == Settings(epochs=1, batch_size=8, seed=0)
 
 
 def test_check_finds_a_mistake_at_any_depth() -> None:
     target = {"_target_": f"{TARGETS}.Item", "nam": "a"}
     for deep in ({"method": {"one": target}}, {"methods": [target]}):
         with pytest.raises(ConfigError, match=r"nam is not a parameter"):
-            check(whole(**deep))
+            validated(whole(**deep))
 
 
 def test_check_expects_no_parameter_that_the_program_provides() -> None:
     config = whole(box={"_target_": f"{TARGETS}.Box"})
     with pytest.raises(ConfigError, match=r"box\.width must be given"):
-        check(config)
-    check(config, provided={"box": ["width"]})
+        validated(config)
+    validated(config, provided={"box": ["width"]})
 
 
 @pytest.mark.parametrize(
@@ -164,4 +164,4 @@ def test_check_expects_no_parameter_that_the_program_provides() -> None:
 )
 def test_check_refuses_bad_settings(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check(whole(**keys))
+        validated(whole(**keys))

@@ -10,12 +10,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.config import build, check
+from netsplit.config import build, validated
 from netsplit.data import Data
 from netsplit.errors import ConfigError
 from netsplit.experiment.case_overrides import cases_of
 from netsplit.optim.optimizers import for_model
-from runners.study import question
+from netsplit.studies import question
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler", "tracking")
@@ -35,7 +35,7 @@ def test_the_default_config_chooses_every_group() -> None:
     config = composed()
     assert set(GROUPS) < set(config)
     assert list(config.partitioner) == ["auto", "netsplit", "m_topo", "single"]
-    assert check(config).epochs == 3
+    assert validated(config).epochs == 3
 
 
 NEEDED = {
@@ -67,7 +67,7 @@ def test_every_option_fits_its_target(option: str) -> None:
     if name in NEEDED:
         OmegaConf.update(config, NEEDED[name], "/nowhere")
     for each in (config, *cases_of(config).values()):
-        check(each)
+        validated(each)
 
 
 @pytest.mark.parametrize("option", ["model=bert", "dataset=text", "cluster=v100x8", "tracking=none"])
@@ -85,7 +85,7 @@ def test_the_quick_experiment_is_short() -> None:
 
 def test_the_image_folder_must_be_given() -> None:
     with pytest.raises(ConfigError, match=r"dataset\.root must be given"):
-        check(composed("dataset=imagefolder"))
+        validated(composed("dataset=imagefolder"))
 
 
 def test_an_optimizer_is_built_without_its_parameters() -> None:
@@ -136,7 +136,7 @@ def test_a_decay_is_between_0_and_1(value: float) -> None:
     config = composed_once("partitioner=single").copy()
     config.ema_decay = value
     with pytest.raises(ConfigError, match="ema_decay is"):
-        check(config)
+        validated(config)
 
 
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.stem)
@@ -154,4 +154,4 @@ def test_whether_a_command_is_a_multirun_is_left_to_the_command_line() -> None:
 def test_a_switch_takes_true_and_false_only(value: object) -> None:
     config = OmegaConf.create({"epochs": 1, "batch_size": 1, "seed": 0, "drop_last": value})
     with pytest.raises(ConfigError, match="drop_last is"):
-        check(config)
+        validated(config)

@@ -1,4 +1,4 @@
-"""The share of right classes, over the targets that count."""
+"""The fraction of right classes, over the targets that count."""
 
 from __future__ import annotations
 

@@ -50,13 +50,13 @@ def test_augmented_images_are_moved_by_up_to_four_pixels_and_flipped(root: Path)
         for part in (padded[:, y : y + 32, x : x + 32],)
         for flipped in (False, True)
     }
-    found = []
+    offsets = []
     for epoch in range(60):
         image = train.at_epoch(epoch)[0][0]  # type: ignore[attr-defined]
-        found += [place for place, expected in places.items() if torch.equal(image, expected)]
-    assert len(found) == 60
-    assert {y for y, _, _ in found} == {x for _, x, _ in found} == set(range(9))
-    assert 15 < sum(flipped for *_, flipped in found) < 45
+        offsets += [place for place, expected in places.items() if torch.equal(image, expected)]
+    assert len(offsets) == 60
+    assert {y for y, _, _ in offsets} == {x for _, x, _ in offsets} == set(range(9))
+    assert 15 < sum(flipped for *_, flipped in offsets) < 45
 
 
 def test_images_are_normalised_by_the_channel(root: Path) -> None:

@@ -32,8 +32,10 @@ def test_the_train_half_is_normalised() -> None:
 
 def test_the_split_is_stratified() -> None:
     _, targets, _, test_targets = tensors(digits())
-    share = test_targets.bincount(minlength=10) / (targets.bincount(minlength=10) + test_targets.bincount())
-    assert ((share - 0.2).abs() < 0.01).all()
+    fraction = test_targets.bincount(minlength=10) / (
+        targets.bincount(minlength=10) + test_targets.bincount()
+    )
+    assert ((fraction - 0.2).abs() < 0.01).all()
 
 
 def test_one_seed_gives_one_split_and_another_another() -> None:

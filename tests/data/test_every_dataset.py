@@ -75,8 +75,8 @@ def test_workers_change_nothing(builders: dict[str, Builder], name: str) -> None
     data = builders[name](workers=2, prefetch=1)
     assert (data.workers, data.prefetch) == (2, 1)
     for workers in (1, 2):
-        found = loaded(data, epoch=2, seed=5, skip=2, workers=workers)
-        assert same(found, loaded(data, epoch=2, seed=5, skip=2))
+        from_workers = loaded(data, epoch=2, seed=5, skip=2, workers=workers)
+        assert same(from_workers, loaded(data, epoch=2, seed=5, skip=2))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -113,10 +113,10 @@ def test_processes_that_live_on_give_what_one_process_gives(
         for count in (workers, 0)
     )
     for epoch, skip, taken in asked:
-        for (found, _), (wanted, _), _ in zip(
+        for (batch, _), (wanted, _), _ in zip(
             shared.epoch(epoch, skip), alone.epoch(epoch, skip), range(taken), strict=False
         ):
-            assert torch.equal(found, wanted)
+            assert torch.equal(batch, wanted)
         assert indices(shared, epoch, skip) == indices(alone, epoch, skip)
     shared.close()
 

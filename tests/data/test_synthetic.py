@@ -53,8 +53,8 @@ def accuracy_of_centroids(learnable: bool) -> float:
     )
     centroids = torch.stack([images[targets == k].mean(0) for k in range(5)]).flatten(1)
     tests, wanted = (torch.stack(column) for column in zip(*(data.test[i] for i in range(100)), strict=True))
-    found = torch.cdist(tests.flatten(1), centroids).argmin(1)
-    return float((found == wanted).double().mean())
+    nearest = torch.cdist(tests.flatten(1), centroids).argmin(1)
+    return float((nearest == wanted).double().mean())
 
 
 def test_images_say_their_class_only_when_learnable() -> None:

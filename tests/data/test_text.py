@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.data import IGNORED, text
-from netsplit.data.text import MASK, UNKNOWN, VOCABULARY, decoded, encoded
+from netsplit.data.text import MASK, UNKNOWN, VOCABULARY, encoded, text_of
 from netsplit.errors import ConfigError
 from tests.data.folders import make_text
 
@@ -25,7 +25,7 @@ def test_encoding_keeps_what_the_vocabulary_has_and_marks_the_rest(characters: s
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
 def test_decoding_gives_the_characters_back(characters: str) -> None:
-    assert decoded(torch.from_numpy(encoded(characters))) == characters
+    assert text_of(torch.from_numpy(encoded(characters))) == characters
 
 
 def test_the_standard_library_is_there_and_large_enough() -> None:
@@ -35,7 +35,7 @@ def test_the_standard_library_is_there_and_large_enough() -> None:
     assert 0.02 < len(data.test) / len(data.train) < 0.4
     inputs, targets = data.train[0]
     assert inputs.shape == targets.shape == (128,)
-    assert "import " in "".join(decoded(data.train[index][0]) for index in range(200))
+    assert "import " in "".join(text_of(data.train[index][0]) for index in range(200))
 
 
 def test_the_target_is_the_next_character_and_windows_hang_together(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_target_is_the_next_character_and_windows_hang_together(tmp_path: Pa
             assert torch.equal(inputs[1:], targets[:-1])
             assert inputs[0] == expected or index == 0
             expected = targets[-1]
-            whole += decoded(inputs)
+            whole += text_of(inputs)
         assert "\treturn x + " in whole
         assert "<unknown>" in whole
 
@@ -57,18 +57,19 @@ def test_no_file_is_in_both_halves_and_the_seed_draws_them(tmp_path: Path) -> No
     splits = []
     for seed in (0, 0, 1, 2):
         data = text(4, root=root, seed=seed)
-        found = [
+        texts = [
             {number for number in range(10) if f"def f{number}(" in whole}
             for half in (data.train, data.test)
-            for whole in ("".join(decoded(half[i][0]) for i in range(len(half))),)
+            for whole in ("".join(text_of(half[i][0]) for i in range(len(half))),)
         ]
-        assert found[0].isdisjoint(found[1])
-        assert (len(found[0]), len(found[1])) == (9, 1)
-        splits.append(found)
+        assert texts[0].isdisjoint(texts[1])
+        assert (len(texts[0]), len(texts[1])) == (9, 1)
+        splits.append(texts)
     assert splits[0] == splits[1]
     assert splits[0] != splits[2] or splits[0] != splits[3]
 
 
+@settings(deadline=None)
 @given(context=st.integers(1, 60), seed=st.integers(0, 5))
 def test_masked_targets_are_what_the_input_hides(
     tmp_path_factory: pytest.TempPathFactory, context: int, seed: int

@@ -65,8 +65,8 @@ def test_the_same_with_processes_and_after_a_failure(tmp_path_factory: pytest.Te
     alone, shared = (text(24, True, root, limit=10, workers=workers) for workers in (0, 2))
     expected = seen(alone)
     assert len(expected) == 2 * 3 * (4 + 4)
-    for found in (seen(shared), seen(shared, fails_at=6), seen(alone, fails_at=5)):
-        assert len(found) == len(expected)
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    for samples in (seen(shared), seen(shared, fails_at=6), seen(alone, fails_at=5)):
+        assert len(samples) == len(expected)
+        assert all(torch.equal(one, other) for one, other in zip(samples, expected, strict=True))
     first, second = (torch.cat(expected[8 * epoch : 8 * epoch + 8 : 2]) for epoch in (0, 1))
     assert not torch.equal(first.sort(0).values, second.sort(0).values)  # other characters are masked

@@ -28,10 +28,10 @@ def file_of(root: Path, kind: str, number: int) -> Path:
 
 
 def agrees(image: Tensor, mask: Tensor) -> float:
-    """The share of pixels whose red, 10 x class, says the class of the mask."""
+    """The fraction of pixels whose red, 10 x class, says the class of the mask."""
     counted = mask != IGNORED
-    found = (image[0] * 255 / 10).round().long()
-    return float((found == mask)[counted].double().mean())
+    classes = (image[0] * 255 / 10).round().long()
+    return float((classes == mask)[counted].double().mean())
 
 
 def test_sizes_and_classes(root: Path) -> None:

@@ -35,7 +35,7 @@ def sections(page: str) -> dict[str, str]:
 
 
 def blocks(text: str) -> list[Block]:
-    return [Block(*found) for found in BLOCK.findall(text)]
+    return [Block(*parts) for parts in BLOCK.findall(text)]
 
 
 def follow(section: str, folder: Path) -> str:

@@ -20,8 +20,8 @@ PAGE = sections("extending.md")
 
 
 def only(folder: Path, pattern: str) -> Path:
-    (found,) = folder.glob(pattern)
-    return found
+    (path,) = folder.glob(pattern)
+    return path
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def devices_in(table: str) -> set[str]:
 def test_every_section_has_files_and_commands() -> None:
     assert list(PAGE) == ["A partitioner", "A schedule", "A cluster", "A model", "A data set"]
     for text in PAGE.values():
-        found = blocks(text)
-        assert any(block.file for block in found)
-        assert found[-1].language == "bash"
+        on_page = blocks(text)
+        assert any(block.file for block in on_page)
+        assert on_page[-1].language == "bash"
 
 
 def test_options_may_lie_in_a_package(

@@ -20,12 +20,12 @@ IMPORT = re.compile(r"^from netsplit[\w.]* import (?:\([^)]*\)|.+)$", re.MULTILI
 def names_of(page: Path) -> set[str]:
     """Dotted names of all that a page imports from NetSplit or names in full."""
     text = page.read_text(encoding="utf-8")
-    found = set(DOTTED.findall(text))
+    names = set(DOTTED.findall(text))
     for line in IMPORT.findall(text):
         (statement,) = ast.parse(line.strip()).body
         assert isinstance(statement, ast.ImportFrom)
-        found |= {f"{statement.module}.{alias.name}" for alias in statement.names}
-    return found
+        names |= {f"{statement.module}.{alias.name}" for alias in statement.names}
+    return names
 
 
 def resolves(name: str) -> bool:

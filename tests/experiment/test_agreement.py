@@ -30,7 +30,9 @@ def test_kendalls_tau_by_hand(ours: list[float], theirs: list[float], tau: float
 
 
 @given(st.permutations([10.0, 20.0, 30.0, 40.0, 50.0]))
-def test_without_ties_tau_is_the_share_of_pairs_in_order_less_that_of_the_others(ours: list[float]) -> None:
+def test_without_ties_tau_is_the_fraction_of_pairs_in_order_less_that_of_the_others(
+    ours: list[float],
+) -> None:
     theirs = sorted(ours)
     pairs = list(combinations(range(5), 2))
     in_order = sum((ours[i] < ours[j]) == (theirs[i] < theirs[j]) for i, j in pairs)
@@ -61,13 +63,13 @@ def test_one_constant_per_model_meets_eighteen_of_the_thesis_s_twenty_figures() 
 
 def test_agreement_is_of_the_methods_that_both_have() -> None:
     ours = {"m_topo": 40.0, "auto": 99.0, "netsplit": 50.0, "m_etf": 20.0}
-    found = Agreement.of(ours, AMOEBANET)
-    assert found is not None
-    assert (found.figures, found.within) == (3, 3)
-    assert found.tau == pytest.approx(1.0)
-    assert found.spread == pytest.approx(1.5)
-    assert found.published_spread == pytest.approx(41.83 / 19.59 - 1)
-    assert found.constant_within == 2
-    assert agreement_table({"here": found}).texts[0][:4] == ["here", "3", "3", "+1.00"]
+    agreement = Agreement.of(ours, AMOEBANET)
+    assert agreement is not None
+    assert (agreement.figures, agreement.within) == (3, 3)
+    assert agreement.tau == pytest.approx(1.0)
+    assert agreement.spread == pytest.approx(1.5)
+    assert agreement.published_spread == pytest.approx(41.83 / 19.59 - 1)
+    assert agreement.constant_within == 2
+    assert agreement_table({"here": agreement}).texts[0][:4] == ["here", "3", "3", "+1.00"]
     assert Agreement.of({"m_topo": 40.0}, AMOEBANET) is None
     assert Agreement.of(ours, {}) is None

@@ -45,7 +45,7 @@ def studied(session: Session, lr: float = 0.1) -> Costs:
     torch.manual_seed(0)
     batch = (torch.randn(8, 8), torch.randint(0, 4, (8,)))
     optimizer = partial(torch.optim.SGD, lr=lr)
-    return session.study(Net(), nn.CrossEntropyLoss(), batch, GPipe(2), optimizer).costs
+    return session.planner(Net(), nn.CrossEntropyLoss(), batch, GPipe(2), optimizer).costs
 
 
 def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_the_first(
@@ -161,14 +161,14 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    found = Stage(tmp_path)
+    made = Stage(tmp_path)
 
-    def fitted(trial: TrialRun, *_: object) -> Fit:
-        found.tried.append(trial.names)
-        return found.fit
+    def fit_trial(trial: TrialRun, *_: object) -> Fit:
+        made.tried.append(trial.names)
+        return made.fit
 
-    monkeypatch.setattr(calibration, "fitted", fitted)
-    return found
+    monkeypatch.setattr(calibration, "fit_trial", fit_trial)
+    return made
 
 
 def test_a_steady_fit_is_kept_and_not_tried_again(stage: Stage) -> None:
@@ -239,12 +239,12 @@ def test_devices_are_tried_with_those_of_their_host_only_whatever_they_are_calle
 def test_each_processor_model_is_a_kind_that_is_measured(stage: Stage) -> None:
     devices = (*(Device(f"cpu:{rank}", "cpu", 1) for rank in range(3)), Device("gpu", "H100", 1, "cuda:0"))
     pool = Told(stage.spec, ("one", "two", "two", "two"), ("new", "old", "old", "old"))
-    found = located(devices, cast(WorkerPool, pool))
-    assert [(d.kind, d.host) for d in found] == [
+    placed = located(devices, cast(WorkerPool, pool))
+    assert [(d.kind, d.host) for d in placed] == [
         ("cpu new", "one"), ("cpu old", "two"), ("cpu old", "two"), ("H100", "two"),
     ]  # fmt: skip
     stage.pool = pool
-    costs = stage.costs(replace(cpus(1), devices=found))
+    costs = stage.costs(replace(cpus(1), devices=placed))
     contention = {kind: each.contention for kind, each in costs.devices.items()}
     assert contention == {"cpu new": 1.0, "cpu old": 1.2, "H100": 1.0}
 

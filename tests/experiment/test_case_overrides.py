@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import ConfigError
 from netsplit.experiment.case_overrides import cases_of, published_of
-from netsplit.experiment.records import Comparison
-from netsplit.tracking import Tracker
-from runners import compare
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = """# @package _global_
@@ -64,40 +58,40 @@ def test_without_overrides_cases_have_their_own(cases: Cases) -> None:
 
 
 def test_a_value_for_all_is_for_all_and_one_for_a_case_for_that(cases: Cases) -> None:
-    found = cases("models", "cases.unet.batch_size=4", "batch_size=8")
-    assert {name: each.batch_size for name, each in found.items()} == dict.fromkeys(NAMES, 8) | {"unet": 4}
+    configs = cases("models", "cases.unet.batch_size=4", "batch_size=8")
+    assert {name: each.batch_size for name, each in configs.items()} == dict.fromkeys(NAMES, 8) | {"unet": 4}
 
 
 def test_an_option_for_all_takes_the_place_of_each_case_s_own(cases: Cases) -> None:
-    found = cases("models", "dataset.limit=9", "dataset=digits", "cases.unet.batch_size=4")
-    for each in found.values():
+    configs = cases("models", "dataset.limit=9", "dataset=digits", "cases.unet.batch_size=4")
+    for each in configs.values():
         assert each.dataset._target_ == "netsplit.data.digits"
         assert each.dataset.limit == 9
-    assert found["unet"].batch_size == 4
+    assert configs["unet"].batch_size == 4
 
 
 def test_an_option_for_one_case_stays_beside_one_for_all(cases: Cases) -> None:
-    found = cases("models", "dataset=digits", "dataset@cases.unet.dataset=text")
-    targets = {name: each.dataset._target_.rpartition(".")[2] for name, each in found.items()}
+    configs = cases("models", "dataset=digits", "dataset@cases.unet.dataset=text")
+    targets = {name: each.dataset._target_.rpartition(".")[2] for name, each in configs.items()}
     assert targets == dict.fromkeys(NAMES, "digits") | {"unet": "text"}
 
 
 def test_what_cases_change_within_an_option_is_kept_with_another_one(cases: Cases) -> None:
-    found = cases("devices", "schedule=gpipe", "cluster.bandwidth=5GB")
-    assert [each.cluster.devices for each in found.values()] == [1, 2]
-    assert {each.cluster.bandwidth for each in found.values()} == {"5GB"}
+    configs = cases("devices", "schedule=gpipe", "cluster.bandwidth=5GB")
+    assert [each.cluster.devices for each in configs.values()] == [1, 2]
+    assert {each.cluster.bandwidth for each in configs.values()} == {"5GB"}
 
 
 def test_a_key_that_only_the_cases_options_have_is_added_for_all(cases: Cases) -> None:
-    found = cases("models", "+dataset.shape=[3,64,64]")
-    assert {tuple(each.dataset.shape) for each in found.values()} == {(3, 64, 64)}
-    assert [each.dataset.num_classes for each in found.values()] == [1000, 1000, 21]
+    configs = cases("models", "+dataset.shape=[3,64,64]")
+    assert {tuple(each.dataset.shape) for each in configs.values()} == {(3, 64, 64)}
+    assert [each.dataset.num_classes for each in configs.values()] == [1000, 1000, 21]
 
 
 def test_a_mapping_is_each_of_its_keys(cases: Cases) -> None:
-    found = cases("devices", "++cases.one.checkpoint={keep: 5}", "checkpoint={keep: 3}")
-    assert {each.checkpoint.keep for each in list(found.values())[1:]} == {3}
-    assert found["one"].checkpoint.keep == 5
+    configs = cases("devices", "++cases.one.checkpoint={keep: 5}", "checkpoint={keep: 3}")
+    assert {each.checkpoint.keep for each in list(configs.values())[1:]} == {3}
+    assert configs["one"].checkpoint.keep == 5
 
 
 @pytest.mark.parametrize(
@@ -136,35 +130,11 @@ def test_published_figures_that_are_none_are_refused_by_name(override: str) -> N
         published_of(compose("config", [override]))
 
 
-def test_a_case_that_fails_stops_no_other_and_is_named_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began: list[str] = []
-    shown: list[str] = []
-
-    def comparison(parts: object, name: str, *_: object) -> Comparison:
-        began.append(name)
-        if name == "models: wide":
-            raise NetSplitError("there is no room.")
-        return Comparison(tmp_path)
-
-    unrecorded = Tracker("sqlite:///nowhere.db", enabled=False)
-    requests: Any = {name: SimpleNamespace(tracker=unrecorded, own=(), published={}) for name in NAMES}
-    monkeypatch.setattr(compare, "experiment", lambda: "models")
-    monkeypatch.setattr(compare, "_labels", lambda *_: {})
-    monkeypatch.setattr(compare, "_comparison", comparison)
-    monkeypatch.setattr(compare, "_conclude", lambda done, *_: shown.extend(done.comparisons))
-    with pytest.raises(NetSplitError, match=r"^1 of 3 cases failed \(wide\); wide: there is no room\."):
-        compare._each_case(requests, tmp_path, Console())
-    assert began == [f"models: {name}" for name in NAMES]
-    assert shown == ["amoeba", "unet"]
-
-
 def test_methods_of_a_case_are_replaced_by_those_for_all(cases: Cases) -> None:
     own = "+cases.two.partitioner={m_topo: {_target_: netsplit.partition.MTopo}}"
     assert list(cases("devices", own)["two"].partitioner) == ["m_topo"]
-    found = cases("devices", "partitioner=[single]")
-    assert {tuple(each.partitioner) for each in found.values()} == {("single",)}
+    configs = cases("devices", "partitioner=[single]")
+    assert {tuple(each.partitioner) for each in configs.values()} == {("single",)}
     both = cases("devices", own, "partitioner=[single]")
     assert [tuple(both[name].partitioner) for name in ("one", "two")] == [("single",), ("m_topo",)]
 
@@ -194,9 +164,9 @@ PUBLISHED = {"amoeba": {"auto": 1.0, "m_topo": 2.0}, "wide": {"auto": 3.0}, "une
 def test_published_figures_are_of_the_settings_that_the_command_line_leaves(
     caplog: pytest.LogCaptureFixture, overrides: list[str], left_out: str
 ) -> None:
-    found, said = published(PUBLISHED, caplog, overrides)
+    figures, said = published(PUBLISHED, caplog, overrides)
     assert [name for name in PUBLISHED if f"{name} (" in said] == [
-        name for name in PUBLISHED if name not in found
+        name for name in PUBLISHED if name not in figures
     ]
     assert left_out in said
     assert bool(said) == bool(left_out)
@@ -204,8 +174,8 @@ def test_published_figures_are_of_the_settings_that_the_command_line_leaves(
 
 def test_figures_given_with_the_settings_stay(caplog: pytest.LogCaptureFixture) -> None:
     given = ["batch_size=4", "published.amoeba.auto=9", "published.wide={auto: 3}"]
-    found, said = published(PUBLISHED, caplog, given)
-    assert found == {"amoeba": {"auto": 9.0}, "wide": {"auto": 3.0}}
+    figures, said = published(PUBLISHED, caplog, given)
+    assert figures == {"amoeba": {"auto": 9.0}, "wide": {"auto": 3.0}}
     assert said.endswith("left out, being of other settings: amoeba (batch_size=4), unet (batch_size=4)")
 
 
@@ -217,6 +187,6 @@ def published(
     if "published.amoeba.auto=9" in overrides:
         cfg.published.amoeba.auto = 9
     with caplog.at_level("INFO"):
-        found = published_of(cfg, overrides)
+        by_case = published_of(cfg, overrides)
     assert len(caplog.messages) < 2
-    return found, "".join(caplog.messages)
+    return by_case, "".join(caplog.messages)

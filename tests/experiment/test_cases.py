@@ -33,23 +33,23 @@ CONFIG = OmegaConf.create(
 
 
 def with_cases(**cases: object) -> DictConfig:
-    found = OmegaConf.merge(CONFIG, {"cases": cases})
-    assert isinstance(found, DictConfig)
-    return found
+    config = OmegaConf.merge(CONFIG, {"cases": cases})
+    assert isinstance(config, DictConfig)
+    return config
 
 
 def test_what_is_built_is_replaced_and_the_rest_merged() -> None:
     small = {"model": {"_target_": "x.y"}, "schedule": {"microbatches": 2}, "batch_size": 8}
     other = {"partitioner": {"m_topo": {"_target_": "g.h"}}}
-    found = cases_of(with_cases(small=small, other=other))
-    assert list(found) == ["small", "other"]
-    assert found["small"].model == {"_target_": "x.y"}
-    assert found["small"].schedule == {"_target_": "c.d", "microbatches": 2}
-    assert found["small"].batch_size == 8
-    assert found["small"].partitioner == CONFIG.partitioner
-    assert list(found["other"].partitioner) == ["m_topo"]
-    assert found["other"].batch_size == 64
-    assert all(case.cases is None for case in found.values())
+    configs = cases_of(with_cases(small=small, other=other))
+    assert list(configs) == ["small", "other"]
+    assert configs["small"].model == {"_target_": "x.y"}
+    assert configs["small"].schedule == {"_target_": "c.d", "microbatches": 2}
+    assert configs["small"].batch_size == 8
+    assert configs["small"].partitioner == CONFIG.partitioner
+    assert list(configs["other"].partitioner) == ["m_topo"]
+    assert configs["other"].batch_size == 64
+    assert all(case.cases is None for case in configs.values())
 
 
 def test_without_cases_there_are_none_and_an_unknown_key_is_named() -> None:
@@ -60,8 +60,8 @@ def test_without_cases_there_are_none_and_an_unknown_key_is_named() -> None:
 
 def row(method: str, throughput: float | None) -> ComparisonRow:
     error = None if throughput is not None else "no room"
-    found = ComparisonRow(method, "heuristic", predicted_s=1.0, throughput=throughput, error=error)
-    return too_large(found) if throughput is not None and throughput > 5e3 else found
+    made = ComparisonRow(method, "heuristic", predicted_s=1.0, throughput=throughput, error=error)
+    return too_large(made) if throughput is not None and throughput > 5e3 else made
 
 
 def too_large(given: ComparisonRow, measured: bool = False) -> ComparisonRow:
@@ -74,28 +74,28 @@ throughputs = st.dictionaries(
 )
 
 
-@given(found=st.dictionaries(st.sampled_from(["a", "b", "c"]), throughputs, min_size=1))
+@given(drawn=st.dictionaries(st.sampled_from(["a", "b", "c"]), throughputs, min_size=1))
 def test_every_figure_is_in_the_csv_and_the_most_of_each_case_is_marked(
-    found: dict[str, dict[str, float | None]],
+    drawn: dict[str, dict[str, float | None]],
 ) -> None:
     comparisons = {
         case: Comparison(Path(), [row(method, value) for method, value in each.items()])
-        for case, each in found.items()
+        for case, each in drawn.items()
     }
     cases = Cases(comparisons, {"a": {"auto": 2.0}})
     lines = list(csv.DictReader(io.StringIO(cases.csv())))
     assert [(line["case"], line["method"]) for line in lines] == [
-        (case, method) for case, each in found.items() for method in each
+        (case, method) for case, each in drawn.items() for method in each
     ]
     for line in lines:
-        value = found[line["case"]][line["method"]]
+        value = drawn[line["case"]][line["method"]]
         assert line["samples_per_s"] == ("" if value is None else str(value))
         known = line["case"] == "a" and line["method"] == "auto"
         assert line["published"] == ("2.0" if known else "")
         if known and value is not None:
             assert float(line["difference"]) == pytest.approx(value / 2 - 1)
         assert line["over_capacity"] == ("a" if value is not None and value > 5e3 else "")
-    for case, each in found.items():
+    for case, each in drawn.items():
         reached = [value for value in each.values() if value is not None]
         best = {cell.row.method for cell in cases if cell.case == case and cell.best}
         fitting = [value for value in reached if value <= 5e3]
@@ -104,11 +104,11 @@ def test_every_figure_is_in_the_csv_and_the_most_of_each_case_is_marked(
 
 
 def test_the_table_shows_what_was_published_and_a_failure(tmp_path: Path) -> None:
-    found = {
+    comparisons = {
         "small": Comparison(Path(), [row("auto", 12.0), row("m_topo", None)]),
         "large": Comparison(Path(), [row("auto", 3.0), row("m_topo", 4.0)]),
     }
-    cases = Cases(found, {"small": {"auto": 10.0}})
+    cases = Cases(comparisons, {"small": {"auto": 10.0}})
     cases.write(tmp_path)
     table = (tmp_path / "cases.md").read_text()
     assert "| `auto` | 12.00 (10.00, +20 %) | 3.00 |" in table
@@ -179,14 +179,14 @@ def test_a_case_of_which_nothing_fits_has_no_most() -> None:
 
 
 def test_the_picture_s_legend_has_methods_that_the_first_case_has_not(tmp_path: Path) -> None:
-    found = {name: Comparison(Path(), [row(name, 3.0)]) for name in ("auto", "m_topo")}
-    assert legend(cases_figure(Cases(found), tmp_path / "cases.png").axes[0]) == ["auto", "m_topo"]
+    comparisons = {name: Comparison(Path(), [row(name, 3.0)]) for name in ("auto", "m_topo")}
+    assert legend(cases_figure(Cases(comparisons), tmp_path / "cases.png").axes[0]) == ["auto", "m_topo"]
 
 
 def legend(axes: Axes) -> list[str]:
-    found = axes.get_legend()
-    assert found is not None
-    return [text.get_text() for text in found.get_texts()]
+    box = axes.get_legend()
+    assert box is not None
+    return [text.get_text() for text in box.get_texts()]
 
 
 @pytest.mark.parametrize("name", ["b|c", "d/../../..", "..", ".hidden", "two words", "", "a\\b", "a\nb"])

@@ -16,7 +16,7 @@ from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import forecast, study_of
+from netsplit.experiment.forecast import forecast, planner_of
 from netsplit.graph.ir import Graph
 from netsplit.partition import MTopo, NetSplit, Problem, Single
 from netsplit.partition.methods.thesis.ablated import Ablated, without_links
@@ -66,10 +66,10 @@ def unrecorded() -> Tracker:
 def test_every_method_is_predicted_and_none_is_measured(
     experiment: Experiment, unrecorded: Tracker, tmp_path: Path
 ) -> None:
-    found = forecast(experiment, two(), unrecorded, tmp_path)
-    assert [row.method for row in found.rows] == ["m_topo", "single"]
-    assert not found.failed
-    for row in found.rows:
+    comparison = forecast(experiment, two(), unrecorded, tmp_path)
+    assert [row.method for row in comparison.rows] == ["m_topo", "single"]
+    assert not comparison.failed
+    for row in comparison.rows:
         assert row.predicted_s is not None
         assert row.throughput == pytest.approx(8 / row.predicted_s)
         assert row.measured_s is None
@@ -77,7 +77,7 @@ def test_every_method_is_predicted_and_none_is_measured(
         assert {"placement.json", "program.txt", "trace.json", "timeline.png", "graph.png"} <= {
             file.name for file in (tmp_path / row.method).iterdir()
         }
-    assert found.best_s == min(row.predicted_s or 0.0 for row in found.rows if not row.overfull)
+    assert comparison.best_s == min(row.predicted_s or 0.0 for row in comparison.rows if not row.overfull)
     assert (tmp_path / "comparison.md").exists()
     assert not (tmp_path / "training.png").exists()
 
@@ -85,23 +85,23 @@ def test_every_method_is_predicted_and_none_is_measured(
 def test_one_device_takes_the_sum_of_its_operators_and_the_step(
     experiment: Experiment, unrecorded: Tracker, tmp_path: Path
 ) -> None:
-    study = study_of(experiment, two())
+    planner = planner_of(experiment, two())
     assert {each.device.type for each in experiment.model.parameters()} == {"meta"}
-    costs = study.costs.devices["TITAN RTX"]
+    costs = planner.costs.devices["TITAN RTX"]
     operators_s = sum(each.total_s for each in costs.nodes.values())
-    nbytes = sum(each.nbytes for each in study.graph.initializers.values() if each.requires_grad)
+    nbytes = sum(each.nbytes for each in planner.graph.initializers.values() if each.requires_grad)
     step_s = nbytes * costs.step_s_per_byte
-    instructions = study.plan(Single()).program.instructions["a"]
+    instructions = planner.plan(Single()).program.instructions["a"]
     overhead_s = len(instructions) * costs.instruction_s
-    predicted_s = study.plan(Single()).objective_s
+    predicted_s = planner.plan(Single()).objective_s
     assert predicted_s == pytest.approx(operators_s + step_s + overhead_s)
 
 
 def test_a_method_without_room_keeps_its_row(
     experiment: Experiment, unrecorded: Tracker, tmp_path: Path
 ) -> None:
-    found = forecast(experiment, two(capacity="20KB"), unrecorded, tmp_path)
-    (failed,) = found.failed
+    comparison = forecast(experiment, two(capacity="20KB"), unrecorded, tmp_path)
+    (failed,) = comparison.failed
     assert failed.method == "m_topo"
     assert "no placement that fits" in str(failed.error)
 
@@ -109,17 +109,17 @@ def test_a_method_without_room_keeps_its_row(
 def test_the_best_is_the_best_of_what_fits(
     experiment: Experiment, unrecorded: Tracker, tmp_path: Path
 ) -> None:
-    found = forecast(experiment, two(), unrecorded, tmp_path)
-    fast, slow = sorted(found.rows, key=lambda row: row.predicted_s or 0.0)
-    assert found.best_s == fast.predicted_s
+    comparison = forecast(experiment, two(), unrecorded, tmp_path)
+    fast, slow = sorted(comparison.rows, key=lambda row: row.predicted_s or 0.0)
+    assert comparison.best_s == fast.predicted_s
     device, peak = next(iter(fast.predicted_peak.items()))
     planned = replace(fast, capacity={**fast.capacity, device: peak - 1})
     trained = replace(fast, measured_s=1e-9, measured_peak={device: fast.capacity[device] + 1})
     for full in (planned, trained):
-        found.rows = [full, slow]
-        assert found.best_s == slow.predicted_s
-        found.rows = [full]
-        assert found.best_s is None
+        comparison.rows = [full, slow]
+        assert comparison.best_s == slow.predicted_s
+        comparison.rows = [full]
+        assert comparison.best_s is None
 
 
 @pytest.mark.parametrize(
@@ -138,17 +138,19 @@ def test_what_cannot_be_planned_is_one_sentence(
     changed = change(experiment)
     cluster = two(model=None, capacity="50%") if changed is experiment else two()
     with pytest.raises(ConfigError, match=message):
-        study_of(changed, cluster)
+        planner_of(changed, cluster)
 
 
 def test_copies_of_variables_decide_what_fits(experiment: Experiment) -> None:
-    less, more = (study_of(with_settings(experiment, variable_copies=n), two()) for n in (1, 3))
+    less, more = (
+        planner_of(with_settings(experiment, memory="static", variable_copies=n), two()) for n in (1, 3)
+    )
     problems = less.problem(), more.problem()
     assert [problem.copies for problem in problems] == [1, 3]
 
 
 def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experiment) -> None:
-    study = study_of(experiment, two())
+    planner = planner_of(experiment, two())
     seen: list[float] = []
 
     class Spy(Single):
@@ -160,8 +162,8 @@ def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experim
             assert problem.evaluate.cluster is cluster
             return super().choose(problem)
 
-    whole = study.plan(Single()).objective_s
-    plan = study.plan(Ablated(Spy(), "backward"))
+    whole = planner.plan(Single()).objective_s
+    plan = planner.plan(Ablated(Spy(), "backward"))
     assert seen[0] == 0.0
     assert seen[1] < whole
     assert plan.objective_s == pytest.approx(whole)
@@ -173,10 +175,10 @@ def test_links_are_all_alike_without_their_differences() -> None:
     cluster = described_cluster("three", devices, LinkCost(8e9, 2e-5)).cluster("x", 1)
     slow = replace(cluster.links["a", "b"], seconds_per_byte=1.0)
     cluster = replace(cluster, links={**cluster.links, ("a", "b"): slow})
-    found = without_links(Problem(Graph({}, {}, (), (), {}), Costs({}, 2), cluster)).cluster.links
-    assert len(set(found.values())) == 1
+    free = without_links(Problem(Graph({}, {}, (), (), {}), Costs({}, 2), cluster)).cluster.links
+    assert len(set(free.values())) == 1
     mean = sum(link.seconds_per_byte for link in cluster.links.values()) / len(cluster.links)
-    assert next(iter(found.values())).seconds_per_byte == pytest.approx(mean)
+    assert next(iter(free.values())).seconds_per_byte == pytest.approx(mean)
 
 
 def test_a_method_of_the_thesis_plans_too(
@@ -188,7 +190,7 @@ def test_a_method_of_the_thesis_plans_too(
 
 
 def test_half_precision_is_planned_with_its_dtypes(experiment: Experiment) -> None:
-    whole, half = (study_of(with_settings(experiment, autocast=each), two()) for each in (None, "float16"))
+    whole, half = (planner_of(with_settings(experiment, autocast=each), two()) for each in (None, "float16"))
     kinds = {node.kind: half.graph.variables[node.outputs[0]].dtype for node in half.graph}
     assert kinds["conv2d"] == kinds["linear"] == "float16"
     assert half.graph.autocast == "float16"
@@ -205,7 +207,7 @@ def test_a_dtype_that_a_device_has_not_is_refused_before_anything_is_captured(
         caplog.at_level("INFO", logger="netsplit"),
         pytest.raises(ConfigError, match="autocast is bfloat16, in which TITAN RTX does not compute"),
     ):
-        study_of(with_settings(experiment, autocast="bfloat16"), two())
+        planner_of(with_settings(experiment, autocast="bfloat16"), two())
     assert "capturing" not in caplog.text
 
 

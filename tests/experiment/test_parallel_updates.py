@@ -16,8 +16,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import MTopo, Random
@@ -106,10 +106,10 @@ def plain_training(steps: int) -> tuple[Tied, AveragedModel, lr.LRScheduler]:
     return model, averages, rate
 
 
-def assert_states(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
+def assert_states(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert state.keys() == wanted.keys()
     for key, tensor in wanted.items():
-        torch.testing.assert_close(found[key], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=key)
+        torch.testing.assert_close(state[key], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=key)
 
 
 def test_groups_schedule_and_averages_are_those_of_the_plain_loop(
@@ -202,7 +202,7 @@ def test_learning_rates_are_set_on_every_device(parallel: ParallelModel) -> None
 
 
 def test_a_scheduler_of_steps_is_not_stepped_by_hand(parallel: ParallelModel) -> None:
-    with pytest.raises(NetSplitError, match="its scheduler is stepped with every optimiser step"):
+    with pytest.raises(NetSplitError, match="scheduler is stepped"):
         parallel.step_scheduler()
 
 
@@ -241,9 +241,9 @@ def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield lent
 
 
-def plan_with(rate: LearningRate, method: Any = None) -> tuple[Study, Plan]:
-    study, plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
-    return replace(study, rule=UpdateRule(learning_rate=rate)), plan
+def plan_with(rate: LearningRate, method: Any = None) -> tuple[Planner, Plan]:
+    planner, plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
+    return replace(planner, rule=UpdateRule(learning_rate=rate)), plan
 
 
 def rates_of(history: History) -> list[float]:
@@ -283,7 +283,7 @@ def test_a_loop_of_ones_own_steps_epochs_itself(session: Session) -> None:
     assert model.learning_rate == [0.025]
     assert model.stepped_rates == (0.05,)
     model = session.deploy(*plan_with(LearningRate(lr.ReduceLROnPlateau, every="epoch")))
-    with pytest.raises(ConfigError, match="goes by a loss: give it to step_scheduler"):
+    with pytest.raises(ConfigError, match="step_scheduler"):
         model.step_scheduler()
     model.step_scheduler(1.0)
 

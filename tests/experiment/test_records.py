@@ -15,7 +15,7 @@ from netsplit.cluster.described import ClusterDescription, DescribedDevice, Link
 from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.experiment.comparison import Experiment, _ProgressRecorder
-from netsplit.experiment.forecast import forecast, study_of
+from netsplit.experiment.forecast import forecast, planner_of
 from netsplit.experiment.records import row_of
 from netsplit.partition import Ddp, MTopo, Single
 from netsplit.program import GPipe
@@ -46,27 +46,27 @@ def experiment() -> Experiment:
 
 
 def test_a_replica_has_the_nodes_and_the_bytes_of_its_stage(experiment: Experiment) -> None:
-    study = study_of(experiment, two())
-    plan = study.plan(Ddp())
-    assert plan.nodes == {"a": len(study.graph), "b": len(study.graph)}
+    planner = planner_of(experiment, two())
+    plan = planner.plan(Ddp())
+    assert plan.nodes == {"a": len(planner.graph), "b": len(planner.graph)}
     assert row_of(plan, "ddp").nodes == plan.nodes
     assert plan.static_bytes["a"] == plan.static_bytes["b"] > 0
-    assert f"b: {len(study.graph)} operators" in plan.summary()
+    assert f"b: {len(planner.graph)} operators" in plan.summary()
 
 
 def test_without_replicas_every_node_counts_once(experiment: Experiment) -> None:
-    study = study_of(experiment, two())
-    assert sum(study.plan(MTopo()).nodes.values()) == len(study.graph)
-    assert study.plan(Single()).nodes == {"a": len(study.graph)}
+    planner = planner_of(experiment, two())
+    assert sum(planner.plan(MTopo()).nodes.values()) == len(planner.graph)
+    assert planner.plan(Single()).nodes == {"a": len(planner.graph)}
 
 
 def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(
     experiment: Experiment, tmp_path: Path
 ) -> None:
-    study = study_of(experiment, two())
-    plan = study.plan(MTopo())
+    planner = planner_of(experiment, two())
+    plan = planner.plan(MTopo())
     plan.write_onnx(tmp_path / "placed.onnx", tmp_path / "devices.json")
-    (costs,) = study.costs.devices.values()
+    (costs,) = planner.costs.devices.values()
     for node in onnx.load(str(tmp_path / "placed.onnx")).graph.node:
         said = {each.key: each.value for each in node.metadata_props}
         assert said["device"] == plan.placement.device_of[node.name]
@@ -125,5 +125,5 @@ def test_with_nothing_left_to_train_the_earlier_run_s_seconds_are_kept_and_calle
     observer = recording()
     assert observer.first is None
     assert observer.measured(history).iteration_s == 9.0
-    row = row_of(study_of(experiment, two()).plan(Single()), "single", history, earlier=True)
+    row = row_of(planner_of(experiment, two()).plan(Single()), "single", history, earlier=True)
     assert (row.measured_s, row.prediction_error) == (9.0, None)

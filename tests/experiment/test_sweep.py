@@ -78,8 +78,8 @@ def ran() -> list[str]:
 def rows() -> list[tuple[str, str]]:
     """Overrides and outcome of each job in the table."""
     lines = [line for line in Path("sweep/jobs.txt").read_text().splitlines() if " sweep/" in line]
-    found = [re.split(" {2,}", line) for line in lines]
-    return [(line[1], line[2]) for line in found]
+    cells = [re.split(" {2,}", line) for line in lines]
+    return [(line[1], line[2]) for line in cells]
 
 
 def marks(folder: str = "sweep") -> dict[int, Mark]:
@@ -90,11 +90,11 @@ def test_every_job_says_in_its_folder_how_it_ended(run: Run) -> None:
     Path("broken").touch()
     code, _, _ = run("seed=0,1,2", "epochs=5")
     assert code == 2
-    found = marks()
-    assert [found[number].outcome for number in range(3)] == ["done", "failed", "done"]
-    assert found[0].overrides == ("epochs=5", "seed=0")
-    assert (found[2].value, found[1].value) == (9.0, None)
-    assert found[1].error == "seed 1 is odd."
+    ends = marks()
+    assert [ends[number].outcome for number in range(3)] == ["done", "failed", "done"]
+    assert ends[0].overrides == ("epochs=5", "seed=0")
+    assert (ends[2].value, ends[1].value) == (9.0, None)
+    assert ends[1].error == "seed 1 is odd."
     assert Path("sweep/1/job.json").is_file()
 
 
@@ -110,7 +110,7 @@ def test_the_table_has_every_job_its_own_overrides_and_why_it_failed(run: Run) -
     ]
     assert lines[head - 1] == "in all: epochs=5"
     assert "job 1: seed 1 is odd." in lines
-    assert "hydra.sweep.dir=sweep runs only what is not done" in lines[-1]
+    assert "hydra.sweep.dir=sweep" in lines[-1]
     assert Path("sweep/jobs.txt").read_text().splitlines() == lines[head - 1 : head + 4]
 
 
@@ -190,7 +190,7 @@ def test_interrupted_sweeps_say_how_to_go_on(run: Run) -> None:
 
     code, out, _ = run("seed=0,1,2", of=interrupted)
     assert code == 130
-    assert "hydra.sweep.dir=sweep runs only what is not done" in out
+    assert "hydra.sweep.dir=sweep" in out
     assert [mark.outcome for mark in marks().values()] == ["done", "running"]
 
 
@@ -296,7 +296,7 @@ def test_a_search_of_another_config_does_not_count_what_was_found(run: Run) -> N
     assert len(ran()) == 2
     code, out, err = run(*OPTUNA, "seed=2,4", "epochs=7")
     assert (code, sorted(ran())) == (0, ["2 7", "4 7"])
-    assert "trials of another config or other values do not count" in out + err
+    assert "another config" in out + err
     assert "Best of 2 trials: 7 with seed=4" in out
     assert OmegaConf.load("sweep/best.yaml").value == 7.0
     assert sorted(rows()) == [
@@ -374,7 +374,7 @@ def test_a_search_over_cases_is_refused_before_its_first_job(
     monkeypatch.setattr(_entry, "CONF", CONF)
     code, _, err = run(*OPTUNA, "experiment=table_6_4", "seed=2,4")
     assert (code, ran()) == (2, [])
-    assert "over cases gives a table of them: give cases=null" in err
+    assert "cases=null" in err
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_command_without_a_number_cannot_be_searched(run: Run) -> None:
     pytest.importorskip("optuna")
     code, _, err = run(*OPTUNA, "seed=2,4", of=silent)
     assert (code, ran()) == (2, [])
-    assert "needs a command that answers with a number" in err
+    assert "answers with a number" in err
 
 
 def unfit(cfg: DictConfig) -> float | None:
@@ -412,7 +412,7 @@ def test_a_job_in_which_nothing_fits_has_failed_and_the_search_goes_on(run: Run)
     pytest.importorskip("optuna")
     code, out, err = run(*OPTUNA, "seed=2,4,6", of=unfit)
     assert code == 2
-    assert "of a comparison, no method fits the devices" in err
+    assert "no method fits" in err
     assert sorted(mark.outcome for mark in marks().values()) == ["done", "done", "failed"]
     assert ("seed=4", "failed") in rows()
     assert "Best of 3 trials: 7 with seed=" in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from netsplit.data import synthetic
 from netsplit.errors import NetSplitError
 from netsplit.experiment.comparison import Experiment, compare
 from netsplit.experiment.forecast import forecast
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
 from netsplit.profile.costs import Costs
@@ -131,21 +132,21 @@ def test_a_comparison_and_a_forecast_keep_a_row_with_the_broken_rule(
     unrecorded = Tracker("sqlite:///nowhere.db", "none", enabled=False)
     compared = compare(experiment(method), Session(spec, tmp_path), unrecorded, tmp_path, None)  # type: ignore[arg-type]
     planned = forecast(experiment(method), two(), unrecorded, tmp_path)
-    for found in (compared, planned):
-        (row,) = found.rows
+    for comparison in (compared, planned):
+        (row,) = comparison.rows
         assert row.failed
         assert rule in str(row.error)
 
 
 @pytest.fixture
-def study(spec: ClusterSpec, tmp_path: Path) -> Study:
+def planner(spec: ClusterSpec, tmp_path: Path) -> Planner:
     """Of `Tied`, on batches of eight samples in two micro-batches."""
     torch.manual_seed(0)
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.1)
 
-    return Session(spec, tmp_path).study(Tied(), nn.CrossEntropyLoss(), samples(8), GPipe(2), optimizer)
+    return Session(spec, tmp_path).planner(Tied(), nn.CrossEntropyLoss(), samples(8), GPipe(2), optimizer)
 
 
 def samples(n: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,31 +155,31 @@ def samples(n: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize(("method", "rule"), RULES)
 def test_no_program_is_made_for_a_ragged_batch_by_a_placement_that_breaks_a_rule(
-    method: Partitioner, rule: str, study: Study
+    method: Partitioner, rule: str, planner: Planner
 ) -> None:
-    right = study.plan(MTopo())
-    programs = study.programs(right.placement, right.simulated[0])
+    right = planner.plan(MTopo())
+    programs = planner.programs(right.placement, right.simulated[0])
     assert programs.training(programs.batch(*samples(7))).tail is not None
-    broken = study.programs(method.partition(study.problem()), right.simulated[0])
+    broken = planner.programs(method.partition(planner.problem()), right.simulated[0])
     with pytest.raises(NetSplitError, match=rule):
         broken.training(broken.batch(*samples(7)))
 
 
 def test_no_program_is_made_for_other_shapes_by_a_placement_that_breaks_a_rule(
-    study: Study, monkeypatch: pytest.MonkeyPatch
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def apart(training: Graph, other: Graph, device_of: dict[str, str]) -> dict[str, str]:
         right = inference_placement(training, other, device_of)
         node = next(name for name in other.colocated[0] if not other.nodes[name].initializers)
         return right | {node: next(name for name in ("a", "b") if name != right[node])}
 
-    plan = study.plan(MTopo())
-    programs = study.programs(plan.placement, plan.simulated[0])
+    plan = planner.plan(MTopo())
+    programs = planner.programs(plan.placement, plan.simulated[0])
     batch = programs.batch(*samples(7, 3, 2, 2))
     assert programs.training(batch).tail is not None
     assert len(list(programs.parts(programs.batch(samples(3, 3, 2, 2)[0])))) == 1
     monkeypatch.setattr("netsplit.training.programs.inference_placement", apart)
-    again = study.programs(plan.placement, plan.simulated[0])
+    again = planner.programs(plan.placement, plan.simulated[0])
     with pytest.raises(NetSplitError, match="of one colocated set"):
         again.training(batch)
     with pytest.raises(NetSplitError, match="of one colocated set"):
@@ -186,18 +187,18 @@ def test_no_program_is_made_for_other_shapes_by_a_placement_that_breaks_a_rule(
 
 
 def test_bytes_over_a_capacity_are_said_for_batches_that_need_more_than_a_whole_one(
-    study: Study, caplog: pytest.LogCaptureFixture
+    planner: Planner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan = study.plan(MTopo())
+    plan = planner.plan(MTopo())
     program, predicted = plan.simulated
     devices = tuple(
-        replace(each, capacity_bytes=predicted.peak_bytes[each.name]) for each in study.cluster.devices
+        replace(each, capacity_bytes=predicted.peak_bytes[each.name]) for each in planner.cluster.devices
     )
-    full = replace(study, cluster=replace(study.cluster, devices=devices))
+    full = replace(planner, cluster=replace(planner.cluster, devices=devices))
     programs = full.programs(plan.placement, program)
     with caplog.at_level(logging.WARNING, logger="netsplit"):
         caplog.clear()
         programs.training(programs.batch(*samples(7)))
         assert not caplog.messages
         programs.training(programs.batch(*samples(32)))
-    assert any("m_topo: b is predicted to need" in line for line in caplog.messages)
+    assert any(re.match("m_topo: [ab] .* need", line) for line in caplog.messages)

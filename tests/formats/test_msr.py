@@ -33,16 +33,16 @@ def data(nodes: Any = None, edges: Any = None, **more: Any) -> dict[str, Any]:
     )
 
 
-def read(found: dict[str, Any] | None = None) -> Workload:
-    found = data() if found is None else found
-    return read_msr(found, json.dumps(found, indent=1), "g.json", "g")
+def read(record: dict[str, Any] | None = None) -> Workload:
+    record = data() if record is None else record
+    return read_msr(record, json.dumps(record, indent=1), "g.json", "g")
 
 
 def loads(work: Workload, where: dict[str, str]) -> dict[str, float]:
     problem = work.problem(objective="max_load")
     instance = Instance.of(problem)
-    found = instance.loads(instance.encode(where)) / work.unit_s
-    return dict(zip(instance.devices, found.tolist(), strict=True))
+    loads_s = instance.loads(instance.encode(where)) / work.unit_s
+    return dict(zip(instance.devices, loads_s.tolist(), strict=True))
 
 
 def test_loads_are_those_of_the_authors_by_hand() -> None:
@@ -142,13 +142,13 @@ def test_a_node_that_accelerators_cannot_run_is_never_better_there() -> None:
 
 
 def broken(**changes: Any) -> dict[str, Any]:
-    found = data()
-    found["nodes"][1] |= changes
-    return {**found, "nodes": [{k: v for k, v in n.items() if v is not ...} for n in found["nodes"]]}
+    record = data()
+    record["nodes"][1] |= changes
+    return {**record, "nodes": [{k: v for k, v in n.items() if v is not ...} for n in record["nodes"]]}
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("record", "words"),
     [
         (broken(fpgaLatency=...), ["line 12, nodes[1]", "'fpgaLatency' is missing"]),
         (broken(fpgaLatency=-1), ["line 12, nodes[1]", "fpgaLatency is -1"]),
@@ -176,9 +176,9 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(supportedOnFpga=0) | {"maxCPUs": 0}, ["node 20 runs on no accelerator"]),
     ],
 )
-def test_a_mistake_is_named_with_its_line(found: dict[str, Any], words: list[str]) -> None:
+def test_a_mistake_is_named_with_its_line(record: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(NetSplitError) as caught:
-        read(found)
+        read(record)
     text = str(caught.value)
     assert text.startswith("g.json")
     assert "\n" not in text

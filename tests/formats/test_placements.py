@@ -34,8 +34,8 @@ def written(path: Path, problem: Problem, **changes: Any) -> Path:
 
 def test_a_placement_comes_back_though_it_does_not_fit(tmp_path: Path, problem: Problem) -> None:
     made = RoundRobin().partition(problem)
-    found = read_placement(written(tmp_path / "placement.json", problem), problem)
-    assert found == replace(made, report=found.report)
+    placement = read_placement(written(tmp_path / "placement.json", problem), problem)
+    assert placement == replace(made, report=placement.report)
     nodes = list(problem.graph.nodes)
     listed = written(tmp_path / "result.json", problem, priority=nodes)
     assert read_placement(listed, problem).priority == {node: i for i, node in enumerate(nodes)}

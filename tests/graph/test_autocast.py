@@ -75,13 +75,13 @@ def _in_pieces(
     return values[output].detach()
 
 
-def _cuts(graph: Graph, seed: int, share: float) -> list[list[str]]:
+def _cuts(graph: Graph, seed: int, fraction: float) -> list[list[str]]:
     """The nodes in order, cut at random where no unit is cut."""
     last = {name: max(graph.position[n] for n in unit) for unit in graph.units for name in unit}
     pieces: list[list[str]] = [[]]
     uncut, order = -1, random.Random(seed)
     for node in graph:
-        if pieces[-1] and graph.position[node.name] > uncut and order.random() < share:
+        if pieces[-1] and graph.position[node.name] > uncut and order.random() < fraction:
             pieces.append([])
         pieces[-1].append(node.name)
         uncut = max(uncut, last.get(node.name, -1))
@@ -130,23 +130,23 @@ def _plain(name: str, autocast: str) -> tuple[Tensor, dict[str, Tensor | None]]:
     return loss.detach(), {k: p.grad for k, p in model.named_parameters()}
 
 
-def _assert_same(name: str, autocast: str, share: float, seed: int, deferrable: bool) -> bool:
+def _assert_same(name: str, autocast: str, fraction: float, seed: int, deferrable: bool) -> bool:
     """Compare a run in pieces with the plain loop; whether it had to be the same to the bit."""
     expected, gradients = _plain(name, autocast)
     graph = _captured(name, autocast)
     model, inputs, targets, _ = _model(name)
-    pieces = _cuts(graph, seed, share)
+    pieces = _cuts(graph, seed, fraction)
     loss = _in_pieces(graph, model, (*inputs, targets), pieces, deferrable)
     exact = _sums_alike(graph, pieces)
     assert torch.equal(loss, expected)
-    found = {key: p.grad for key, p in model.named_parameters()}
-    assert {key for key, grad in found.items() if grad is None} == {
+    in_pieces = {key: p.grad for key, p in model.named_parameters()}
+    assert {key for key, grad in in_pieces.items() if grad is None} == {
         k for k, g in gradients.items() if g is None
     }
     pairs = {
         key: (wanted, grad)
         for key, wanted in gradients.items()
-        if wanted is not None and (grad := found[key]) is not None
+        if wanted is not None and (grad := in_pieces[key]) is not None
     }
     assert all(grad.dtype == torch.float32 for _, grad in pairs.values())
     if exact:
@@ -173,9 +173,9 @@ def test_the_same_in_half_precision(name: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(CASES)), st.sampled_from([0.2, 0.5, 1]), st.integers(0, 2**31), st.booleans())
 def test_pieces_with_an_autocast_each_give_the_plain_loops_loss_and_gradients(
-    name: str, share: float, seed: int, deferrable: bool
+    name: str, fraction: float, seed: int, deferrable: bool
 ) -> None:
-    event(f"to the bit: {_assert_same(name, 'bfloat16', share, seed, deferrable)}")
+    event(f"to the bit: {_assert_same(name, 'bfloat16', fraction, seed, deferrable)}")
 
 
 @pytest.mark.parametrize("name", ["chain", "tied", "attention", "fan", "two_heads"])
@@ -210,9 +210,9 @@ def test_what_a_models_code_asks_of_dtypes_is_answered_as_under_autocast() -> No
     wanted = torch.autograd.grad(expected, list(model.parameters()))
     with autocast_of(graph, "cpu"):
         loss = module(x, t)
-    found = torch.autograd.grad(loss, list(model.parameters()))
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
     assert torch.equal(expected, loss)
-    assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(wanted, gradients, strict=True))
 
 
 def test_an_inference_graph_has_the_dtypes_of_its_run_and_keeps_them_in_its_file() -> None:

@@ -27,7 +27,7 @@ def test_components_count_up_and_have_the_edges_of_the_condensation(
     ours = successors(max(label) + 1, ((label[v], label[w]) for v, w in edges))
     mapping = {whole.graph["mapping"][v]: label[v] for v in range(n)}
     expected = {(mapping[a], mapping[b]) for a, b in whole.edges}
-    assert [(a, b) for a, found in enumerate(ours) for b in found] == sorted(expected)
+    assert [(a, b) for a, targets in enumerate(ours) for b in targets] == sorted(expected)
     assert set(passing((label[v], label[w], None) for v, w in edges)) == expected
 
 

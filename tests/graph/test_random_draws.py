@@ -162,11 +162,11 @@ def test_a_rebuilt_module_without_a_key_draws_as_torch_does() -> None:
     inputs, targets = DRAWING.batch(3)
     graph = capture(model, DRAWING.loss, (inputs, targets))
     module = rebuild(graph, initial_values(model, graph))
-    found = []
+    losses = []
     for call in (lambda: module(*inputs, targets), lambda: DRAWING.loss(model(*inputs), targets)):
         torch.manual_seed(1)
-        found.append(call())
-    assert torch.equal(*found)
+        losses.append(call())
+    assert torch.equal(*losses)
 
 
 class Twice(torch.autograd.Function):
@@ -208,13 +208,13 @@ def test_a_python_call_is_seeded_once_and_counts_as_one_node() -> None:
     _, one, _ = flatten(((x,), {}))
     calls = {f"{CALL}.{each.__name__}": FunctionCall(each, one) for each in (Twice, Quiet)}
     with draws(replace(graph, calls=calls), 1):
-        found = F.dropout(Quiet.apply(Twice.apply(F.dropout(x, 0.5))), 0.5)
+        dropped = F.dropout(Quiet.apply(Twice.apply(F.dropout(x, 0.5))), 0.5)
     with generators_kept(), drawing(DrawKey(1)):
         wanted = drawn("first", ATEN.dropout.default, x, 0.5, True)
         wanted = drawn("quiet", Quiet.apply, drawn("call", Twice.apply, wanted))
         wanted = drawn("last", ATEN.dropout.default, wanted, 0.5, True)
-    assert torch.equal(found, wanted)
-    assert torch.equal(*torch.autograd.grad([found.sum(), wanted.sum()], [x], retain_graph=True) * 2)
+    assert torch.equal(dropped, wanted)
+    assert torch.equal(*torch.autograd.grad([dropped.sum(), wanted.sum()], [x], retain_graph=True) * 2)
     assert not torch.equal(Twice.apply(x), Twice.apply(x))
 
 
@@ -262,8 +262,8 @@ def test_a_loss_function_that_stays_whole_and_draws_is_one_node_of_the_plain_loo
     module = rebuild(graph, initial_values(model, graph))
     for n in range(3):
         with draws(graph, iteration=n):
-            found = loss(model(inputs), targets)
-        assert torch.equal(found, run_microbatch(module, graph, (inputs, targets), DrawKey(iteration=n)))
+            loss_value = loss(model(inputs), targets)
+        assert torch.equal(loss_value, run_microbatch(module, graph, (inputs, targets), DrawKey(iteration=n)))
 
 
 def test_a_seed_that_the_plain_model_sets_and_its_graph_does_not_is_refused_with_its_line() -> None:
@@ -294,12 +294,12 @@ def test_what_a_checkpoint_computes_again_is_drawn_as_it_was_first(reentrant: bo
     graph = capture(model, DROPPED.loss, (inputs, targets))
     inputs.requires_grad_()
     with draws(graph, 4):
-        found = DROPPED.loss(checkpoint(model, inputs, use_reentrant=reentrant), targets)
-    found.backward()  # outside of draws(…)
+        loss_value = DROPPED.loss(checkpoint(model, inputs, use_reentrant=reentrant), targets)
+    loss_value.backward()  # outside of draws(…)
     with draws(graph, 4):
         wanted = DROPPED.loss(twin(inputs), targets)
     wanted.backward()
-    assert torch.equal(found, wanted)
+    assert torch.equal(loss_value, wanted)
     for (key, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
         assert p.grad is not None
         assert q.grad is not None

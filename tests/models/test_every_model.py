@@ -64,8 +64,8 @@ def test_the_captured_step_of_a_small_model_is_the_models_bit_for_bit(name: str)
     rebuilt = rebuild(graph, initial_values(model, graph))
     state = {key: value.clone() for key, value in model.state_dict().items()}
     torch.manual_seed(1)
-    found = rebuilt(inputs, targets)
-    found.backward()
+    outputs = rebuilt(inputs, targets)
+    outputs.backward()
     gradients = {key: p.grad for key, p in model.named_parameters()}
     model.load_state_dict(state)
     model.zero_grad()
@@ -73,7 +73,7 @@ def test_the_captured_step_of_a_small_model_is_the_models_bit_for_bit(name: str)
     wanted = loss(model.train()(inputs), targets)
     wanted.backward()
     assert torch.isfinite(wanted)
-    assert torch.equal(found, wanted)
+    assert torch.equal(outputs, wanted)
     for key, p in model.named_parameters():
         assert p.grad is not None, key
         assert torch.isfinite(p.grad).all(), key

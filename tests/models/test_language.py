@@ -41,8 +41,8 @@ def bert_count(vocabulary: int, context: int, layers: int, width: int) -> int:
 )
 def test_a_gpt_is_as_large_as_gpt_2(size: str, parameters: int, layers: int, width: int) -> None:
     with torch.device("meta"):
-        found = count(gpt(size))  # type: ignore[arg-type]
-    assert found == parameters == gpt_count(50257, 1024, layers, width)
+        counted = count(gpt(size))  # type: ignore[arg-type]
+    assert counted == parameters == gpt_count(50257, 1024, layers, width)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_a_block_computes_what_torchs_own_layer_does(norm_first: bool, causal: b
 def test_attention_is_a_mean_of_values_weighed_by_softmax() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, n, 6, dtype=torch.float64) for n in (4, 5, 5))
-    found = attend(query, key, value, 2)
+    attended = attend(query, key, value, 2)
     for h in range(2):
         part = slice(3 * h, 3 * h + 3)
         weights = torch.softmax(query[..., part] @ key[..., part].mT / 3**0.5, dim=2)
-        torch.testing.assert_close(found[..., part], weights @ value[..., part])
+        torch.testing.assert_close(attended[..., part], weights @ value[..., part])
 
 
 def test_unmasked_places_count_for_nothing() -> None:

@@ -82,7 +82,7 @@ def test_two_devices_train_as_the_plain_loop_does(name: str) -> None:
         assert_same(runtime.state(), wanted.state)
 
 
-def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert set(wanted) == set(found)
+def assert_same(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert set(wanted) == set(state)
     for key, tensor in wanted.items():
-        torch.testing.assert_close(found[key], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=key)
+        torch.testing.assert_close(state[key], tensor, rtol=TOLERANCE, atol=TOLERANCE, msg=key)

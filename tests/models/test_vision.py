@@ -29,16 +29,16 @@ from tests.models.subjects import count
 WIDENINGS = {"none": 64, "bottleneck": 128}
 
 
-def same_parameters(found: nn.Module, wanted: nn.Module) -> None:
-    shapes = [{key: tensor.shape for key, tensor in each.state_dict().items()} for each in (found, wanted)]
+def same_parameters(model: nn.Module, wanted: nn.Module) -> None:
+    shapes = [{key: tensor.shape for key, tensor in each.state_dict().items()} for each in (model, wanted)]
     assert shapes[0] == shapes[1]
 
 
-def same_outputs(found: nn.Module, wanted: nn.Module, images: torch.Tensor) -> None:
+def same_outputs(model: nn.Module, wanted: nn.Module, images: torch.Tensor) -> None:
     """In training mode, where BatchNorm sees the batch."""
-    found.load_state_dict(wanted.state_dict())
+    model.load_state_dict(wanted.state_dict())
     outputs = wanted(images)
-    assert torch.equal(found(images), outputs["out"] if isinstance(outputs, dict) else outputs)
+    assert torch.equal(model(images), outputs["out"] if isinstance(outputs, dict) else outputs)
 
 
 @pytest.mark.parametrize("widening", WIDENINGS)
@@ -46,9 +46,9 @@ def same_outputs(found: nn.Module, wanted: nn.Module, images: torch.Tensor) -> N
 def test_a_resnet_has_torchvisions_parameters(blocks: tuple[int, ...], widening: str) -> None:
     models = import_torchvision().models.resnet
     with torch.device("meta"):
-        found = resnet(blocks=blocks, widening=widening)  # type: ignore[arg-type]
+        model = resnet(blocks=blocks, widening=widening)  # type: ignore[arg-type]
         wanted = models.ResNet(models.Bottleneck, list(blocks), width_per_group=WIDENINGS[widening])
-    same_parameters(found, wanted)
+    same_parameters(model, wanted)
 
 
 def test_a_resnet_computes_what_torchvisions_does() -> None:
@@ -76,17 +76,17 @@ def test_a_deeplab_is_torchvisions() -> None:
     layers = models._utils.IntermediateLayerGetter(backbone, {"layer4": "out"})
     deeplab = models.segmentation.deeplabv3
     wanted = deeplab.DeepLabV3(layers, deeplab.DeepLabHead(2048, 4))
-    found = deeplab_v3(4, (1, 1, 2, 1), widening="none", dropout=0.0)
+    model = deeplab_v3(4, (1, 1, 2, 1), widening="none", dropout=0.0)
     (dropout,) = (module for module in wanted.modules() if isinstance(module, nn.Dropout))
     dropout.p = 0.0
-    same_outputs(found, wanted, torch.randn(2, 3, 17, 24))
+    same_outputs(model, wanted, torch.randn(2, 3, 17, 24))
 
 
 @pytest.mark.parametrize("classes", [2, 21])
 def test_a_deeplab_on_resnet_101_is_as_large_as_torchvisions(classes: int) -> None:
     with torch.device("meta"):
-        found = deeplab_v3(classes, (3, 4, 23, 3), widening="none")
-    assert count(found) == 58_630_997 - 257 * (21 - classes)
+        model = deeplab_v3(classes, (3, 4, 23, 3), widening="none")
+    assert count(model) == 58_630_997 - 257 * (21 - classes)
 
 
 def test_vgg_19_is_torchvisions() -> None:
@@ -102,10 +102,10 @@ def test_the_classifiers_are_torchvisions_without_their_auxiliary_heads() -> Non
             (googlenet(), models.GoogLeNet(init_weights=False), "aux", 13_004_888),
             (inception_v3(), models.Inception3(init_weights=False), "AuxLogits", 27_161_264),
         ]
-    for found, wanted, auxiliary, parameters in whole:
+    for model, wanted, auxiliary, parameters in whole:
         assert count(wanted) == parameters
         kept = [key for key in wanted.state_dict() if not key.startswith(auxiliary)]
-        assert list(found.state_dict()) == kept
+        assert list(model.state_dict()) == kept
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_a_skip_is_weighed_between_nothing_and_all() -> None:
 
 def test_the_u_transformer_adds_attention_to_the_classic_u_net() -> None:
     with torch.device("meta"):
-        found, classic = u_transformer(), unet_classic()
+        model, classic = u_transformer(), unet_classic()
     extra = 3 * 1024**2  # query, key and value at the bottom
     for c in (64, 128, 256, 512):
         extra += c * c + 2 * c * c + c * c + 4 * c * c - c * c  # convolutions, query-key-value
         extra += 3 * 2 * c  # norms
-    assert count(found) - count(classic) == extra
+    assert count(model) - count(classic) == extra
 
 
 IMPORT = """

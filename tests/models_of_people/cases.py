@@ -77,13 +77,13 @@ def _case(path: Path) -> Case:
 
 def _constants(path: Path) -> dict[str, Any]:
     body = ast.parse(path.read_text()).body
-    found = {}
+    constants = {}
     for each in body:
         if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
             name = each.targets[0].id
             if name in ("EXPECT", "REASON", "RANDOM", "SEEDED", "MICROBATCHES", "TOLERANCE", "SLOW"):
-                found[name] = ast.literal_eval(each.value)
-    return found
+                constants[name] = ast.literal_eval(each.value)
+    return constants
 
 
 def _load(path: Path) -> Loaded:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.study import Study
+from netsplit.experiment.planner import Planner
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
@@ -82,12 +82,12 @@ class Split:
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
         history = check_cutting(loaded.model, loaded.loss, whole, self.graph, tail)
-        self.study = Study(
+        self.planner = Planner(
             loaded.model, self.graph, initial_values(loaded.model, self.graph, loaded.loss), Costs({}, 1),
             cpus(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
             tail=tail, key=whole.key, known=known, history=history,
         )  # fmt: skip
-        self.values = self.study.values
+        self.values = self.planner.values
         self.names = _names(loaded, self.values)
         self.loaded = loaded
 
@@ -123,11 +123,13 @@ class Split:
         )
 
     def _plan(self, schedule: Schedule, drawing: random.Random, devices: int) -> Programs:
-        study = replace(self.study, schedule=schedule.with_microbatches(self.study.schedule.microbatches))
-        names = [device.name for device in study.cluster.devices][:devices]
+        planner = replace(
+            self.planner, schedule=schedule.with_microbatches(self.planner.schedule.microbatches)
+        )
+        names = [device.name for device in planner.cluster.devices][:devices]
         device_of, priority = drawn(self.graph, names, drawing)
         placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
-        return study.programs(placement, study.compiler.program(placement))
+        return planner.programs(placement, planner.compiler.program(placement))
 
 
 def _hold_constants(runtime: LocalRuntime, program: Program) -> None:
@@ -189,33 +191,35 @@ def judge(case: Case, seed: int = 0) -> Outcome:
         except Exception as error:
             return _raised(error)
         whole = sum(isinstance(call, ModuleCall) for call in split.graph.calls.values())
-        found = Outcome(EQUAL, "", split.capture_s, len(split.graph), whole)
+        outcome = Outcome(EQUAL, "", split.capture_s, len(split.graph), whole)
         try:
-            return _compared(split, wanted, before, found, random.Random(f"{case.name} {seed}"))
+            return _compared(split, wanted, before, outcome, random.Random(f"{case.name} {seed}"))
         except Exception as error:
             raised = _raised(error)
-            return replace(found, kind=raised.kind, message=raised.message)
+            return replace(outcome, kind=raised.kind, message=raised.message)
 
 
 def _compared(
-    split: Split, wanted: Trained, before: Tensors, found: Outcome, drawing: random.Random
+    split: Split, wanted: Trained, before: Tensors, outcome: Outcome, drawing: random.Random
 ) -> Outcome:
     now = Trained([], plain.tensors_of(split.loaded.model, split.loaded.loss))
     message = _difference(now, Trained([], before), before, 0.0)
     if message:
-        return replace(found, kind=WRONG, message=f"capture changed the model: {message}")
+        return replace(outcome, kind=WRONG, message=f"capture changed the model: {message}")
     if split.random:
         drawn_alike, _ = plain.train_plainly(split.case, split.drawing)
         if split.case.seeded:
             message = _difference(drawn_alike, wanted, before, split.case.tolerance)
             if message:
-                return replace(found, kind=WRONG, message=f"netsplit.draws changes the plain loop: {message}")
+                return replace(
+                    outcome, kind=WRONG, message=f"netsplit.draws changes the plain loop: {message}"
+                )
         wanted = drawn_alike
     for schedule in split.schedules():
         message = _difference(split.train(schedule, drawing), wanted, before, split.case.tolerance)
         if message:
-            return replace(found, kind=WRONG, message=f"{schedule.name}: {message}")
-    return found
+            return replace(outcome, kind=WRONG, message=f"{schedule.name}: {message}")
+    return outcome
 
 
 def _check_case(case: Case, wanted: Trained, before: Tensors) -> None:
@@ -234,13 +238,13 @@ def _raised(error: Exception) -> Outcome:
     return Outcome(FAILED, f"{type(error).__name__}: {first} ({last.name}, line {last.lineno})")
 
 
-def _difference(found: Trained, wanted: Trained, before: Tensors, tolerance: float) -> str:
+def _difference(trained: Trained, wanted: Trained, before: Tensors, tolerance: float) -> str:
     """The first difference in words; empty where there is none. What is not found is as it was `before`."""
-    for step, (a, b) in enumerate(zip(found.losses, wanted.losses, strict=True)):
+    for step, (a, b) in enumerate(zip(trained.losses, wanted.losses, strict=True)):
         if not abs(a - b) <= tolerance * max(1.0, abs(b)):
             return f"the loss of step {step} is {a:.10g}, not {b:.10g}"
     for k, tensor in wanted.state.items():
-        other = found.state.get(k, before.get(k))
+        other = trained.state.get(k, before.get(k))
         if other is None:
             return f"'{k}' is missing"
         if other.shape != tensor.shape or other.dtype != tensor.dtype:

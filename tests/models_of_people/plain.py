@@ -78,11 +78,11 @@ def train_plainly(
     for iteration in range(STEPS):
         batch = loaded.batch(iteration)
         parts = []
-        for i, (share, piece) in enumerate(pieces_of(batch, case.microbatches)):
+        for i, (fraction, piece) in enumerate(pieces_of(batch, case.microbatches)):
             with drawing(iteration, i):
                 value = loss_of(called(model, piece[0]), loss, piece[1])
-            (share * value).backward()
-            parts.append(share * value.item())
+            (fraction * value).backward()
+            parts.append(fraction * value.item())
         step.step()
         step.zero_grad()
         losses.append(sum(parts))
@@ -90,8 +90,8 @@ def train_plainly(
 
 
 def trainable(model: nn.Module, loss: Any) -> list[Tensor]:
-    found = [*model.parameters(), *(loss.parameters() if isinstance(loss, nn.Module) else ())]
-    return [p for p in dict.fromkeys(found) if p.requires_grad]
+    parameters = [*model.parameters(), *(loss.parameters() if isinstance(loss, nn.Module) else ())]
+    return [p for p in dict.fromkeys(parameters) if p.requires_grad]
 
 
 def tensors_of(model: nn.Module, loss: Any = None) -> Tensors:
@@ -99,12 +99,12 @@ def tensors_of(model: nn.Module, loss: Any = None) -> Tensors:
 
     Those of lazy modules that were never called are left out.
     """
-    found: Tensors = {}
+    tensors: Tensors = {}
     for prefix, module in (("", model), ("loss.", loss)):
         if isinstance(module, nn.Module):
-            found |= {prefix + k: t for k, t in module.named_parameters(remove_duplicate=False)}
-            found |= {prefix + k: t for k, t in module.named_buffers(remove_duplicate=False)}
-    made = {k: t.detach() for k, t in found.items() if not nn.parameter.is_lazy(t)}
+            tensors |= {prefix + k: t for k, t in module.named_parameters(remove_duplicate=False)}
+            tensors |= {prefix + k: t for k, t in module.named_buffers(remove_duplicate=False)}
+    made = {k: t.detach() for k, t in tensors.items() if not nn.parameter.is_lazy(t)}
     return {k: t.to_dense() if t.is_sparse else t.clone() for k, t in made.items()}
 
 

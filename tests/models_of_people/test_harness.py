@@ -76,7 +76,7 @@ def test_only_the_expected_outcome_for_the_true_reason_is_right(
 def test_the_plain_loop_cuts_what_is_as_long_as_the_batch() -> None:
     batch = ({"x": torch.arange(7), "table": torch.arange(3), "names": ["a"]}, (torch.arange(7), 0.5))
     pieces = list(plain.pieces_of(batch, 2))
-    assert [share for share, _ in pieces] == [4 / 7, 3 / 7]
+    assert [fraction for fraction, _ in pieces] == [4 / 7, 3 / 7]
     (_, first), (_, second) = pieces
     assert first[0]["x"].tolist() == [0, 1, 2, 3]
     assert second[1][0].tolist() == [4, 5, 6]
@@ -87,18 +87,18 @@ def test_the_plain_loop_cuts_what_is_as_long_as_the_batch() -> None:
 @pytest.mark.slow
 def test_a_model_that_ends_its_process_costs_itself_only() -> None:
     names = ["sharing/tied_object", "no/such_case", "sharing/siamese"]
-    found = list(judged("people", names, timeout_s=60))
-    assert [each.name for each in found] == names
-    assert [each.kind for each in found] == [EQUAL, FAILED, EQUAL]
-    assert found[0].operators > 0
+    outcomes = list(judged("people", names, timeout_s=60))
+    assert [each.name for each in outcomes] == names
+    assert [each.kind for each in outcomes] == [EQUAL, FAILED, EQUAL]
+    assert outcomes[0].operators > 0
 
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_named_and_replaced() -> None:
     names = ["sharing/tied_object", "sharing/siamese"]
-    found = list(judged("people", names, timeout_s=0.01))
-    assert [each.name for each in found] == names
-    assert all("took more than" in each.message for each in found)
+    outcomes = list(judged("people", names, timeout_s=0.01))
+    assert [each.name for each in outcomes] == names
+    assert all("took more than" in each.message for each in outcomes)
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def least_latency(instance: Instance) -> tuple[float, Sequence[int], Sequence[in
         if load >= best:
             break
         where = np.array(at, np.int64)[instance.atom_of]
-        found = _best_order(where, feeds, instance.unit_of, data, best, best_order)
-        if found < best:
-            best, best_where = found, where
+        order = _best_order(where, feeds, instance.unit_of, data, best, best_order)
+        if order < best:
+            best, best_where = order, where
     return None if best_where is None else (float(best), best_where.tolist(), best_order.tolist())

@@ -61,8 +61,8 @@ def problems(
         graph, costs, cluster, in_flight=draw(st.integers(1, 2)), seed=draw(st.integers(0, 2**40))
     )
     total = required_bytes(problem)
-    share = st.just(1.0) if roomy else st.floats(0.3, 1.3)
-    return with_capacities(problem, [round(total * draw(share)) for _ in range(m)])
+    fraction = st.just(1.0) if roomy else st.floats(0.3, 1.3)
+    return with_capacities(problem, [round(total * draw(fraction)) for _ in range(m)])
 
 
 def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0) -> Problem:
@@ -74,7 +74,7 @@ def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0
         for back in {1, draw.randint(2, 6)} if i > 6 else {1}:
             readers[names[i - back]].append(names[i])
     tensors = [("", 1 << 20, [names[0]])]
-    tensors += [(name, draw.randint(1 << 10, 1 << 24), found) for name, found in readers.items()]
+    tensors += [(name, draw.randint(1 << 10, 1 << 24), reading) for name, reading in readers.items()]
     weights = {name: draw.randint(1 << 10, 1 << 22) for name in names[::3]}
     graph = graph_of(names, tensors, weights)
     each = {name: NodeSeconds(draw.uniform(1e-4, 1e-3), draw.uniform(2e-4, 2e-3)) for name in names}
@@ -82,12 +82,12 @@ def large_problem(nodes: int, devices: int = 3, room: float = 1.3, seed: int = 0
     return with_capacities(problem, [int(required_bytes(problem) * room / devices)] * devices)
 
 
-def trained(problem: Problem, share: float = 0.8, seed: int = 0) -> Problem:
-    """The problem with gradients through a share of its variables; where none passes is no backward."""
+def trained(problem: Problem, fraction: float = 0.8, seed: int = 0) -> Problem:
+    """The problem with gradients through a fraction of its variables; where none passes is no backward."""
     draw = random.Random(seed)
     graph = problem.graph
     variables = {
-        k: replace(v, requires_grad=v.producer is not None and draw.random() < share)
+        k: replace(v, requires_grad=v.producer is not None and draw.random() < fraction)
         for k, v in graph.variables.items()
     }
     graph = replace(graph, variables=variables)

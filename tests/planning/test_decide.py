@@ -9,7 +9,7 @@ import pytest
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration
-from netsplit.planning.decide import check, decide
+from netsplit.planning.decide import decide, verified
 from netsplit.planning.workload import Simulated
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.simulate import simulate
@@ -46,7 +46,7 @@ def test_a_plan_is_compiled_simulated_and_scored_by_what_it_takes() -> None:
     assert plan.objective_s == timeline.iteration_s
     assert (plan.bound_s, plan.gap, plan.status) == (None, None, "heuristic")
     assert plan.nodes == {"d0": 2, "d1": 1, "d2": 1}
-    assert list(plan.shares) == [device.name for device in problem.cluster.devices]
+    assert list(plan.loads) == [device.name for device in problem.cluster.devices]
     assert plan.explain().objective_s == plan.objective_s
     assert "gpipe with 3 micro-batches" in plan.summary()
 
@@ -72,7 +72,7 @@ def test_a_program_that_does_not_do_what_was_placed_is_no_plan() -> None:
     problem = four()
     wrong = Misplacing(problem.graph, problem.cluster, problem.costs, SingleBatch())
     with pytest.raises(NetSplitError, match="which was placed on"):
-        check(replace(problem, evaluate=wrong), answer(problem, "0012"))
+        verified(replace(problem, evaluate=wrong), answer(problem, "0012"))
 
 
 def test_what_is_over_the_capacities_is_a_plan_only_where_that_is_asked_for() -> None:
@@ -81,7 +81,7 @@ def test_what_is_over_the_capacities_is_a_plan_only_where_that_is_asked_for() ->
     with pytest.raises(InfeasibleError, match="on 'd2'"):
         decide(problem, over)
     plan = decide(problem, over, room=False)
-    assert plan.shares["d2"].nbytes > plan.shares["d2"].capacity_bytes == 30
+    assert plan.loads["d2"].nbytes > plan.loads["d2"].capacity_bytes == 30
     assert plan.objective_s == decide(simulated(four()), over).objective_s
 
 
@@ -99,7 +99,7 @@ def test_a_moved_problem_is_simulated_where_it_was_moved_to() -> None:
     )
     moved = Simulated.moved_to(problem, slow, problem.costs)
     placement = answer(problem, "0012")
-    assert check(moved, placement).objective_s > check(problem, placement).objective_s + 20
+    assert verified(moved, placement).objective_s > verified(problem, placement).objective_s + 20
 
 
 def test_what_is_not_contiguous_is_a_plan_only_where_that_is_asked_for() -> None:
@@ -109,6 +109,7 @@ def test_what_is_not_contiguous_is_a_plan_only_where_that_is_asked_for() -> None
         decide(problem, there_and_back)
     plan = decide(problem, there_and_back, contiguity=False)
     assert (
-        plan.objective_s == check(replace(problem, objective=MaxLoad()), there_and_back.placement).objective_s
+        plan.objective_s
+        == verified(replace(problem, objective=MaxLoad()), there_and_back.placement).objective_s
     )
     assert plan.seconds > 0

@@ -27,6 +27,7 @@ from netsplit.program.instructions import Program
 from netsplit.simulate import Timeline, simulate
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.examples import tried
+from tests.messages import tells
 from tests.partition.builders import problems
 from tests.partition.stage_problems import chain_problem as stage_problem
 from tests.partition.stage_problems import devices as roomy
@@ -158,19 +159,19 @@ def test_every_span_is_an_event_or_whole_instructions(
 @given(drawn=runs())
 def test_bytes_and_seconds_of_devices_add_up(drawn: tuple[Problem, Placement, Program, Timeline]) -> None:
     problem, placement, program, timeline = drawn
-    found = explain(problem, placement, timeline, program)
+    explanation = explain(problem, placement, timeline, program)
     used = static_bytes(problem.graph, placement.device_of, problem.costs.alpha, problem.copies)
-    for use in found.devices:
+    for use in explanation.devices:
         assert use.used_bytes == used.get(use.device, 0)
         assert use.busy_s == pytest.approx(timeline.busy_s(use.device), abs=EXACT)
         assert sum(h.nbytes for h in use.owners) <= use.state_bytes
         for largest in (use.owners, use.variables, use.copies):
             assert all(a.nbytes >= b.nbytes for a, b in pairwise(largest))
-    assert sum(use.nodes for use in found.devices) == len(problem.graph)
-    moved_bytes = sum(edge.nbytes for edge in found.cuts)
-    assert sum(use.copy_bytes for use in found.devices) == problem.copies * moved_bytes
-    assert sum(use.send_s for use in found.devices) == pytest.approx(
-        sum(use.receive_s for use in found.devices), abs=EXACT
+    assert sum(use.nodes for use in explanation.devices) == len(problem.graph)
+    moved_bytes = sum(edge.nbytes for edge in explanation.cuts)
+    assert sum(use.copy_bytes for use in explanation.devices) == problem.copies * moved_bytes
+    assert sum(use.send_s for use in explanation.devices) == pytest.approx(
+        sum(use.receive_s for use in explanation.devices), abs=EXACT
     )
     assert longest_chain(Instance.of(problem))[0] <= timeline.iteration_s + EXACT
 
@@ -210,11 +211,11 @@ def test_text_is_narrow_and_the_dictionary_is_json(
 ) -> None:
     problem, placement, program, timeline = drawn
     problem = replace(simulated(problem), objective=MaxLoad() if periodic else Latency())
-    found = explain(problem, placement, timeline, program, moves=5)
-    assert max(map(len, found.lines())) <= 100
+    explanation = explain(problem, placement, timeline, program, moves=5)
+    assert max(map(len, explanation.lines())) <= 100
     for device in problem.cluster.devices:
-        assert any(line.strip().startswith(f"{device.name} (") for line in found.lines())
-    assert json.loads(json.dumps(found.to_dict()))["objective_s"] == found.objective_s
+        assert any(line.strip().startswith(f"{device.name} (") for line in explanation.lines())
+    assert json.loads(json.dumps(explanation.to_dict()))["objective_s"] == explanation.objective_s
 
 
 def explained(problem: Problem, placement: Placement) -> Explanation:
@@ -233,25 +234,25 @@ def test_long_names_stay_within_the_lines() -> None:
     names = [f"{'a_very_long_module_name.' * 6}{i}" for i in range(3)]
     graph = graph_of(names, [(names[0], 4, names[1:]), (names[1], 4, names[2:]), (names[2], 1, [])])
     problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]))
-    found = explained(problem, placed(problem, dict(zip(names, ("d0", "d1", "d0"), strict=True))))
-    assert max(map(len, found.lines())) <= 100
+    explanation = explained(problem, placed(problem, dict(zip(names, ("d0", "d1", "d0"), strict=True))))
+    assert max(map(len, explanation.lines())) <= 100
 
 
 def test_a_chain_binds_where_nothing_else_could_be_shorter() -> None:
     names = ["n0", "n1", "n2"]
     graph = graph_of(names, [("n0", 1, ["n1"]), ("n1", 1, ["n2"]), ("n2", 1, [])])
     problem = trained(Problem(graph, costs_of(graph), cluster_of([1000, 1000], 0.0, 0.0)))
-    found = explained(problem, placed(problem, dict.fromkeys(graph.nodes, "d0"))).binding
-    assert (found.what, found.seconds) == ("chain", 9.0)
-    assert "n0 .. n2 (3 nodes)" in found.sentence
+    binding = explained(problem, placed(problem, dict.fromkeys(graph.nodes, "d0"))).binding
+    assert (binding.what, binding.seconds) == ("chain", 9.0)
+    assert "n0 .. n2 (3 nodes)" in binding.sentence
 
 
 def test_a_link_binds_where_it_is_slow() -> None:
     problem, placement = pair()
     slow = {("d0", "d1"): Link(100.0, 0.0), ("d1", "d0"): Link(1.0, 0.0)}
     problem = replace(problem, cluster=problem.cluster.with_links(slow))
-    found = explained(problem, placement).binding
-    assert (found.what, found.name, found.seconds) == ("link", "d0 -> d1", 100.0)
+    binding = explained(problem, placement).binding
+    assert (binding.what, binding.name, binding.seconds) == ("link", "d0 -> d1", 100.0)
 
 
 def test_a_device_binds_where_independent_nodes_share_it_and_memory_where_they_cannot_part() -> None:
@@ -260,20 +261,24 @@ def test_a_device_binds_where_independent_nodes_share_it_and_memory_where_they_c
     graph = graph_of(names, [(name, 1, []) for name in names], dict.fromkeys(names, 100))
     roomy = trained(Problem(graph, costs_of(graph), cluster_of([1000, 1000])))
     placement = placed(roomy, dict.fromkeys(names, "d0"))
-    found = explained(roomy, placement)
-    assert (found.binding.what, found.binding.name, found.binding.seconds) == ("device", "d0", 12.0)
-    assert (found.binding.tight, found.binding.open[0].gain_s) == ((), 3.0)
-    assert "Not optimal: moving n" in "\n".join(found.lines())
+    why = explained(roomy, placement)
+    assert (why.binding.what, why.binding.name, why.binding.seconds) == (
+        "device",
+        "d0",
+        12.0,
+    )
+    assert (why.binding.tight, why.binding.open[0].gain_s) == ((), 3.0)
+    assert "Not optimal: moving n" in "\n".join(why.lines())
 
     third = replace(roomy, cluster=cluster_of([1000, 1000, 150]))
     assert explained(third, placement).binding.tight == ()  # d1 has the room that d2 lacks
 
     narrow = replace(roomy, cluster=cluster_of([1000, 150]))
-    found = explained(narrow, placement)
-    assert found.binding.tight == ("d1",)
-    assert not found.binding.open
-    assert found.binding.blocked[0].missing_bytes == 202 - 150
-    assert "The memory of d1 binds: with 52 B more on d1" in found.memory
+    why = explained(narrow, placement)
+    assert why.binding.tight == ("d1",)
+    assert not why.binding.open
+    assert why.binding.blocked[0].missing_bytes == 202 - 150
+    assert tells(why.memory, "memory of d1", "52 B more on d1")
 
 
 def test_moves_that_break_contiguity_are_not_proposed() -> None:
@@ -291,13 +296,11 @@ def test_moves_that_break_contiguity_are_not_proposed() -> None:
 def test_the_load_that_binds_says_what_it_is_made_of() -> None:
     """d1: 3 s of its node and a value and a gradient over a hop of 1.5 s each; d0 as much."""
     problem, placement = pair()
-    found = explain(replace(problem, objective=MaxLoad()), placement)
-    assert (found.objective_s, found.path, found.binding.name) == (6.0, (), "d0")
-    assert found.binding.sentence == (
-        "The load of d0 binds, 6 s: sends 3 s (50 %), backward 2 s (33 %), forward 1 s (17 %);"
-        " the next is d1 at 100 % of it."
-    )
-    assert sum(edge.seconds for edge in found.cuts) == 6.0  # both ends pay
+    explanation = explain(replace(problem, objective=MaxLoad()), placement)
+    assert (explanation.objective_s, explanation.path, explanation.binding.name) == (6.0, (), "d0")
+    made_of = "sends 3 s", "50 %", "backward 2 s", "33 %", "forward 1 s", "17 %"
+    assert tells(explanation.binding.sentence, "d0", "6 s", *made_of, "d1", "100 %")
+    assert sum(edge.seconds for edge in explanation.cuts) == 6.0  # both ends pay
 
 
 def test_replicas_of_a_stage_share_its_work() -> None:
@@ -305,15 +308,15 @@ def test_replicas_of_a_stage_share_its_work() -> None:
     problem = replace(problem, cluster=cluster_of([1000] * 3), objective=StageTime())
     stages = (Stage(("n0",), ("d0", "d2"), 2), Stage(("n1",), ("d1",), 1))
     placement = replace(placement, stages=stages)
-    found = explain(problem, placement)
-    assert [(use.nodes, use.busy_s) for use in found.devices] == [(1, 1.5), (1, 3.0), (1, 1.5)]
-    assert replace(found.devices[0], device="d2") == found.devices[2]
+    explanation = explain(problem, placement)
+    assert [(use.nodes, use.busy_s) for use in explanation.devices] == [(1, 1.5), (1, 3.0), (1, 1.5)]
+    assert replace(explanation.devices[0], device="d2") == explanation.devices[2]
     totals = Instance.of(problem).totals(stages)
-    assert [use.used_bytes for use in found.devices] == totals.nbytes.tolist()
-    assert found.devices[1].receive_s > 0
-    assert found.objective_s == problem.objective.score_s(problem, placement)
-    assert "Stage 1 on d1 computes most: 3 s" in found.binding.sentence
-    assert "stage 0: n0 on d0, d2, 2 replicas" in "\n".join(found.lines())
+    assert [use.used_bytes for use in explanation.devices] == totals.nbytes.tolist()
+    assert explanation.devices[1].receive_s > 0
+    assert explanation.objective_s == problem.objective.score_s(problem, placement)
+    assert tells(explanation.binding.sentence, "tage 1", "d1", "3 s")
+    assert "stage 0: n0 on d0, d2, 2 replicas" in "\n".join(explanation.lines())
 
 
 @pytest.mark.parametrize(("nbytes", "binds"), [(1000, "computing of d0"), (4000, "transfers from d0")])

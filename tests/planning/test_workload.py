@@ -85,7 +85,7 @@ def test_a_file_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
         read_workload(tmp_path)
 
 
-def test_seconds_follow_speeds_and_shares_follow_the_need() -> None:
+def test_seconds_follow_speeds_and_fractions_follow_the_need() -> None:
     # need: alpha 2 x 300, and (1 + 1) x (10 + 1000 + 4) bytes.
     devices = [DescribedDevice("fast", 1.0, "50%"), DescribedDevice("slow", 0.5, "100%")]
     problem = work().problem(described_cluster("mix", devices, LinkCost(1e6)))
@@ -177,5 +177,5 @@ def test_transfers_stop_computing_where_they_do_not_overlap(
     problem = graph.problem(cluster, "simulated", schedule=SingleBatch(), passes="forward")
     assert problem.evaluate is not None
     where = {"y": "d0", "z": "d1", "x": "d0", "l": "d0"}
-    found = problem.evaluate(on(graph, *(where[name] for name in graph.graph.nodes)))
-    assert 1e3 * found.iteration_s == pytest.approx(milliseconds)
+    timeline = problem.evaluate(on(graph, *(where[name] for name in graph.graph.nodes)))
+    assert 1e3 * timeline.iteration_s == pytest.approx(milliseconds)

@@ -67,10 +67,10 @@ def test_a_message_takes_what_an_instruction_does_unless_it_is_known() -> None:
 
 
 def test_a_kind_without_costs_takes_no_time_and_disturbs_nobody() -> None:
-    found = Costs({}, 2).of("gpu")
-    assert found == DeviceCosts({})
-    assert found.scaled(0.5) == found
-    assert (found.message_overhead_s, found.contention) == (0.0, 1.0)
+    costs = Costs({}, 2).of("gpu")
+    assert costs == DeviceCosts({})
+    assert costs.scaled(0.5) == costs
+    assert (costs.message_overhead_s, costs.contention) == (0.0, 1.0)
 
 
 def test_changes_leave_the_other_kinds_and_the_original_alone() -> None:

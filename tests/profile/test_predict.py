@@ -66,10 +66,10 @@ def test_every_node_has_seconds_that_make_sense(name: str) -> None:
     costs = predicted_costs(graph, {"a": TITAN, "b": RATES["V100-SXM2-16GB"]}, alpha=3)
     later = deferrable_nodes(graph)
     for kind in ("a", "b"):
-        found = costs.devices[kind].nodes
-        assert found.keys() == graph.nodes.keys()
+        seconds = costs.devices[kind].nodes
+        assert seconds.keys() == graph.nodes.keys()
         for node in graph:
-            each = found[node.name]
+            each = seconds[node.name]
             assert each.forward_s >= 0
             assert 0 <= each.weight_s <= each.backward_s
             assert (each.weight_s > 0) == (node.name in later)
@@ -108,7 +108,7 @@ def test_more_of_a_peak_is_never_slower() -> None:
         assert sum(each.total_s for each in after.values()) < sum(each.total_s for each in before.values())
 
 
-def test_the_most_specific_shares_count() -> None:
+def test_the_most_specific_efficiency_counts() -> None:
     rates = Rates(
         "x", 1e12, 1e9, 1e-6,
         {"": Efficiency(0.5, 0.5), "matmul": Efficiency(0.8, 0.5), "matmul:weight": Efficiency(0.4, 0.5)},
@@ -145,9 +145,9 @@ def test_under_autocast_a_device_computes_in_half_precision() -> None:
         capture(subject.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)), autocast=dtype)
         for dtype in ("float16", "bfloat16")
     )
-    found = predicted_costs(half, {"a": TITAN}, alpha=2).devices["a"].nodes
-    assert found == predicted_seconds(half, TITAN.under("float16"))
-    assert found != predicted_seconds(replace(half, autocast=None), TITAN)
+    seconds = predicted_costs(half, {"a": TITAN}, alpha=2).devices["a"].nodes
+    assert seconds == predicted_seconds(half, TITAN.under("float16"))
+    assert seconds != predicted_seconds(replace(half, autocast=None), TITAN)
     with pytest.raises(ConfigError, match="autocast is bfloat16"):
         predicted_costs(refused, {"a": TITAN}, alpha=2)
 
@@ -185,14 +185,14 @@ KNOWN = Rates(
 def profiles(*names: str, spoilt: float = 0.0) -> list[tuple[Graph, dict[str, NodeSeconds]]]:
     """What a device of `KNOWN` rates would measure, of which a share is far too slow."""
     draw = random.Random(3)
-    found = []
+    measured = []
     for name in names:
         seconds = predicted_seconds(captured(name), KNOWN)
         for node, each in seconds.items():
             if draw.random() < spoilt:
                 seconds[node] = NodeSeconds(20 * each.forward_s, 20 * each.backward_s)
-        found.append((captured(name), seconds))
-    return found
+        measured.append((captured(name), seconds))
+    return measured
 
 
 @pytest.mark.parametrize("spoilt", [0.0, 0.05])
@@ -202,8 +202,8 @@ def test_calibration_finds_known_rates_again(spoilt: float) -> None:
     fitted = calibrate_rates(profiles(*others, spoilt=spoilt), "cpu")
     assert fitted.name == "cpu"
     for name in (*others, "mobilenet"):
-        truth, found = (predicted_seconds(captured(name), rates) for rates in (KNOWN, fitted))
-        sums = [sum(each.total_s for each in seconds.values()) for seconds in (truth, found)]
+        truth, refitted = (predicted_seconds(captured(name), rates) for rates in (KNOWN, fitted))
+        sums = [sum(each.total_s for each in seconds.values()) for seconds in (truth, refitted)]
         assert sums[1] == pytest.approx(sums[0], rel=0.12), name
 
 
@@ -306,8 +306,8 @@ def predicted_throughput(graph: Graph, kind: str, samples: int, twice: bool) -> 
 @pytest.mark.parametrize("kind", PUBLISHED)
 def test_the_catalogue_predicts_published_throughputs(kind: str) -> None:
     for name, samples, published in PUBLISHED[kind]:
-        found = predicted_throughput(published_graph(name, samples), kind, samples, name == "amoebanet_d")
-        assert found == pytest.approx(published, rel=0.2), name
+        reached = predicted_throughput(published_graph(name, samples), kind, samples, name == "amoebanet_d")
+        assert reached == pytest.approx(published, rel=0.2), name
 
 
 @pytest.mark.slow

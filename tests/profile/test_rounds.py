@@ -101,9 +101,9 @@ def test_no_rounds_are_refused() -> None:
 )
 def test_spreading_keeps_the_total_within_bounds(total: float, each: dict[str, tuple[float, float]]) -> None:
     like, bounds = ({name: pair[i] for name, pair in each.items()} for i in (0, 1))
-    found = _spread(total, like, bounds)
-    assert all(0 <= found[name] <= bounds[name] * (1 + 1e-9) for name in found)
-    assert sum(found.values()) == pytest.approx(min(total, sum(bounds.values())), rel=1e-6, abs=1e-9)
+    parts = _spread(total, like, bounds)
+    assert all(0 <= parts[name] <= bounds[name] * (1 + 1e-9) for name in parts)
+    assert sum(parts.values()) == pytest.approx(min(total, sum(bounds.values())), rel=1e-6, abs=1e-9)
 
 
 def test_the_reference_piece_takes_time_and_leaves_random_numbers_alone() -> None:

@@ -106,20 +106,20 @@ def test_several_comparisons_have_contents_and_a_table_with_winners() -> None:
 def test_what_is_beyond_a_capacity_does_not_win() -> None:
     netsplit, *others = trained().methods
     large = replace(netsplit, row=replace(netsplit.row, capacity={"cpu:1": 40 * MIB}))
-    found = replace(trained(), methods=[large, *others])
+    comparison = replace(trained(), methods=[large, *others])
     assert (large.outcome, netsplit.outcome) == ("beyond capacity", "finished")
-    assert found.best is others[0]
-    assert "netsplit 128.0 120 200.0 250.0 −20.0 93.8 0.1234 beyond capacity" in parsed(found).words  # noqa: RUF001
+    assert comparison.best is others[0]
+    assert "netsplit 128.0 120 200.0 250.0 −20.0 93.8 0.1234 beyond capacity" in parsed(comparison).words  # noqa: RUF001
 
 
 def test_what_took_the_place_of_an_answer_does_not_win_and_has_no_throughput() -> None:
     netsplit, *others = trained().methods
     filled = replace(netsplit, row=replace(netsplit.row, status="limit"), predicted_throughput=9999.0)
-    found = replace(trained(), methods=[filled, *others])
+    comparison = replace(trained(), methods=[filled, *others])
     assert (filled.outcome, filled.throughput, filled.difference) == ("no answer in time", None, None)
-    assert found.best is others[0]
-    assert "no answer in time" in parsed(found).words
-    assert "9999" not in parsed(found).words.replace(",", "")
+    assert comparison.best is others[0]
+    assert "no answer in time" in parsed(comparison).words
+    assert "9999" not in parsed(comparison).words.replace(",", "")
     vgg, unet = cases()
     pipedream = replace(unet.methods[1], row=replace(unet.methods[1].row, status="limit"))
     page = parsed(vgg, replace(unet, methods=[unet.methods[0], pipedream])).words
@@ -207,8 +207,8 @@ def test_files_are_linked_from_where_the_page_is(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "trace.json").touch()
     place = Place("a" * 32, folder=folder, trace=folder / "trace.json")
-    found = replace(trained(), methods=[replace(trained().methods[0], place=place)])
-    page, text = write_report(report(found), tmp_path / "out" / "report.html")
+    comparison = replace(trained(), methods=[replace(trained().methods[0], place=place)])
+    page, text = write_report(report(comparison), tmp_path / "out" / "report.html")
     assert 'href="../mlartifacts/a%20b/artifacts/trace.json"' in page.read_text()
     assert "(../mlartifacts/a%20b/artifacts/trace.json)" in text.read_text()
     assert "https://ui.perfetto.dev" in page.read_text()
@@ -296,9 +296,9 @@ def test_cases_stand_together_beside_what_was_published() -> None:
 def test_methods_that_are_exactly_as_fast_win_together() -> None:
     netsplit, m_topo, *_ = trained().methods
     tied = [netsplit, replace(m_topo, row=replace(m_topo.row, throughput=128.04))]
-    found = replace(trained("tied"), methods=tied, place=Place("1" * 32))
-    assert [found.won_by(method) for method in tied] == [True, True]
-    words = parsed(found, planned()).words
+    comparison = replace(trained("tied"), methods=tied, place=Place("1" * 32))
+    assert [comparison.won_by(method) for method in tied] == [True, True]
+    words = parsed(comparison, planned()).words
     assert words.count("★ 128.0") == 2
     assert "Fastest: netsplit and m_topo with 128.0 samples/s." in words
 
@@ -396,13 +396,13 @@ def test_what_is_beyond_a_capacity_is_marked_among_cases() -> None:
     vgg, unet = cases()
     netsplit, pipedream = unet.methods
     full = replace(netsplit, over_capacity="gpu3")
-    found = [vgg, replace(unet, methods=[full, pipedream])]
-    assert (full.outcome, found[1].best) == ("beyond capacity", pipedream)
-    words = parsed(*found).words
+    comparisons = [vgg, replace(unet, methods=[full, pipedream])]
+    assert (full.outcome, comparisons[1].best) == ("beyond capacity", pipedream)
+    words = parsed(*comparisons).words
     assert "unet ! 1,280.0 1,000 (+28 %) ★ 800.0" in words
     assert "! beyond a device's capacity" in words
     assert "! 1,280.0 / 1,000 (+28 %)" in words  # in the bars
-    text = markdown_page(report(*found), Path())
+    text = markdown_page(report(*comparisons), Path())
     assert "| unet | ! 1,280.0 predicted (1,000, +28 %) | **800.0 predicted** |" in text
     assert "! beyond a device's capacity." in text
     assert "! " not in parsed(*cases()).words + markdown_page(report(*cases()), Path())
@@ -427,8 +427,8 @@ def test_a_ratio_beyond_measure_has_an_exponent() -> None:
 def test_names_in_the_table_of_methods_are_no_markup() -> None:
     text = "[l](javascript:alert(1)) `code` *b* a|b"
     row = replace(rows()[0], method=text, status=text, predicted_peak={text: MIB})
-    found = replace(trained(), methods=[method(row), method(ComparisonRow("m", "failed", error=text))])
-    lines = [line for line in markdown_page(report(found), Path()).splitlines() if "javascript" in line]
+    comparison = replace(trained(), methods=[method(row), method(ComparisonRow("m", "failed", error=text))])
+    lines = [line for line in markdown_page(report(comparison), Path()).splitlines() if "javascript" in line]
     assert [line[0] for line in lines] == ["\\", "|", "|"]
     for line in lines[1:]:
         assert "\\[l\\](javascript:alert(1)) \\`code\\` \\*b\\* a\\|b" in line

@@ -70,52 +70,52 @@ def look(folder: Path, page: str, width: int) -> dict[str, Any]:
     (folder / "page.html").write_text(page.replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
     (folder / "frame.html").write_text(FRAME.format(width=width))
     dom = browse(folder, "--dump-dom", (folder / "frame.html").as_uri())
-    found = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
-    assert found is not None
-    return dict(json.loads(found[1]))
+    answer = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
+    assert answer is not None
+    return dict(json.loads(answer[1]))
 
 
 def diverged(factor: float) -> ComparisonResult:
     """Losses, seconds and names as large as they come."""
-    found = trained(f"{HOSTILE} {'a_very_long_name_without_any_space' * 5}")
+    comparison = trained(f"{HOSTILE} {'a_very_long_name_without_any_space' * 5}")
     methods = []
-    for each in found.methods:
+    for each in comparison.methods:
         row = each.row
         measured_s = None if row.measured_s is None else factor * row.measured_s
         row = replace(row, method=f"{row.method}_without_what_makes_it_short", measured_s=measured_s)
         epochs = [replace(epoch, train_loss=(epoch.train_loss or 1.0) * factor) for epoch in each.epochs]
         methods.append(replace(each, row=row, epochs=epochs, published=123456.789))
-    return replace(found, methods=methods)
+    return replace(comparison, methods=methods)
 
 
 def test_a_telephone_shows_it_without_scrolling_sideways(tmp_path: Path) -> None:
     shown = report(trained(f"{HOSTILE} {'a_long_name_without_space' * 5}"), *cases(), studies=[study()])
-    found = look(tmp_path, html_page(shown, tmp_path), 360)
-    assert found["inner"] == 360
-    assert found["scroll"] == 360
-    assert max(found["boxes"]) <= 360
-    assert min(found["heights"]) > 20
-    assert found["resources"] == 0
-    assert found["pictures"] == [672]  # of 504 points
-    assert found["scripts"] == 2  # the page's own and the probe: no name became a third
-    assert found["before"] == ["netsplit", "m_topo", "m_sct", "single"]
-    assert found["after"] == ["single", "m_topo", "netsplit", "m_sct"]
+    seen = look(tmp_path, html_page(shown, tmp_path), 360)
+    assert seen["inner"] == 360
+    assert seen["scroll"] == 360
+    assert max(seen["boxes"]) <= 360
+    assert min(seen["heights"]) > 20
+    assert seen["resources"] == 0
+    assert seen["pictures"] == [672]  # of 504 points
+    assert seen["scripts"] == 2  # the page's own and the probe: no name became a third
+    assert seen["before"] == ["netsplit", "m_topo", "m_sct", "single"]
+    assert seen["after"] == ["single", "m_topo", "netsplit", "m_sct"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e-7, 1e12, 1e250])
 def test_no_label_is_clipped_or_covered(tmp_path: Path, factor: float) -> None:
-    found = look(tmp_path, html_page(report(diverged(factor), planned(), *cases()), tmp_path), 390)
-    assert found["clipped"] == []
-    assert found["covered"] == []
-    assert found["scroll"] == 390
+    seen = look(tmp_path, html_page(report(diverged(factor), planned(), *cases()), tmp_path), 390)
+    assert seen["clipped"] == []
+    assert seen["covered"] == []
+    assert seen["scroll"] == 390
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 768, 1280])
 def test_other_widths_do_not_scroll_either(tmp_path: Path, width: int) -> None:
-    found = look(tmp_path, html_page(report(), tmp_path), width)
-    assert found["scroll"] <= width
+    seen = look(tmp_path, html_page(report(), tmp_path), width)
+    assert seen["scroll"] <= width
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from netsplit.report.pictures.axes import even_axis, log_axis, ticks
 from netsplit.report.pictures.curves import _LINE, _apart
 from netsplit.report.render import HTML
-from netsplit.report.text import clean, short
+from netsplit.report.text import abbreviated, clean
 from netsplit.report.units import as_given, column, fixed, took
 from tests.tracking.reports import Parsed
 
@@ -39,15 +39,15 @@ def test_breaks_change_no_character(text: str) -> None:
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.sampled_from([0.0, 1.0]))
 def test_ticks_are_even_and_enclose_what_is_drawn(low: float, length: float, least: float) -> None:
     high = low + length
-    found = ticks(low, high, least)
-    steps = [b - a for a, b in pairwise(found)]
+    places = ticks(low, high, least)
+    steps = [b - a for a, b in pairwise(places)]
     step = steps[0]
-    assert 2 <= len(found) <= 9
+    assert 2 <= len(places) <= 9
     assert step > 0
     assert step >= least
     assert steps == pytest.approx([step] * len(steps), rel=1e-6)
-    assert found[0] <= low + 1e-6 * step
-    assert found[-1] >= high - 1e-6 * step
+    assert places[0] <= low + 1e-6 * step
+    assert places[-1] >= high - 1e-6 * step
 
 
 @given(st.floats(-1e15, 1e15), st.floats(0, 1e15))
@@ -77,14 +77,14 @@ def test_the_first_tick_below_stands_beside_that_of_the_y_axis() -> None:
 
 @given(st.text(min_size=1), st.integers(4, 40))
 def test_a_shortened_name_keeps_its_ends(text: str, limit: int) -> None:
-    found = short(text, limit)
-    assert len(found) <= limit
-    assert found == text or (found[0] == text[0] and "…" in found)
+    shortened = abbreviated(text, limit)
+    assert len(shortened) <= limit
+    assert shortened == text or (shortened[0] == text[0] and "…" in shortened)
 
 
 def test_names_that_differ_at_their_ends_stay_apart() -> None:
-    assert short("netsplit_without_links", 12) == "netsplit…nks"
-    assert short("netsplit_without_backward", 12) == "netsplit…ard"
+    assert abbreviated("netsplit_without_links", 12) == "netsplit…nks"
+    assert abbreviated("netsplit_without_backward", 12) == "netsplit…ard"
 
 
 @given(st.lists(st.floats(10, 200), min_size=1, max_size=12))

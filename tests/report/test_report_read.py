@@ -160,8 +160,8 @@ def test_cases_of_an_older_command_are_not_mixed_with_those_of_the_newest(databa
     old = [case(name, 4, command="monday") for name in ("unet", "vgg", "resnet")]
     new = case("unet", 128, command="today")
     (group,) = read_report(database, ["cases of commands"]).groups
-    (found,) = group.comparisons
-    assert (found.place.run_id, list(found.older)) == (new, [*old[::-1], before])
+    (comparison,) = group.comparisons
+    assert (comparison.place.run_id, list(comparison.older)) == (new, [*old[::-1], before])
     (group,) = read_report(database, ["cases of commands"], old).groups
     assert [one.case for one in group.comparisons] == ["unet", "vgg", "resnet"]
 
@@ -182,8 +182,8 @@ def test_a_run_of_before_the_median_had_a_name_keeps_its_throughput(database: st
             run.summary({"measured_iteration_s": 0.1, "mean_throughput": 80.0})
         with comparison.method("newer") as run:
             run.summary(timeline_summary(None, Timeline((), 0.1, {}), 8, Throughputs(60.0, 75.0, 90.0)))
-    (found,) = read_report(database, ["older"]).comparisons
-    assert [method.row.throughput for method in found.methods] == [80.0, 80.0]
+    (older,) = read_report(database, ["older"]).comparisons
+    assert [method.row.throughput for method in older.methods] == [80.0, 80.0]
 
 
 @pytest.fixture(scope="module")
@@ -200,8 +200,8 @@ def table(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
             plan(comparison, "netsplit", 0.05)
             plan(comparison, "pipedream", 0.08)
     for name in ("links", "edges", "edges"):
-        found = study(name)
-        record(found, tracker, name, {"seed": 0}, write(found, folder / name))
+        result = study(name)
+        record(result, tracker, name, {"seed": 0}, write(result, folder / name))
     return Recorded(database, ids)
 
 
@@ -221,8 +221,11 @@ def study(name: str) -> StudyResult:
 def test_cases_come_back_together_with_what_was_published(table: Recorded) -> None:
     (group,) = read_report(table.uri, ["tables"]).groups
     assert group.title == "table 6-4"
-    assert [found.place.run_id for found in group.comparisons] == [table.ids["small"], table.ids["large"]]
-    assert [found.case for found in group.comparisons] == ["a|b", "unet"]
+    assert [each.place.run_id for each in group.comparisons] == [
+        table.ids["small"],
+        table.ids["large"],
+    ]
+    assert [comparison.case for comparison in group.comparisons] == ["a|b", "unet"]
     netsplit, pipedream = group.comparisons[0].methods
     assert (netsplit.published, pipedream.published) == (2000.0, 1600.25)
     assert netsplit.difference == pytest.approx(0.28)
@@ -251,17 +254,17 @@ def test_a_study_comes_back_as_it_was_shown(table: Recorded, tmp_path: Path) -> 
 def test_studies_are_chosen_like_comparisons(table: Recorded) -> None:
     by_number = read_report(table.uri, ["tables"], 2)
     assert by_number.comparisons == []
-    assert [found.name for found in by_number.studies] == ["edges", "edges"]
-    assert len({found.title for found in by_number.studies}) <= 2
-    ids = [found.place.run_id for found in by_number.studies][1:]
-    assert [found.place.run_id for found in read_report(table.uri, ["tables"], ids).studies] == ids
+    assert [each.name for each in by_number.studies] == ["edges", "edges"]
+    assert len({each.title for each in by_number.studies}) <= 2
+    ids = [each.place.run_id for each in by_number.studies][1:]
+    assert [each.place.run_id for each in read_report(table.uri, ["tables"], ids).studies] == ids
 
 
 def test_a_study_keeps_what_the_database_holds_where_its_files_are_gone(database: str) -> None:
     tracker = Tracker(database, "tables without files")
     record(study("links"), tracker, "links")
-    (found,) = read_report(database, ["tables without files"]).studies
-    assert (found.about, len(found.rows), found.pictures) == ("What links are | were", 2, [])
+    (kept,) = read_report(database, ["tables without files"]).studies
+    assert (kept.about, len(kept.rows), kept.pictures) == ("What links are | were", 2, [])
 
 
 def test_the_smaller_file_of_a_large_picture_is_taken(tmp_path: Path) -> None:
@@ -269,17 +272,17 @@ def test_the_smaller_file_of_a_large_picture_is_taken(tmp_path: Path) -> None:
     (tmp_path / "large.png").write_bytes(bytes(1000))
     (tmp_path / "only.svg").write_bytes(b"<svg>" + bytes(500_000))
     (tmp_path / "notes.txt").write_text("")
-    found = _Files(SimpleNamespace(), Place("a" * 32, folder=tmp_path)).pictures()  # type: ignore[arg-type]
-    assert [(picture.name, picture.kind) for picture in found] == [
+    pictures = _Files(SimpleNamespace(), Place("a" * 32, folder=tmp_path)).pictures()  # type: ignore[arg-type]
+    assert [(picture.name, picture.kind) for picture in pictures] == [
         ("large", "image/png"),
         ("only", "image/svg+xml"),
     ]
 
 
 def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
-    (found,) = read_report(recorded.uri, ["report trained"], [recorded.ids["new"]]).comparisons
-    assert (found.name, found.state, found.tags["cluster"]) == (NAME, "FINISHED", "cpu2")
-    netsplit, m_topo, m_sct = found.methods
+    (comparison,) = read_report(recorded.uri, ["report trained"], [recorded.ids["new"]]).comparisons
+    assert (comparison.name, comparison.state, comparison.tags["cluster"]) == (NAME, "FINISHED", "cpu2")
+    netsplit, m_topo, m_sct = comparison.methods
     row = netsplit.row
     assert (row.predicted_s, row.measured_s, row.throughput) == (0.2, 0.25, 256.0)
     assert (row.status, row.objective_s, row.solve_s, netsplit.bound_s) == ("optimal", 0.1, 1.5, 0.09)
@@ -293,13 +296,13 @@ def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     assert netsplit.place.trace is not None
     assert m_topo.throughput == 200.0
     assert (m_sct.row.error, m_sct.outcome) == ("cpu:1 lacks <5> bytes.", "failed")
-    assert found.best is netsplit
+    assert comparison.best is netsplit
 
 
 def test_a_plan_has_a_predicted_throughput(recorded: Recorded) -> None:
-    (found,) = read_report(recorded.uri, ["report planned"]).comparisons
-    assert found.planned
-    netsplit, pipedream = found.methods
+    (comparison,) = read_report(recorded.uri, ["report planned"]).comparisons
+    assert comparison.planned
+    netsplit, pipedream = comparison.methods
     assert (netsplit.row.throughput, netsplit.throughput) == (None, 2560.0)
     assert pipedream.only_predicted
     assert netsplit.row.capacity == {"d0": 2 * MIB}
@@ -312,31 +315,33 @@ def test_files_of_a_server_are_linked_at_its_page(files: list[str], linked: bool
         run_id="abcd", experiment_id="7", artifact_uri="mlflow-artifacts:/7/abcd/artifacts"
     )
     client = SimpleNamespace(list_artifacts=lambda _: [SimpleNamespace(path=path) for path in files])
-    found = place_of(client, "https://me:secret@host:5000/", SimpleNamespace(info=info))  # type: ignore[arg-type]
-    assert found.page == "https://host:5000/#/experiments/7/runs/abcd"
-    assert found.trace == (f"{found.page}/artifacts/trace.json" if linked else None)
-    assert found.folder is None
+    place = place_of(client, "https://me:secret@host:5000/", SimpleNamespace(info=info))  # type: ignore[arg-type]
+    assert place.page == "https://host:5000/#/experiments/7/runs/abcd"
+    assert place.trace == (f"{place.page}/artifacts/trace.json" if linked else None)
+    assert place.folder is None
 
 
 def test_by_default_the_newest_of_each_name_that_ended(recorded: Recorded) -> None:
-    found = read_report(recorded.uri, ["report *"]).comparisons
-    assert [each.place.run_id for each in found] == [
+    comparisons = read_report(recorded.uri, ["report *"]).comparisons
+    assert [each.place.run_id for each in comparisons] == [
         recorded.ids[key] for key in ("planned", "failed", "new")
     ]
 
 
 def test_a_number_takes_so_many_newest(recorded: Recorded) -> None:
-    found = read_report(recorded.uri, ["report trained"], 3).comparisons
-    assert [each.place.run_id for each in found] == [recorded.ids[key] for key in ("failed", "new", "old")]
-    assert [each.detail for each in found] == ["", "schedule.microbatches=4", "schedule.microbatches=2"]
+    comparisons = read_report(recorded.uri, ["report trained"], 3).comparisons
+    assert [each.place.run_id for each in comparisons] == [
+        recorded.ids[key] for key in ("failed", "new", "old")
+    ]
+    assert [each.detail for each in comparisons] == ["", "schedule.microbatches=4", "schedule.microbatches=2"]
 
 
 def test_ids_are_taken_in_their_order_whatever_their_state(recorded: Recorded) -> None:
     ids = [recorded.ids["stopped"][:12], recorded.ids["old"]]
-    found = read_report(recorded.uri, ["report *"], ids).comparisons
-    assert [each.place.run_id for each in found] == [recorded.ids["stopped"], recorded.ids["old"]]
-    assert found[0].error == "interrupted (Ctrl-C)"
-    child = found[1].methods[0].place.run_id
+    comparisons = read_report(recorded.uri, ["report *"], ids).comparisons
+    assert [each.place.run_id for each in comparisons] == [recorded.ids["stopped"], recorded.ids["old"]]
+    assert comparisons[0].error == "interrupted (Ctrl-C)"
+    child = comparisons[1].methods[0].place.run_id
     (again,) = read_report(recorded.uri, ["report *"], child).comparisons
     assert again.place.run_id == recorded.ids["old"]
 

@@ -35,11 +35,11 @@ TABLES = {
 
 def shrunk(cases: tuple[str, ...]) -> list[str]:
     """Overrides with which every case is small, and none like another."""
-    found = ["partitioner=[m_topo,netsplit]"]
+    changes = ["partitioner=[m_topo,netsplit]"]
     for number, case in enumerate(cases):
         kind = next(name for name in SMALL if case.startswith(name))
         classes = 10 if kind in ("amoebanet_d", "wide_resnet152") else 2
-        found += [
+        changes += [
             f"model@cases.{case}.model={SMALL[kind]}",
             f"cases.{case}.dataset.num_classes={classes}",
             f"cases.{case}.dataset.shape=[3,64,64]",
@@ -48,8 +48,8 @@ def shrunk(cases: tuple[str, ...]) -> list[str]:
             f"published.{case}.m_topo=41.25",
             f"published.{case}.netsplit=41.83",
         ]
-        found += [f"cases.{case}.model.base_channels=4"] if case == "unet_3_32" else []
-    return found
+        changes += [f"cases.{case}.model.base_channels=4"] if case == "unet_3_32" else []
+    return changes
 
 
 SHORT_AUTO = ("partitioner.auto.time_limit_s=1", "partitioner.auto.starts=1")
@@ -96,9 +96,9 @@ def lines(folder: Path) -> list[dict[str, str]]:
 def test_the_throughputs_of_the_thesis_stand_beside_ours(name: str, tmp_path: Path) -> None:
     cases = TABLES[name]
     said = run(tmp_path / name, name, *shrunk(cases))
-    found = lines(tmp_path / name)
-    assert len(found) == len(cases) * 2
-    for line in found:
+    rows = lines(tmp_path / name)
+    assert len(rows) == len(cases) * 2
+    for line in rows:
         size = 2 + 2 * cases.index(line["case"])
         assert float(line["samples_per_s"]) == pytest.approx(size / float(line["predicted_s"]))
         ours, theirs = float(line["samples_per_s"]), float(line["published"])
@@ -128,9 +128,9 @@ def test_parts_of_the_formulation_are_left_out_in_turn(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_scaling_has_a_column_for_each_number_of_devices(tmp_path: Path) -> None:
     run(tmp_path / "scaling", "scaling", *SCALING)
-    found = lines(tmp_path / "scaling")
-    assert list(dict.fromkeys(line["case"] for line in found)) == ["one", "two", "four"]
-    alone = {line["method"]: float(line["predicted_s"]) for line in found if line["case"] == "one"}
+    rows = lines(tmp_path / "scaling")
+    assert list(dict.fromkeys(line["case"] for line in rows)) == ["one", "two", "four"]
+    alone = {line["method"]: float(line["predicted_s"]) for line in rows if line["case"] == "one"}
     assert max(alone.values()) == pytest.approx(min(alone.values()))
 
 

@@ -44,28 +44,28 @@ def result(path: str = "r.json") -> dict[str, Any]:
 def test_a_plan_has_every_field_in_the_unit_of_the_file(run: Run) -> None:
     ended = run("graph=g.txt", "partitioner=single", *FAST, "cluster.capacity=100%", "result=r.json")
     assert ended.code == 0, ended.err
-    found = result()
-    assert (found["method"], found["status"], found["unit"]) == ("single", "heuristic", "ms")
-    assert found["objective_name"] == "latency"
-    assert found["objective"] == pytest.approx(10.0)
-    assert (found["bound"], found["gap"]) == (None, None)
-    assert found["device_of"] == dict.fromkeys(["n0", "n1", "n2", "n3"], "d0")
-    assert found["per_device"]["d0"]["seconds"] == pytest.approx(10.0)
-    assert found["per_device"]["d0"]["bytes"] == 2 * 2000 + 2 * 4000
-    assert found["per_device"]["d1"]["seconds"] == 0.0
-    assert found["seconds"] < 5
+    written = result()
+    assert (written["method"], written["status"], written["unit"]) == ("single", "heuristic", "ms")
+    assert written["objective_name"] == "latency"
+    assert written["objective"] == pytest.approx(10.0)
+    assert (written["bound"], written["gap"]) == (None, None)
+    assert written["device_of"] == dict.fromkeys(["n0", "n1", "n2", "n3"], "d0")
+    assert written["per_device"]["d0"]["seconds"] == pytest.approx(10.0)
+    assert written["per_device"]["d0"]["bytes"] == 2 * 2000 + 2 * 4000
+    assert written["per_device"]["d1"]["seconds"] == 0.0
+    assert written["seconds"] < 5
     assert "latency 10 ms" in ended.out
     assert "d1" in ended.out
 
 
 def test_max_load_is_that_of_the_file_s_own_devices(run: Run) -> None:
     assert run("graph=g.json", "objective=max_load", "partitioner=m_topo", "result=r.json").code == 0
-    found = result()
-    loads = [device["seconds"] for device in found["per_device"].values()]
-    assert found["objective"] == max(loads)
-    assert all(device["bytes"] <= device["capacity"] for device in found["per_device"].values())
+    written = result()
+    loads = [device["seconds"] for device in written["per_device"].values()]
+    assert written["objective"] == max(loads)
+    assert all(device["bytes"] <= device["capacity"] for device in written["per_device"].values())
     # Two neighbours on each accelerator: 1 + 2 + 0.5 and 0.5 + 3 + 4.
-    assert found["objective"] == pytest.approx(7.5)
+    assert written["objective"] == pytest.approx(7.5)
 
 
 def test_the_most_loaded_device_of_a_pipedream_file_has_the_whole_period(run: Run) -> None:
@@ -94,8 +94,8 @@ def test_the_result_lies_in_the_folder_of_the_run_unless_it_is_told_where(run: R
 
 def test_a_multirun_plans_with_each_method(run: Run, tmp_path: Path) -> None:
     assert run("--multirun", "graph=g.json", "partitioner=m_topo,random").code in (0, 2)
-    found = [result(str(path)) for path in tmp_path.glob("outputs/*/multiruns/*/*/result.json")]
-    assert {each["method"] for each in found} == {"m_topo", "random"}
+    results = [result(str(path)) for path in tmp_path.glob("outputs/*/multiruns/*/*/result.json")]
+    assert {each["method"] for each in results} == {"m_topo", "random"}
 
 
 def test_infeasible_is_said_with_the_missing_bytes(run: Run) -> None:
@@ -103,9 +103,9 @@ def test_infeasible_is_said_with_the_missing_bytes(run: Run) -> None:
     assert ended.code == 2
     assert ended.err.startswith("error: ")
     assert "10000 bytes) are missing in total" in ended.err
-    found = result()
-    assert (found["status"], found["objective"], found["device_of"]) == ("infeasible", None, {})
-    assert "missing" in found["message"]
+    written = result()
+    assert (written["status"], written["objective"], written["device_of"]) == ("infeasible", None, {})
+    assert "missing" in written["message"]
 
 
 def test_a_plan_of_a_method_that_heeds_no_memory_is_refused_where_it_does_not_fit(run: Run) -> None:

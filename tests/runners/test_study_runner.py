@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 from hydra import compose, initialize_config_dir
 
+from netsplit.studies import question
 from runners import study
 from runners.study import main, studies
 from tests.commands import Command
@@ -55,9 +56,9 @@ def complete(ended: Ended, picture: str, rows: int) -> list[dict[str, str]]:
     assert ended.code == 0, ended.err
     names = {"table.md", "table.csv", *(f"{picture}.{suffix}" for suffix in ("png", "svg", "csv"))}
     assert names <= {path.name for path in ended.folder.iterdir()}
-    found = table(ended.folder)
-    assert len(found) == rows
-    return found
+    lines = table(ended.folder)
+    assert len(lines) == rows
+    return lines
 
 
 def tiny_vgg(name: str) -> list[str]:
@@ -77,8 +78,8 @@ def test_table_6_3_in_small(run: Run) -> None:
     changes = [change for name in ("unet", "unet_3_32") for change in small_images(name)]
     changes += shrunk("unet", "model.base_channels=4", "model.depth=2")
     changes += shrunk("unet_3_32", "model.base_channels=4", "model.num_convs=1", "model.depth=2")
-    found = complete(run("experiment=table_6_3", *dropped, *changes), "memory", 2)
-    for row in found:
+    rows = complete(run("experiment=table_6_3", *dropped, *changes), "memory", 2)
+    for row in rows:
         exported, printed = float(row["exported (MiB)"]), float(row["printed (MiB)"])
         assert float(row["difference (%)"]) == pytest.approx(100 * (exported / printed - 1))
 
@@ -90,7 +91,7 @@ def test_figure_5_3_in_small(run: Run) -> None:
     (row,) = complete(ended, "edges", 1)
     with (ended.folder / "edges.csv").open() as file:
         curve = [(int(each["bytes"]), float(each[list(each)[-1]])) for each in csv.DictReader(file)]
-    below = max((share for nbytes, share in curve if nbytes < 2e4), default=0.0)
+    below = max((fraction for nbytes, fraction in curve if nbytes < 2e4), default=0.0)
     assert 0 < below < 1
     assert float(row["below 0.02 MB (%)"]) == pytest.approx(100 * below)
 
@@ -99,9 +100,9 @@ def test_figure_5_2_in_small(run: Run) -> None:
     changes = ["study.repeats=1", "study.rounds=1", "study.most=3", *small_images("titan_rtx")]
     changes += [*tiny_vgg("titan_rtx"), *tiny_vgg("here"), *shrunk("here", "batch_size=4")]
     changes += [f"~study.cases.here.model.{key}" for key in ("num_layers", "num_filters", "small_images")]
-    found = complete(run("experiment=figure_5_2", *changes), "operators", 10)
-    assert [row["operator"] for row in found].count("all") == 2
-    assert all(float(row["backward (ms)"]) > 0 for row in found if row["operator"] in ("conv2d", "all"))
+    rows = complete(run("experiment=figure_5_2", *changes), "operators", 10)
+    assert [row["operator"] for row in rows].count("all") == 2
+    assert all(float(row["backward (ms)"]) > 0 for row in rows if row["operator"] in ("conv2d", "all"))
 
 
 def test_figure_4_2_in_small(run: Run) -> None:
@@ -126,17 +127,17 @@ def test_figure_4_2_measured_in_small(run: Run) -> None:
 
 @pytest.mark.parametrize(("name", "lines"), [("figure_4_3", 2), ("figure_6_1", 2)])
 def test_described_links(run: Run, name: str, lines: int) -> None:
-    found = complete(run(f"experiment={name}", "~study.cases.here"), "links", lines)
-    for row in found:
+    rows = complete(run(f"experiment={name}", "~study.cases.here"), "links", lines)
+    for row in rows:
         milliseconds = float(row["latency (µs)"]) / 1e3 + 1 / float(row["bandwidth (GB/s)"])
         assert float(row["1 MB (ms)"]) == pytest.approx(milliseconds)
 
 
 @pytest.mark.slow
 def test_links_of_this_machine_beside_described_ones(run: Run) -> None:
-    found = complete(run("experiment=figure_6_1"), "links", 4)
-    assert [row["kind"] for row in found] == ["measured", "measured", "described", "described"]
-    assert all(0 <= float(row["R²"]) <= 1 for row in found[:2])
+    rows = complete(run("experiment=figure_6_1"), "links", 4)
+    assert [row["kind"] for row in rows] == ["measured", "measured", "described", "described"]
+    assert all(0 <= float(row["R²"]) <= 1 for row in rows[:2])
 
 
 @pytest.mark.parametrize("name", studies())
@@ -144,7 +145,7 @@ def test_every_study_fits_what_it_asks(name: str, tmp_path: Path) -> None:
     """Its own keys, its cases', and those of the models, datasets, clusters and methods that they choose."""
     with initialize_config_dir(str(study.CONF), version_base="1.3"):
         cfg = compose("study", [f"experiment={name}"])
-    assert callable(study.question(cfg.study, tmp_path))
+    assert callable(question(cfg.study, tmp_path))
 
 
 def test_every_study_is_named_when_none_is_chosen(run: Run) -> None:

@@ -57,10 +57,10 @@ class WithLoss(nn.Module):
         self.inner = Masked()
 
     def forward(self, given: Given, labels: Tensor | None = None) -> Output:
-        found = self.inner(given.tokens, given.mask)
-        logits = found["logits"] @ given.table.pow(given.power)
+        y = self.inner(given.tokens, given.mask)
+        logits = y["logits"] @ given.table.pow(given.power)
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
-        return Output(logits, loss, found["any"])
+        return Output(logits, loss, y["any"])
 
 
 class Waves(nn.Module):
@@ -196,14 +196,14 @@ def plain_steps(
         for start in range(0, samples, size):
             stop = min(start + size, samples)
             output, labels = kind.plain(model, inputs, targets, slice(start, stop))
-            found = output.loss if kind.loss is None else kind.loss(output, labels)
-            loss = found if isinstance(found, Tensor) else None
+            value = output.loss if kind.loss is None else kind.loss(output, labels)
+            loss = value if isinstance(value, Tensor) else None
             if loss is None:
-                loss = found[0] if isinstance(found, tuple) else found["loss"]
-            share = (stop - start) / samples
-            (loss * share).backward()
-            total += share * loss.item()
-            parts.append((share, found))
+                loss = value[0] if isinstance(value, tuple) else value["loss"]
+            fraction = (stop - start) / samples
+            (loss * fraction).backward()
+            total += fraction * loss.item()
+            parts.append((fraction, value))
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)

@@ -88,11 +88,11 @@ def plain_loop(
         samples = sum(len(targets) for _, targets in together)
         for n, batch in enumerate(together, start):
             parts = []
-            for i, (share, (inputs, targets)) in enumerate(pieces_of(batch, size)):
+            for i, (fraction, (inputs, targets)) in enumerate(pieces_of(batch, size)):
                 with _autocast(autocast), drawing(n, i):
                     value = loss(model(*inputs), targets)
-                scaler.scale(value * (share * len(batch[1]) / samples)).backward()
-                parts.append(share * value.item())
+                scaler.scale(value * (fraction * len(batch[1]) / samples)).backward()
+                parts.append(fraction * value.item())
             losses.append(sum(parts))
         if clip_norm is not None:
             scaler.unscale_(updater)
@@ -136,13 +136,13 @@ def replicated_loop(
     losses = []
     for batch in batches:
         parts = []
-        for i, (share, (inputs, targets)) in enumerate(pieces_of(batch, size)):
+        for i, (fraction, (inputs, targets)) in enumerate(pieces_of(batch, size)):
             (x,) = inputs
             for each in copies:
                 x = each[i % len(each)](x)
             value = loss(x, targets)
-            (value * share).backward()
-            parts.append(share * value.item())
+            (value * fraction).backward()
+            parts.append(fraction * value.item())
         losses.append(sum(parts))
         for first, *others in copies:
             for other in others:
@@ -198,12 +198,12 @@ def pipedream_loop(
         sums: dict[str, list[Tensor]] = {name: [] for name in trainable}
         pieces = pieces_of(batch, size)
         parts = []
-        for i, (share, (inputs, targets)) in enumerate(pieces):
+        for i, (fraction, (inputs, targets)) in enumerate(pieces):
             weights = {name: versions[version(name, i)] for name, versions in stash.items()}
             value = loss(functional_call(model, weights, inputs), targets)
-            parts.append(share * value.item())
-            found = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
-            for (name, p), grad in zip(trainable.items(), found, strict=True):
+            parts.append(fraction * value.item())
+            gradients = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
+            for (name, p), grad in zip(trainable.items(), gradients, strict=True):
                 every = update_every(name)
                 sums[name] += [] if grad is None else [grad]
                 if i % every == every - 1 or i == len(pieces) - 1:

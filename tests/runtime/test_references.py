@@ -58,8 +58,8 @@ def _same(one: Trained, other: Trained) -> None:
 def test_the_plain_loop_is_the_one_of_the_small_nets(name: str) -> None:
     case = CASES[name]
     losses, state = plain_training(case, 4)
-    found = plain_loop(case.fresh(), case.loss, [(case.inputs, case.targets)] * 3, 2, SGD)
-    _same(found, Trained(losses, state))
+    trained = plain_loop(case.fresh(), case.loss, [(case.inputs, case.targets)] * 3, 2, SGD)
+    _same(trained, Trained(losses, state))
 
 
 @pytest.mark.parametrize("name", ["fan", "attention", "two_heads"])
@@ -99,11 +99,11 @@ def test_a_replicas_running_statistics_are_its_own_micro_batches() -> None:
     plain = plain_loop(STAGES.fresh(), STAGES.loss, batches, 2, SGD).state
     chain = STAGES.fresh()
     assert isinstance(chain, nn.Sequential)
-    found = replicated_loop(chain, [2, 1, 1, 1], STAGES.loss, batches, 2, SGD).state
+    state = replicated_loop(chain, [2, 1, 1, 1], STAGES.loss, batches, 2, SGD).state
     assert int(plain["0.1.num_batches_tracked"]) == 12
-    assert int(found["0.1.num_batches_tracked"]) == 6
-    torch.testing.assert_close(found["3.0.weight"], plain["3.0.weight"], rtol=EXACT, atol=EXACT)
-    assert not torch.allclose(found["0.1.running_mean"], plain["0.1.running_mean"])
+    assert int(state["0.1.num_batches_tracked"]) == 6
+    torch.testing.assert_close(state["3.0.weight"], plain["3.0.weight"], rtol=EXACT, atol=EXACT)
+    assert not torch.allclose(state["0.1.running_mean"], plain["0.1.running_mean"])
 
 
 def test_pipedream_on_one_stage_is_sgd_on_micro_batches() -> None:
@@ -120,8 +120,8 @@ def test_pipedream_on_one_stage_is_sgd_on_micro_batches() -> None:
 def test_pipedream_that_updates_at_the_end_is_the_plain_loop(name: str) -> None:
     case = CASES[name]
     batches = [case.another(seed) for seed in range(2)]
-    found = pipedream_loop(case.fresh(), case.loss, batches, 2, SGD, lambda _, i: 0, lambda _: 4)
-    _same(found, plain_loop(case.fresh(), case.loss, batches, 2, SGD))
+    trained = pipedream_loop(case.fresh(), case.loss, batches, 2, SGD, lambda _, i: 0, lambda _: 4)
+    _same(trained, plain_loop(case.fresh(), case.loss, batches, 2, SGD))
 
 
 def test_pipedream_by_hand() -> None:
@@ -131,12 +131,12 @@ def test_pipedream_by_hand() -> None:
     for _ in range(3):
         b_now, a_now = b, old_a
         a, b, old_a = a - lr * b_now, b - lr * a_now, a
-    found = pipedream_loop(
+    trained = pipedream_loop(
         _Product(), _value, [((torch.ones(3, 1, dtype=torch.float64),), torch.zeros(3))], 1, PLAIN,
         lambda name, i: paper_version(i, "ab".index(name), 2),
     )  # fmt: skip
-    assert found.state["a"].item() == pytest.approx(a, rel=EXACT)
-    assert found.state["b"].item() == pytest.approx(b, rel=EXACT)
+    assert trained.state["a"].item() == pytest.approx(a, rel=EXACT)
+    assert trained.state["b"].item() == pytest.approx(b, rel=EXACT)
 
 
 def test_pipedreams_versions_are_the_papers_vector_sum() -> None:
@@ -153,12 +153,12 @@ def test_two_versions_follow_the_papers_recurrence() -> None:
     """On f(w) = w^2/2 it is w(t+1) = w(t) - lr w(t-1), solved by the roots of r^2 = r - lr."""
     model = _Quadratic()
     batch = ((torch.zeros(10, 1, dtype=torch.float64),), torch.zeros(10))
-    found = double_loop(model, _value, [batch], 2, PLAIN, 1).state["w"].item()
+    w = double_loop(model, _value, [batch], 2, PLAIN, 1).state["w"].item()
     root = math.sqrt(1 - 4 * 0.1)
     high, low = (1 + root) / 2, (1 - root) / 2
     first, second = 1.0, 0.9  # w(0), and w(1) of an ordinary step
     a = (second - low * first) / (high - low)
-    assert found == pytest.approx(a * high**5 + (first - a) * low**5, rel=EXACT)
+    assert w == pytest.approx(a * high**5 + (first - a) * low**5, rel=EXACT)
 
 
 def test_two_versions_with_one_group_are_the_plain_loop() -> None:

@@ -34,10 +34,10 @@ def test_gradients_of_several_dtypes_are_summed_exactly_and_absent_ones_stay_abs
     total = one.packed_gradients() + two.packed_gradients()
     for share in (one, two):
         share.unpack_gradients(total)
-        found = {name: p.grad for name, p in share.parameters.items()}
-        assert torch.equal(found["double"], 2 * fine)  # type: ignore[arg-type]
-        assert torch.equal(found["half"], torch.ones(2).bfloat16())  # type: ignore[arg-type]
-        assert found["idle"] is None
+        gradients = {name: p.grad for name, p in share.parameters.items()}
+        assert torch.equal(gradients["double"], 2 * fine)  # type: ignore[arg-type]
+        assert torch.equal(gradients["half"], torch.ones(2).bfloat16())  # type: ignore[arg-type]
+        assert gradients["idle"] is None
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])

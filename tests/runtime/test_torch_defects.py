@@ -109,15 +109,15 @@ def test_the_last_micro_batch_may_be_smaller(schedule: str, samples: int) -> Non
     program = compiled(graph, device_of, 3, order.with_microbatches(full + bool(rest)))
     program = with_tail(program, graph, captured(case.name, rest)) if rest else program
     batch = case.another(1, samples)
-    found = local(program, case, [batch, batch])
-    assert_same(found, plain_loop(case.fresh(), case.loss, [batch, batch], 3, SGD))
+    trained = local(program, case, [batch, batch])
+    assert_same(trained, plain_loop(case.fresh(), case.loss, [batch, batch], 3, SGD))
 
 
 def test_running_statistics_are_a_micro_batch_loops() -> None:
     """There too: BatchNorm sees micro-batches. So that, not the whole batch, is what to compare with."""
     case = CASES["chain"]
     program = compiled(captured_for(case, GPipe(4)), cut(captured_for(case, GPipe(4)), [0.5]), 2, GPipe(4))
-    found = local(program, case, batches_of(case))
-    assert_same(found, plain(case))
+    trained = local(program, case, batches_of(case))
+    assert_same(trained, plain(case))
     whole = plain_loop(case.fresh(), nn.CrossEntropyLoss(), batches_of(case), 8, SGD)
-    assert not torch.allclose(found.state["norm1.running_var"], whole.state["norm1.running_var"])
+    assert not torch.allclose(trained.state["norm1.running_var"], whole.state["norm1.running_var"])

@@ -139,8 +139,8 @@ def side_by_side(
         graph, {"n0": names[0]}, graph.position, cluster, GPipe(2), False, {names[0]: names}
     )
     slower = zip("ab", (first_s, second_s), contention, strict=True)
-    found = {kind: DeviceCosts({"n0": NodeSeconds(s, 0.0)}, contention=c) for kind, s, c in slower}
-    return simulate(program, cluster, Costs(found, 2)), cluster
+    costs = {kind: DeviceCosts({"n0": NodeSeconds(s, 0.0)}, contention=c) for kind, s, c in slower}
+    return simulate(program, cluster, Costs(costs, 2)), cluster
 
 
 def test_computations_of_one_host_slow_one_another_while_both_last() -> None:

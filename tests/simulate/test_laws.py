@@ -1,4 +1,4 @@
-"""Laws of any timeline: it computes the step, and its critical path and shares add up to the iteration."""
+"""Laws of any timeline: it computes the step, and its critical path and times add up to the iteration."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def test_a_disturbed_computation_does_all_its_work(drawn: Drawn) -> None:
         done = 0.0
         for start, end in pairwise(t for t in cuts if e.start_s <= t <= e.end_s):
             at = [o for o in (*work, *moving) if o.start_s <= start and end <= o.end_s and end > start]
-            share = (
+            copied = (
                 sum(_copied_bytes(o, e.device) * copying / o.seconds for o in at if o.seconds > 0)
                 if copying
                 else 0
             )
-            rate = max(1 - share, 0.0)
+            rate = max(1 - copied, 0.0)
             others = [o for o in at if o in work and o.device != e.device]
             shared = any(hosts[o.device] == hosts[e.device] is not None for o in others)
             rate /= slower if shared else 1.0
@@ -130,16 +130,16 @@ def _copied_bytes(event: Event, device: str) -> float:
 
 @settings(max_examples=tried(60), deadline=None)
 @given(drawn=programs())
-def test_shares_and_waits_add_up(drawn: Drawn) -> None:
+def test_times_and_waits_add_up(drawn: Drawn) -> None:
     timeline = drawn.timeline
-    found = device_times(timeline, drawn.program.devices)
-    for share in found:
-        assert share.busy_s + share.wait_s + share.idle_s == pytest.approx(timeline.iteration_s, abs=EXACT)
-        assert share.busy_s == pytest.approx(timeline.busy_s(share.device), abs=EXACT)
-        assert -EXACT <= share.hidden_s <= min(share.busy_s, share.transfer_s) + EXACT
+    devices = device_times(timeline, drawn.program.devices)
+    for times in devices:
+        assert times.busy_s + times.wait_s + times.idle_s == pytest.approx(timeline.iteration_s, abs=EXACT)
+        assert times.busy_s == pytest.approx(timeline.busy_s(times.device), abs=EXACT)
+        assert -EXACT <= times.hidden_s <= min(times.busy_s, times.transfer_s) + EXACT
     waiting = waits(timeline)
     assert [w.seconds for w in waiting] == sorted((w.seconds for w in waiting), reverse=True)
-    assert sum(w.seconds for w in waiting) == pytest.approx(sum(s.wait_s for s in found), abs=EXACT)
+    assert sum(w.seconds for w in waiting) == pytest.approx(sum(s.wait_s for s in devices), abs=EXACT)
     assert sum(w.count for w in waiting) == sum(e.kind == "wait" for e in timeline.events)
 
 
@@ -160,7 +160,7 @@ def test_replicas_and_norms_are_drawn() -> None:
     """The laws above would say nothing of sums if no program had one."""
     from hypothesis import find
 
-    found = find(
+    drawn = find(
         programs(),
         lambda d: (
             {"gradients", "norm"}
@@ -172,4 +172,4 @@ def test_replicas_and_norms_are_drawn() -> None:
             }
         ),
     )
-    assert any(e.kind == "reduce" and e.seconds > 0 for e in found.timeline.events)
+    assert any(e.kind == "reduce" and e.seconds > 0 for e in drawn.timeline.events)

@@ -258,9 +258,9 @@ class Drawn:
         self.graph = graph_fed(feeders, weights={name: rng.randint(1, 9) for name in feeders})
         self.device_of, self.priority = data.draw(placements(self.graph, devices))
         names = [f"cpu:{rank}" for rank in range(devices)]
-        found = tuple(Device(name, rng.choice(["slow", "fast"]), 2**40) for name in names)
+        drawn = tuple(Device(name, rng.choice(["slow", "fast"]), 2**40) for name in names)
         links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
-        self.cluster = Cluster("drawn", found, links)
+        self.cluster = Cluster("drawn", drawn, links)
         slow, fast = (
             {name: NodeSeconds(rng.random(), rng.random()) for name in self.graph.nodes} for _ in range(2)
         )

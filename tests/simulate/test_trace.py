@@ -125,20 +125,22 @@ def check_format(trace: dict[str, Any]) -> None:
 def hasty(draw: st.DrawFn) -> Drawn:
     """A program of which some operators, transfers and overheads, or all, take no time."""
     drawn = draw(programs(disturbed=False))
-    rng, share = random.Random(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.7, 1.0]))
+    rng, fraction = random.Random(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.7, 1.0]))
     nothing, free = NodeSeconds(0.0, 0.0), Link(0.0, 0.0)
     devices = {
         kind: replace(
             each,
-            nodes={name: nothing if rng.random() < share else found for name, found in each.nodes.items()},
+            nodes={
+                name: nothing if rng.random() < fraction else seconds for name, seconds in each.nodes.items()
+            },
             message_s=None,
         )
         for kind, each in drawn.costs.devices.items()
     }
-    if rng.random() < share:
+    if rng.random() < fraction:
         devices = {kind: replace(each, instruction_s=0.0) for kind, each in devices.items()}
     costs = replace(drawn.costs, devices=devices)
-    links = {ends: free if rng.random() < share else link for ends, link in drawn.cluster.links.items()}
+    links = {ends: free if rng.random() < fraction else link for ends, link in drawn.cluster.links.items()}
     cluster = drawn.cluster.with_links(links)
     return replace(drawn, timeline=simulate(drawn.program, cluster, costs))
 
@@ -191,20 +193,20 @@ def readers_of(drawn: Drawn) -> dict[str, set[str]]:
     """Name of a send -> spans that may read it, from graph and placement alone."""
     graph, where = drawn.problem.graph, drawn.placement.device_of
     segment = {name: s.index for s in drawn.program.segments for name in s.nodes}
-    found: dict[str, set[str]] = {}
+    readers: dict[str, set[str]] = {}
     for k, variable in graph.variables.items():
         if variable.producer is not None:
             home = where[variable.producer]
-            found[k] = {f"forward segment {segment[v]}" for v in variable.consumers if where[v] != home}
-            found[f"gradient of {k}"] = {f"backward segment {segment[variable.producer]}"}
-    return found
+            readers[k] = {f"forward segment {segment[v]}" for v in variable.consumers if where[v] != home}
+            readers[f"gradient of {k}"] = {f"backward segment {segment[variable.producer]}"}
+    return readers
 
 
 @settings(max_examples=tried(30), deadline=None)
 @given(drawn=programs())
 def test_every_event_has_a_span_of_its_kind(drawn: Drawn) -> None:
-    found = Counter(e["cat"] for e in chrome_trace(drawn.timeline)["traceEvents"] if e["ph"] == "X")
-    assert found == Counter(e.kind for e in drawn.timeline.events)
+    spans = Counter(e["cat"] for e in chrome_trace(drawn.timeline)["traceEvents"] if e["ph"] == "X")
+    assert spans == Counter(e.kind for e in drawn.timeline.events)
 
 
 def test_sums_have_a_lane_of_their_own() -> None:

@@ -25,29 +25,29 @@ def planned(**more: object) -> RunCase:
 
 
 def test_the_parts_of_planned_data_parallelism_are_those_of_the_formulas(tmp_path: Path) -> None:
-    found = time_breakdown(ByName({"mine": planned(reference={"communication": 0.4})}), tmp_path)
-    whole = found.metrics["iteration_s.mine"]
+    result = time_breakdown(ByName({"mine": planned(reference={"communication": 0.4})}), tmp_path)
+    whole = result.metrics["iteration_s.mine"]
     gradients = CONV + HEAD + 2 * MID * 4
     ring_s = 2 * (DEVICES - 1) * (LATENCY + gradients / DEVICES / BANDWIDTH)
-    assert found.metrics["communication_share.mine"] * whole == pytest.approx(ring_s, rel=0.05)
+    assert result.metrics["communication_fraction.mine"] * whole == pytest.approx(ring_s, rel=0.05)
     graph = case(BATCH // DEVICES).training_graph()
     rates = next(iter(planned().cluster.accelerators.values()))  # type: ignore[union-attr]
     costs = predicted_costs(graph, {"d": rates}, alpha=3)
     forward_s = sum(each.forward_s for each in costs.devices["d"].nodes.values())
-    assert found.metrics["forward_share.mine"] * whole == pytest.approx(forward_s)
-    parts = [value for key, value in found.metrics.items() if key.endswith("_share.mine")]
+    assert result.metrics["forward_fraction.mine"] * whole == pytest.approx(forward_s)
+    parts = [value for key, value in result.metrics.items() if key.endswith("_fraction.mine")]
     assert sum(parts) == pytest.approx(1.0)
-    assert found.rows[0][-1] == 0.4
-    assert "(planned)" in str(found.rows[0][0])
+    assert result.rows[0][-1] == 0.4
+    assert "(planned)" in str(result.rows[0][0])
 
 
 def test_a_faster_link_takes_from_the_communication_alone(tmp_path: Path) -> None:
     slow = time_breakdown(ByName({"mine": planned()}), tmp_path).metrics
     cluster = uniform_cluster(DEVICES, 100 * BANDWIDTH, latency=LATENCY / 100, model="TITAN RTX")
     fast = time_breakdown(ByName({"mine": planned(cluster=cluster)}), tmp_path).metrics
-    assert fast["communication_share.mine"] < slow["communication_share.mine"]
+    assert fast["communication_fraction.mine"] < slow["communication_fraction.mine"]
     for part in ("forward", "backward", "update"):
-        key = f"{part}_share.mine"
+        key = f"{part}_fraction.mine"
         assert fast[key] * fast["iteration_s.mine"] == pytest.approx(slow[key] * slow["iteration_s.mine"])
 
 

@@ -24,9 +24,9 @@ def test_what_overlaps_with_computation_is_no_communication() -> None:
         ),
         10.0,
     )
-    found = iteration_parts(timeline, ["a", "b"])
-    assert found["a"] == {"forward": 2, "backward": 0, "communication": 2, "update": 1, "waiting": 5}
-    assert found["b"] == {"forward": 0, "backward": 3, "communication": 3, "update": 0, "waiting": 4}
+    parts = iteration_parts(timeline, ["a", "b"])
+    assert parts["a"] == {"forward": 2, "backward": 0, "communication": 2, "update": 1, "waiting": 5}
+    assert parts["b"] == {"forward": 0, "backward": 3, "communication": 3, "update": 0, "waiting": 4}
 
 
 def test_a_measured_sum_begins_when_the_last_device_has_come_to_it() -> None:
@@ -43,11 +43,11 @@ def test_a_measured_sum_begins_when_the_last_device_has_come_to_it() -> None:
         ),
         9.0,
     )
-    found = iteration_parts(timeline, ["a", "b"])
-    assert found["a"]["communication"] == pytest.approx(3)
-    assert found["a"]["waiting"] == pytest.approx(3)
-    assert found["b"]["communication"] == pytest.approx(3)
-    assert found["b"]["waiting"] == pytest.approx(0)
+    parts = iteration_parts(timeline, ["a", "b"])
+    assert parts["a"]["communication"] == pytest.approx(3)
+    assert parts["a"]["waiting"] == pytest.approx(3)
+    assert parts["b"]["communication"] == pytest.approx(3)
+    assert parts["b"]["waiting"] == pytest.approx(0)
 
 
 SPANS = st.lists(

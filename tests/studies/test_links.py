@@ -22,16 +22,16 @@ CLUSTER = described_cluster(
 
 
 def test_a_pair_is_the_line_of_its_link(tmp_path: Path) -> None:
-    found = link_lines(ByName({"near": LinkCase(CLUSTER, ("a", "b"))}), tmp_path)
-    (row,) = found.rows
+    result = link_lines(ByName({"near": LinkCase(CLUSTER, ("a", "b"))}), tmp_path)
+    (row,) = result.rows
     assert row[:2] == ("near", "described")
     assert row[2:] == pytest.approx((1e-5, 10e9, None, 1e-5 + 1e-4, 1e-5 + 1e-2))
-    assert found.metrics["bandwidth.near"] == pytest.approx(10e9)
+    assert result.metrics["bandwidth.near"] == pytest.approx(10e9)
 
 
 def test_without_a_pair_every_different_link_is_told_once(tmp_path: Path) -> None:
-    found = link_lines(ByName({"all": LinkCase(CLUSTER)}), tmp_path)
-    assert found.column("link") == ["all: a → b", "all: a → c"]
+    result = link_lines(ByName({"all": LinkCase(CLUSTER)}), tmp_path)
+    assert result.column("link") == ["all: a → b", "all: a → c"]
 
 
 def test_the_pictures_lines_are_the_links_from_end_to_end(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_a_pair_that_is_not_there_and_an_empty_range_are_refused(tmp_path: Path)
 
 @pytest.mark.slow
 def test_measured_links_have_points_and_the_line_fitted_to_them(tmp_path: Path) -> None:
-    found = link_lines(ByName({"here": LinkCase(cpu_cluster(2))}), tmp_path)
-    (picture,) = found.pictures
-    assert found.column("kind") == ["measured", "measured"]
-    for label, _, latency_s, bandwidth, r_squared, *_ in found.rows:
+    result = link_lines(ByName({"here": LinkCase(cpu_cluster(2))}), tmp_path)
+    (picture,) = result.pictures
+    assert result.column("kind") == ["measured", "measured"]
+    for label, _, latency_s, bandwidth, r_squared, *_ in result.rows:
         points = [(n, s) for name, kind, n, s in picture.rows if (name, kind) == (label, "measured")]
         link = fit_link(points)  # type: ignore[arg-type]
         assert (latency_s, bandwidth, r_squared) == (link.latency_s, link.bandwidth, link.r_squared)

@@ -19,19 +19,19 @@ from tests.studies.nets import CONV, HEAD, IMAGE, IN, MAP, MID, POOLED, SCORES, 
 
 
 def test_an_export_folds_the_norm_and_drops_the_dropout() -> None:
-    found = exported_size(case().exported_graph(), merge=False)
-    assert found.operators == 6  # convolution, two equal ReLUs, sum, mean, linear
-    assert found.nodes >= found.operators
-    assert found.variable_bytes == IMAGE + 4 * MAP + POOLED + SCORES
-    assert found.parameter_bytes == CONV + MID * 4 + HEAD  # a bias comes into the convolution
-    assert found.need_bytes(4) == 2 * found.variable_bytes + 4 * found.parameter_bytes
+    size = exported_size(case().exported_graph(), merge=False)
+    assert size.operators == 6  # convolution, two equal ReLUs, sum, mean, linear
+    assert size.nodes >= size.operators
+    assert size.variable_bytes == IMAGE + 4 * MAP + POOLED + SCORES
+    assert size.parameter_bytes == CONV + MID * 4 + HEAD  # a bias comes into the convolution
+    assert size.need_bytes(4) == 2 * size.variable_bytes + 4 * size.parameter_bytes
 
 
 def test_equal_operators_are_merged_where_that_is_asked_for() -> None:
-    unmerged, found = (exported_size(case().exported_graph(), merge) for merge in (False, True))
-    assert (found.operators, found.nodes) == (unmerged.operators - 1, unmerged.nodes - 1)
-    assert found.variable_bytes == unmerged.variable_bytes - MAP
-    assert found.parameter_bytes == unmerged.parameter_bytes
+    unmerged, merged = (exported_size(case().exported_graph(), merge) for merge in (False, True))
+    assert (merged.operators, merged.nodes) == (unmerged.operators - 1, unmerged.nodes - 1)
+    assert merged.variable_bytes == unmerged.variable_bytes - MAP
+    assert merged.parameter_bytes == unmerged.parameter_bytes
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def sized(model: Callable[[], nn.Module]) -> ExportSize:
 
 
 def test_a_norm_that_no_convolution_precedes_stays_with_its_four_tensors() -> None:
-    found = sized(lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm2d(IN)))
-    assert (found.nodes, found.variable_bytes, found.parameter_bytes) == (2, 3 * IMAGE, 4 * IN * 4)
+    size = sized(lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm2d(IN)))
+    assert (size.nodes, size.variable_bytes, size.parameter_bytes) == (2, 3 * IMAGE, 4 * IN * 4)
 
 
 def test_a_convolution_whose_result_is_read_twice_keeps_its_norm() -> None:
@@ -72,14 +72,14 @@ def test_a_convolution_whose_result_is_read_twice_keeps_its_norm() -> None:
             y = self.conv(x)
             return self.norm(y) + y
 
-    found = sized(Twice)
-    assert (found.nodes, found.variable_bytes) == (3, 4 * IMAGE)
+    size = sized(Twice)
+    assert (size.nodes, size.variable_bytes) == (3, 4 * IMAGE)
 
 
 def test_equal_weights_count_as_often_as_there_are() -> None:
-    found = sized(lambda: nn.Sequential(*(nn.Conv2d(IN, IN, 1) for _ in range(4))))
-    assert found.parameter_bytes == 4 * (IN * IN + IN) * 4
-    assert found.nodes == found.operators == 4
+    size = sized(lambda: nn.Sequential(*(nn.Conv2d(IN, IN, 1) for _ in range(4))))
+    assert size.parameter_bytes == 4 * (IN * IN + IN) * 4
+    assert size.nodes == size.operators == 4
 
 
 def test_the_table_has_the_figures_counted_by_hand_and_the_difference() -> None:
@@ -87,23 +87,23 @@ def test_the_table_has_the_figures_counted_by_hand_and_the_difference() -> None:
     merged = exported - 2 * MAP
     printed_mib = exported / 2**20 / 1.25
     named = case(reference={"nodes": 7, "mib": printed_mib}, label="Counted")
-    found = memory_needs(ByName({"mine": named, "other": case()}), alpha=4)
-    assert found.column("model") == ["Counted", "other"]
-    assert found.column("exported (MiB)") == [exported, exported]
-    assert found.column("merged (MiB)") == [merged, merged]
-    assert found.column("difference (%)") == [pytest.approx(0.25), None]
-    assert found.column("difference merged (%)") == [pytest.approx(merged / exported * 1.25 - 1), None]
-    operators = [found.column(f"operators {name}") for name in ("exported", "merged")]
+    result = memory_needs(ByName({"mine": named, "other": case()}), alpha=4)
+    assert result.column("model") == ["Counted", "other"]
+    assert result.column("exported (MiB)") == [exported, exported]
+    assert result.column("merged (MiB)") == [merged, merged]
+    assert result.column("difference (%)") == [pytest.approx(0.25), None]
+    assert result.column("difference merged (%)") == [pytest.approx(merged / exported * 1.25 - 1), None]
+    operators = [result.column(f"operators {name}") for name in ("exported", "merged")]
     assert operators == [[6, 6], [5, 5]]
-    assert found.column("nodes printed") == [7, None]
-    assert found.metrics["exported_bytes.mine"] == exported
-    assert found.metrics["merged_bytes.mine"] == merged
-    (parameters, _) = found.column("parameters (M)")
+    assert result.column("nodes printed") == [7, None]
+    assert result.metrics["exported_bytes.mine"] == exported
+    assert result.metrics["merged_bytes.mine"] == merged
+    (parameters, _) = result.column("parameters (M)")
     assert parameters == (CONV + HEAD) / 4 + 2 * MID
     # convolution, norm, two ReLUs, sum, dropout, mean, linear, loss; the norm's batch counter is one more
-    nodes = found.column("nodes")[0]
+    nodes = result.column("nodes")[0]
     assert nodes in (9, 10)
-    static, peak = found.column("static (MiB)")[0], found.column("peak (MiB)")[0]
+    static, peak = result.column("static (MiB)")[0], result.column("peak (MiB)")[0]
     assert isinstance(static, int)
     assert isinstance(peak, int)
     assert static >= 2 * (IMAGE + 6 * MAP) + 4 * (CONV + HEAD)
@@ -118,10 +118,10 @@ def test_adams_moments_are_what_alpha_adds() -> None:
 
 
 def test_memory_grows_with_the_batch_and_parameters_do_not() -> None:
-    found = memory_needs(ByName({"small": case(2), "large": case(4)}))
-    small, large = found.column("exported (MiB)")
+    result = memory_needs(ByName({"small": case(2), "large": case(4)}))
+    small, large = result.column("exported (MiB)")
     assert large - small == 2 * (IMAGE + 4 * MAP + POOLED + SCORES)  # type: ignore[operator]
-    assert len(set(found.column("parameters (M)"))) == 1
+    assert len(set(result.column("parameters (M)"))) == 1
 
 
 def test_an_unknown_reference_and_a_bad_alpha_are_refused() -> None:

@@ -30,37 +30,37 @@ def timed(nodes: list[Timed]) -> tuple[Graph, dict[str, NodeSeconds]]:
 @given(NODES, st.integers(1, 6))
 def test_sums_by_type_keep_all_nodes_and_seconds(nodes: list[Timed], most: int) -> None:
     graph, seconds = timed(nodes)
-    found = by_type(graph, seconds, most)
-    assert sum(each.nodes for each in found) == len(nodes)
-    assert sum(each.forward_s for each in found) == pytest.approx(sum(f for _, f, _ in nodes))
-    assert sum(each.backward_s for each in found) == pytest.approx(sum(b for _, _, b in nodes))
-    totals = [each.total_s for each in found if each.name != OTHERS]
+    sums = by_type(graph, seconds, most)
+    assert sum(each.nodes for each in sums) == len(nodes)
+    assert sum(each.forward_s for each in sums) == pytest.approx(sum(f for _, f, _ in nodes))
+    assert sum(each.backward_s for each in sums) == pytest.approx(sum(b for _, _, b in nodes))
+    totals = [each.total_s for each in sums if each.name != OTHERS]
     assert totals == sorted(totals, reverse=True)
-    assert len(found) <= most + 1
-    assert "relu_" not in {each.name for each in found}
+    assert len(sums) <= most + 1
+    assert "relu_" not in {each.name for each in sums}
 
 
 def test_predicted_seconds_are_the_predictors_own_sums() -> None:
     case = OperatorCase(Counted, DATA, BATCH, device="TITAN RTX")
-    found = operator_seconds(ByName({"mine": case}))
+    result = operator_seconds(ByName({"mine": case}))
     seconds = predicted_seconds(case.training_graph(), accelerator("TITAN RTX"))
-    assert found.metrics["forward_s.mine"] == pytest.approx(sum(s.forward_s for s in seconds.values()))
-    assert found.metrics["backward_s.mine"] == pytest.approx(sum(s.backward_s for s in seconds.values()))
-    shares = found.column("share (%)")
-    assert sum(share for share in shares[:-1] if isinstance(share, float)) == pytest.approx(1.0)
-    assert shares[-1] == pytest.approx(1.0)
-    assert "predicted on TITAN RTX" in str(found.rows[0][0])
+    assert result.metrics["forward_s.mine"] == pytest.approx(sum(s.forward_s for s in seconds.values()))
+    assert result.metrics["backward_s.mine"] == pytest.approx(sum(s.backward_s for s in seconds.values()))
+    fractions = result.column("of all (%)")
+    assert sum(fraction for fraction in fractions[:-1] if isinstance(fraction, float)) == pytest.approx(1.0)
+    assert fractions[-1] == pytest.approx(1.0)
+    assert "predicted on TITAN RTX" in str(result.rows[0][0])
 
 
 def test_measured_seconds_are_of_every_node_and_convolutions_go_back() -> None:
     case = OperatorCase(Counted, DATA, BATCH)
-    found = operator_seconds(ByName({"mine": case}), repeats=1, rounds=1)
-    counts = dict(zip(found.column("operator"), found.column("nodes"), strict=True))
-    backward = dict(zip(found.column("operator"), found.column("backward (ms)"), strict=True))
+    result = operator_seconds(ByName({"mine": case}), repeats=1, rounds=1)
+    counts = dict(zip(result.column("operator"), result.column("nodes"), strict=True))
+    backward = dict(zip(result.column("operator"), result.column("backward (ms)"), strict=True))
     assert counts["all"] == len(case.training_graph())
     assert counts["relu"] == 2
     assert backward["conv2d"] > 0  # type: ignore[operator]
-    assert found.metrics["forward_s.mine"] > 0
+    assert result.metrics["forward_s.mine"] > 0
 
 
 def test_a_device_that_is_not_known_and_a_count_of_none_are_refused() -> None:

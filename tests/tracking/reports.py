@@ -84,7 +84,7 @@ def planned(name: str = "vgg19 on eight") -> ComparisonResult:
 def cases(name: str = "table") -> list[ComparisonResult]:
     """Two cases of an experiment, the newest first, with published figures of some methods."""
     netsplit, pipedream = planned().methods
-    found = []
+    comparisons = []
     for index, (case, figures) in enumerate({"unet": (1000.0, None), "vgg": (2560.0, 640.25)}.items()):
         methods = [
             replace(netsplit, published=figures[0], predicted_throughput=1280.0 / (1 + index)),
@@ -92,13 +92,13 @@ def cases(name: str = "table") -> list[ComparisonResult]:
         ]
         one = replace(planned(f"{name}: {case}"), methods=methods, started=WHEN + timedelta(minutes=index))
         tags = {**one.tags, "experiment": name, "case": case}
-        found.append(replace(one, place=Place(f"{index}{case:0<31}"), tags=tags))
-    return found[::-1]
+        comparisons.append(replace(one, place=Place(f"{index}{case:0<31}"), tags=tags))
+    return comparisons[::-1]
 
 
 def sweep(throughputs: Sequence[float | None] = (100.0, 300.0, 200.0), **tags: str) -> list[ComparisonResult]:
     """Jobs of one sweep, the newest first, each of one method that trained, or failed."""
-    (row, *_), found = rows(), []
+    (row, *_), comparisons = rows(), []
     for index, value in enumerate(throughputs):
         done = (
             replace(row, throughput=value) if value else ComparisonRow("netsplit", "failed", error="no room")
@@ -112,8 +112,8 @@ def sweep(throughputs: Sequence[float | None] = (100.0, 300.0, 200.0), **tags: s
             "dataset.seed": str(index % 2),
         }
         one = replace(one, params=params, place=Place(f"{index:x}ab{'0' * 29}"))
-        found.append(replace(one, tags={"command": "2026-11-21/17-44", **tags}))
-    return found[::-1]
+        comparisons.append(replace(one, tags={"command": "2026-11-21/17-44", **tags}))
+    return comparisons[::-1]
 
 
 def study(title: str = "Seconds over links", name: str = "figure_6_1") -> StudyRecord:
@@ -134,8 +134,8 @@ def study(title: str = "Seconds over links", name: str = "figure_6_1") -> StudyR
 
 
 def report(*comparisons: ComparisonResult, studies: Sequence[StudyRecord] = ()) -> Report:
-    found = grouped(comparisons) if comparisons or studies else grouped([trained(), planned()])
-    return Report("A report", found, "sqlite:///outputs/mlflow.db", WHEN, studies)
+    groups = grouped(comparisons) if comparisons or studies else grouped([trained(), planned()])
+    return Report("A report", groups, "sqlite:///outputs/mlflow.db", WHEN, studies)
 
 
 class Parsed(HTMLParser):

@@ -43,10 +43,10 @@ def test_columns_are_short_and_flat() -> None:
 
 
 def test_of_the_methods_only_the_own_settings_are_told() -> None:
-    found = parameters(CONFIG, {}, "random")
-    assert found["partitioner.seed"] == "3"
-    assert "partitioner.order" not in found
-    assert found["model"] == "amoebanet_d"
+    columns = parameters(CONFIG, {}, "random")
+    assert columns["partitioner.seed"] == "3"
+    assert "partitioner.order" not in columns
+    assert columns["model"] == "amoebanet_d"
 
 
 def test_a_run_without_config_has_its_labels() -> None:
@@ -71,8 +71,8 @@ nested = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["model", "partitioner", "tracking", "epochs", "loss"]), nested))
 def test_any_config_becomes_words(config: dict[str, object]) -> None:
-    found = parameters(config, {}, "m")
-    assert all(isinstance(value, str) for value in found.values())
-    assert not [key for key in found if key.startswith(("tracking", "_"))]
-    assert "None" not in found.values()
-    assert found["partitioner"] == "m"
+    columns = parameters(config, {}, "m")
+    assert all(isinstance(value, str) for value in columns.values())
+    assert not [key for key in columns if key.startswith(("tracking", "_"))]
+    assert "None" not in columns.values()
+    assert columns["partitioner"] == "m"

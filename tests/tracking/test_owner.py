@@ -24,8 +24,8 @@ with Tracker(sys.argv[1], "owners").comparison("left") as comparison, comparison
 def statuses(tracker: Tracker) -> dict[str, tuple[str, str]]:
     store = tracker.open()
     assert isinstance(store, MlflowStore)
-    found = store.client.search_runs([store.experiment_id])
-    return {run.info.run_name: (run.info.status, run.data.tags.get("error", "")) for run in found}
+    runs = store.client.search_runs([store.experiment_id])
+    return {run.info.run_name: (run.info.status, run.data.tags.get("error", "")) for run in runs}
 
 
 def test_runs_of_a_killed_process_are_marked_failed_by_the_next_tracker(database: str) -> None:
@@ -36,9 +36,9 @@ def test_runs_of_a_killed_process_are_marked_failed_by_the_next_tracker(database
         assert killed.returncode == -signal.SIGKILL
         assert statuses(living)["left"] == ("RUNNING", "")
         Tracker(database, "another experiment").open()
-        found = statuses(living)
-        assert found["left"] == found["netsplit"] == ("FAILED", "its process was killed")
-        assert found["alive"] == ("RUNNING", "")
+        ends = statuses(living)
+        assert ends["left"] == ends["netsplit"] == ("FAILED", "its process was killed")
+        assert ends["alive"] == ("RUNNING", "")
     assert statuses(living)["alive"] == ("FINISHED", "")
 
 

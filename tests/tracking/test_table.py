@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from netsplit.tracking import ComparisonRow, comparison_table, markdown, outline
+from netsplit.tracking import ComparisonRow, comparison_markdown, comparison_table, outline
 from tests.tracking.samples import rows
 
 MIB = 2**20
@@ -39,7 +39,7 @@ def test_terminal_table_gives_the_reason_of_a_failure() -> None:
 
 
 def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
-    lines = markdown(rows()).splitlines()
+    lines = comparison_markdown(rows()).splitlines()
     assert len(lines) == 2 + len(rows())
     assert len({line.count("|") for line in lines}) == 1
     assert "| netsplit | optimal | 123.4 | 0.0 | 12.35 | 200.0 | 250.0 | -20.0 | 128.0 |" in lines[2]
@@ -47,7 +47,7 @@ def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
 
 
 def test_a_pipe_in_a_reason_does_not_break_markdown() -> None:
-    text = markdown([ComparisonRow("a", "failed", error="x | y\nz")])
+    text = comparison_markdown([ComparisonRow("a", "failed", error="x | y\nz")])
     assert "x \\| y z" in text
 
 
@@ -65,18 +65,18 @@ def test_a_peak_above_the_limit_is_marked_and_the_mark_explained(
     over = "!" in cells
     assert row.overfull == ["gpu0"] * over
     assert cells in " ".join(printed(110, [row]).split())
-    for text in (printed(110, [row]), markdown([row])):
+    for text in (printed(110, [row]), comparison_markdown([row])):
         assert ("! more than the device's limit" in text) is over
-    assert cells.replace(" ", " / ") in markdown([row])
+    assert cells.replace(" ", " / ") in comparison_markdown([row])
     assert ("m_topo: more than the limit of gpu0" in outline([row])) is over
 
 
 def test_a_status_without_an_answer_is_explained() -> None:
     solved, row = rows()[0], replace(rows()[0], status="limit")
     assert (row.unanswered, solved.unanswered) == (True, False)
-    for text in (printed(110, [row]), markdown([row]), outline([row])):
+    for text in (printed(110, [row]), comparison_markdown([row]), outline([row])):
         assert "limit: no answer in time" in " ".join(text.split())
-    for text in (printed(110, [solved]), markdown([solved]), outline([solved])):
+    for text in (printed(110, [solved]), comparison_markdown([solved]), outline([solved])):
         assert "no answer in time" not in text
 
 
@@ -86,7 +86,7 @@ def test_seconds_of_an_earlier_run_are_marked_and_have_no_error() -> None:
     assert now.prediction_error is not None
     assert earlier.prediction_error is None
     assert "200.0 †250.0 - 128.0" in " ".join(printed(110, [earlier]).split())
-    for text in (printed(110, [earlier]), markdown([earlier]), outline([earlier])):
+    for text in (printed(110, [earlier]), comparison_markdown([earlier]), outline([earlier])):
         assert "†250.0" in text
         assert "† measured by an earlier run" in text
-    assert "†" not in markdown([now]) + outline([now]) + printed(110, [now])
+    assert "†" not in comparison_markdown([now]) + outline([now]) + printed(110, [now])

@@ -165,8 +165,8 @@ def test_artifacts_lie_beside_the_database(tracker: Tracker, database: str, tmp_
         with pytest.raises(FileNotFoundError, match="absent"):
             comparison.artifact(tmp_path / "absent")
     folder = artifacts(tracker, fetched(tracker)["files"])
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert found == {"notes/note.txt", "table.md", "data/x.json"}
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert files == {"notes/note.txt", "table.md", "data/x.json"}
     assert folder.is_relative_to(Path(database.removeprefix("sqlite:///")).parent)
 
 
@@ -241,8 +241,8 @@ def test_the_load_of_the_machine_is_recorded_while_a_method_runs(database: str) 
     with tracker.comparison("loaded") as comparison, comparison.method("auto"):
         time.sleep(0.5)
     runs = fetched(tracker)
-    found = set(runs["auto"].data.metrics)
-    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= found
+    metrics = set(runs["auto"].data.metrics)
+    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= metrics
     assert not runs["loaded"].data.metrics
     assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}
 

@@ -11,14 +11,14 @@ from omegaconf import OmegaConf
 
 from netsplit.partition.base import SolverReport
 from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, solver_summary, timeline_summary
-from netsplit.tracking.values import as_yaml, flatten, hidden, numbers, plain_key
+from netsplit.tracking.values import as_yaml, dotted_keys, masked, numbers, plain_key
 from netsplit.training.history import Throughputs
 from tests.tracking.samples import timeline
 
 
 def test_nested_keys_are_dotted_and_lists_of_values_stay_whole() -> None:
     config = {"a": {"b": 1, "c": None}, "sizes": [1, 2], "layers": [{"n": 3}], "empty": {}}
-    assert flatten(config) == {
+    assert dotted_keys(config) == {
         "a.b": "1",
         "a.c": "None",
         "sizes": "[1, 2]",
@@ -28,7 +28,7 @@ def test_nested_keys_are_dotted_and_lists_of_values_stay_whole() -> None:
 
 
 def test_of_nothing_there_is_no_value() -> None:
-    assert flatten({}) == {}
+    assert dotted_keys({}) == {}
     assert numbers({}) == ({}, {})
 
 
@@ -44,12 +44,12 @@ def test_of_nothing_there_is_no_value() -> None:
     ],
 )
 def test_passwords_of_addresses_are_hidden(given: str, shown: str) -> None:
-    assert hidden(given) == shown
+    assert masked(given) == shown
 
 
 def test_configs_are_resolved() -> None:
     config = OmegaConf.create({"a": 2, "b": "${a}"})
-    assert flatten(config) == {"a": "2", "b": "2"}
+    assert dotted_keys(config) == {"a": "2", "b": "2"}
     assert yaml.safe_load(as_yaml(config)) == {"a": 2, "b": 2}
 
 

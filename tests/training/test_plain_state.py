@@ -26,8 +26,8 @@ class Inner(nn.Module):
         self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.inner(x)
-        return found
+        y: Tensor = self.inner(x)
+        return y
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.inner.state_dict(*args, **kwargs)
@@ -48,8 +48,8 @@ class Halved(nn.Module):
         self.register_load_state_dict_pre_hook(_doubled)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
-        return found
+        y: Tensor = self.layer(x)
+        return y
 
     def get_extra_state(self) -> dict[str, Any]:
         return self.extra | {"norm": self.layer.weight.norm()}
@@ -76,15 +76,15 @@ def values_of(model: nn.Module) -> dict[str, Tensor]:
     return {k: t.detach().clone() for k, t in (*model.named_parameters(), *model.named_buffers())}
 
 
-def assert_equal(found: Any, wanted: Any) -> None:
-    assert found.keys() == wanted.keys()
+def assert_equal(state: Any, wanted: Any) -> None:
+    assert state.keys() == wanted.keys()
     for key, value in wanted.items():
         if isinstance(value, dict):
-            assert_equal(found[key], value)
+            assert_equal(state[key], value)
         elif isinstance(value, Tensor):
-            assert torch.equal(found[key], value), key
+            assert torch.equal(state[key], value), key
         else:
-            assert found[key] == value
+            assert state[key] == value
 
 
 @pytest.mark.parametrize("kind", [Inner, Halved])
@@ -104,9 +104,9 @@ def test_a_state_is_what_the_model_itself_gives_of_trained_values(kind: type[nn.
 def test_a_state_is_taken_as_the_model_itself_takes_it(kind: type[nn.Module]) -> None:
     model, other = seeded(kind, 1), seeded(kind, 2)
     before = values_of(model)
-    found, missing, unknown = loaded(model, before, other.state_dict(), True)
+    taken, missing, unknown = loaded(model, before, other.state_dict(), True)
     assert (missing, unknown) == ([], [])
-    assert_equal(found, values_of(other))
+    assert_equal(taken, values_of(other))
     assert_equal(values_of(model), before)
 
 
@@ -114,8 +114,8 @@ def test_extra_state_is_loaded_and_tensors_stay() -> None:
     model, other = seeded(Halved, 1), seeded(Halved, 2)
     other.extra = {"unit": 5, "norm": torch.zeros(())}  # type: ignore[assignment]
     before = values_of(model)
-    found, _, _ = loaded(model, before, other.state_dict(), True)
-    assert plain_state(model, found)["_extra_state"]["unit"] == 5
+    taken, _, _ = loaded(model, before, other.state_dict(), True)
+    assert plain_state(model, taken)["_extra_state"]["unit"] == 5
     assert_equal(values_of(model), before)
 
 

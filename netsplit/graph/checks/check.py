@@ -35,7 +35,13 @@ from netsplit.graph.checks.python_state.carried import (
 )
 from netsplit.graph.checks.python_state.hashes import refuse_hashes
 from netsplit.graph.checks.python_state.other_draws import no_other_draws
-from netsplit.graph.checks.python_state.state import StateSnapshot, changed_state, memory_of, shown, state_of
+from netsplit.graph.checks.python_state.state import (
+    StateSnapshot,
+    bare,
+    changed_state,
+    memory_key,
+    state_of,
+)
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references
@@ -118,7 +124,7 @@ class _CaptureCheck:
         self.batch = batch
         self.real = values
         self.states = [state_of(model, loss)]
-        written = {memory_of(values[k]) for k in _written(graph) if k in values}
+        written = {memory_key(values[k]) for k in _written(graph) if k in values}
         self.carried = Carried(self.step, self.states[0], written)
         self.ours = {k: own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
 
@@ -322,7 +328,7 @@ class _CaptureCheck:
         suspects = set_at_first(*self.states) if call else []
         if suspects:
             return (
-                f"the first step sets {shown(suspects[0])}, and later ones keep it, which a captured step "
+                f"the first step sets {bare(suspects[0])}, and later ones keep it, which a captured step "
                 "does not: set it before training (register_buffer)"
             )
         kept = (

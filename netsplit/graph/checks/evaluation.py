@@ -28,7 +28,7 @@ from netsplit.graph.checks.holding import holding
 from netsplit.graph.checks.plain import hidden, stance
 from netsplit.graph.checks.python_state.mode_switch import ModeSwitch
 from netsplit.graph.checks.python_state.other_draws import no_other_draws
-from netsplit.graph.checks.python_state.state import StateSnapshot, changed_state, shown, state_of
+from netsplit.graph.checks.python_state.state import StateSnapshot, bare, changed_state, state_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
 from netsplit.graph.operators import written_initializers
@@ -204,7 +204,7 @@ class _EvaluationCheck:
         if call and self.states:
             before, now = self.states[-1], state_of(self.model, None)
             changed = changed_state(before, now) + [
-                shown(name)
+                bare(name)
                 for name, held in now.tensors.items()
                 if name in before.tensors and before.tensors[name].tensor is not held.tensor
             ]

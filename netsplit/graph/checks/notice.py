@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.checks.python_state.state import equal, same_values, shown, state_of
+from netsplit.graph.checks.python_state.state import bare, equal, same_values, state_of
 from netsplit.graph.checks.screen import Screen
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.reach import is_own_module, names_in, within
@@ -141,9 +141,9 @@ class Notice:
         ):
             owned = _ATTRIBUTE.match(name)
             if owned is None or owned[1] in reads | _OF_TORCH or reads & _INDIRECT:
-                return shown(name), _BATCH
+                return bare(name), _BATCH
             if owned[2] not in idle and name in self._names:
-                return shown(name), _BATCH
+                return bare(name), _BATCH
         return None
 
     @property

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from netsplit.graph.checks.written import Written
 from netsplit.graph.surroundings.reach import (
     attributes,
-    filled,
+    has_contents,
     is_own_file,
     is_own_module,
     named_outside,
@@ -84,7 +84,7 @@ def _reader(value: Any) -> Contents | None:
     if isinstance(value, FunctionType):
         return _function_reader(value) if is_own_file(value.__code__.co_filename) else None
     if isinstance(value, CellType):
-        return lambda: [value.cell_contents] if filled(value) else []
+        return lambda: [value.cell_contents] if has_contents(value) else []
     if isinstance(value, ModuleType | Tensor | np.ndarray):
         return None
     return _object_reader(value)
@@ -98,7 +98,7 @@ def _function_reader(function: FunctionType) -> Contents:
     def read() -> list[Any]:
         return [
             function.__code__,
-            *(cell.cell_contents for cell in cells if filled(cell)),
+            *(cell.cell_contents for cell in cells if has_contents(cell)),
             *(function.__defaults__ or ()),
             *(function.__kwdefaults__ or {}).values(),
             *vars(function).values(),

@@ -3,8 +3,9 @@
 The package ``onnx`` is imported when one of these is first called.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from netsplit.lazy import imports_of
 
 if TYPE_CHECKING:
     from netsplit.graph.onnx.export import export_inference, export_training
@@ -23,19 +24,16 @@ __all__ = [
     "write_onnx",
 ]
 
-_HOME = {
-    "NodeNotes": "write",
-    "OnnxModule": "module",
-    "export_inference": "export",
-    "export_training": "export",
-    "from_onnx": "module",
-    "read_onnx": "read",
-    "write_node_data": "write",
-    "write_onnx": "write",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'netsplit.graph.onnx' has no attribute '{name}'")
-    return getattr(import_module(f"netsplit.graph.onnx.{_HOME[name]}"), name)
+__getattr__ = imports_of(
+    __name__,
+    {
+        "NodeNotes": "write",
+        "OnnxModule": "module",
+        "export_inference": "export",
+        "export_training": "export",
+        "from_onnx": "module",
+        "read_onnx": "read",
+        "write_node_data": "write",
+        "write_onnx": "write",
+    },
+)

@@ -13,7 +13,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.onnx.files import OnnxNode, require_onnx
 from netsplit.graph.onnx.operators import DRAWING, STATISTICS
 
-__all__ = ["Kind", "constant_of", "evaluate", "fold", "kinds_of"]
+__all__ = ["Kind", "constant_of", "evaluate_node", "fold_constants", "kinds_of"]
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def is_few(array: np.ndarray[Any, Any]) -> bool:
     return array.size <= _FEW[array.dtype.kind not in "biu"]
 
 
-def fold(
+def fold_constants(
     nodes: Iterable[OnnxNode], numbers: dict[str, np.ndarray[Any, Any]], opset: int
 ) -> tuple[tuple[OnnxNode, ...], dict[str, np.ndarray[Any, Any]]]:
     """Compute what depends on numbers alone.
@@ -99,7 +99,7 @@ def fold(
             value = constant_of(node)
             (numbers if is_few(value) else large)[node.outputs[0]] = value
         elif node.inputs and _computable(node) and all(not k or k in numbers for k in node.inputs):
-            values = evaluate(node, [numbers.get(k) for k in node.inputs], opset)
+            values = evaluate_node(node, [numbers.get(k) for k in node.inputs], opset)
             numbers |= dict(zip(node.outputs, values, strict=False))
         else:
             left.append(node)
@@ -110,7 +110,7 @@ def _computable(node: OnnxNode) -> bool:
     return not node.domain and node.op not in DRAWING
 
 
-def evaluate(
+def evaluate_node(
     node: OnnxNode, values: Collection[np.ndarray[Any, Any] | None], opset: int
 ) -> list[np.ndarray[Any, Any]]:
     """A node's outputs by the standard's own implementation.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.onnx.call import OnnxCall, Value, as_tensor
-from netsplit.graph.onnx.constants import evaluate
+from netsplit.graph.onnx.constants import evaluate_node
 from netsplit.graph.onnx.files import OnnxNode, load_model
 from netsplit.graph.onnx.operators import DRAWING, OPERATORS
 from netsplit.graph.onnx.parts import OnnxFile, OnnxPart
@@ -95,7 +95,7 @@ class OnnxModule(nn.Module):
 
     def _run(self, node: OnnxNode, values: list[Value | None], device: torch.device) -> Sequence[Value]:
         if node.op not in DRAWING and all(v is None or isinstance(v, np.ndarray) for v in values):
-            return evaluate(node, values, self._part.opset)  # type: ignore[arg-type]
+            return evaluate_node(node, values, self._part.opset)  # type: ignore[arg-type]
         call = OnnxCall(node, values, self._part.opset, self.training, device)
         function = OPERATORS.get(node.op)
         if function is None:

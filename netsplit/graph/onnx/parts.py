@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.onnx.constants import fold, kinds_of
+from netsplit.graph.onnx.constants import fold_constants, kinds_of
 from netsplit.graph.onnx.files import OnnxNode, metadata_of, nodes_of, opsets_of, require_onnx
 from netsplit.graph.onnx.operators import HOST_ONLY, OPERATORS
 
@@ -53,7 +53,7 @@ class OnnxFile:
         self.inputs = {each.name: _dims(each) for each in model.graph.input if each.name not in self.arrays}
         self.outputs = tuple(each.name for each in model.graph.output)
         self.numbers = {name: self.arrays[name] for name, kind in self.kinds.items() if kind == "number"}
-        self.nodes, self.large = fold(nodes, self.numbers, self.opset)
+        self.nodes, self.large = fold_constants(nodes, self.numbers, self.opset)
         self.made = {name for node in self.nodes for name in node.outputs}
         self.frozen = _matching(frozen, [name for name, kind in self.kinds.items() if kind == "parameter"])
 

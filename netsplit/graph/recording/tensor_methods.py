@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from netsplit.errors import CaptureError
 from netsplit.graph.recording.record import Recorder
-from netsplit.graph.surroundings.reach import filled
+from netsplit.graph.surroundings.reach import has_contents
 
 __all__ = ["TensorMethods", "asked_by"]
 
@@ -97,7 +97,7 @@ def _around(hook: Any) -> Iterator[Any]:
     if isinstance(hook, functools.partial):
         yield from (*hook.args, *hook.keywords.values(), *_around(hook.func))
     for cell in getattr(hook, "__closure__", None) or ():
-        if filled(cell):
+        if has_contents(cell):
             yield cell.cell_contents
     yield from getattr(hook, "__defaults__", None) or ()
 

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from netsplit.graph.surroundings.reach import (
     CONTAINERS,
     attributes,
-    filled,
+    has_contents,
     is_plain,
     named_outside,
     slots,
@@ -115,7 +115,7 @@ def _kept(value: Any) -> Iterator[PutBack]:
             if isinstance(store, dict):
                 yield functools.partial(_put_back, store, dict(store))
     elif isinstance(value, CellType):
-        if filled(value):
+        if has_contents(value):
             yield functools.partial(setattr, value, "cell_contents", value.cell_contents)
     elif isinstance(value, type):
         yield functools.partial(_class_back, value, dict(vars(value)))

@@ -30,7 +30,7 @@ __all__ = [
     "INSIDE",
     "SIMPLE",
     "attributes",
-    "filled",
+    "has_contents",
     "is_own_file",
     "is_own_module",
     "is_plain",
@@ -92,7 +92,7 @@ def _parts(name: str, value: Any) -> Iterator[Named]:
     elif isinstance(value, (*_CLOSED, ModuleType)):
         return
     elif isinstance(value, CellType):
-        if filled(value):
+        if has_contents(value):
             yield name, value.cell_contents
     elif isinstance(value, dict):
         for key, item in list(dict.items(value))[:_LONG]:
@@ -253,7 +253,7 @@ def _slots_of(kind: type) -> list[str]:
     return [key for key in names if key not in ("__dict__", "__weakref__")]
 
 
-def filled(cell: CellType) -> bool:
+def has_contents(cell: CellType) -> bool:
     """Whether a variable around a function has a value already."""
     try:
         _ = cell.cell_contents

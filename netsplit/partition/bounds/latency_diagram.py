@@ -254,12 +254,12 @@ def _merge(layer: _Layer, capacity: Ints, width: int) -> _Layer:
     _, key = np.unique(state, axis=0, return_inverse=True)
     key = key.reshape(-1).astype(np.int64)
     low, high = float(layer.least.min()), float(layer.least.max())
-    share = layer.used / np.maximum(capacity, 1)
+    filled = layer.used / np.maximum(capacity, 1)
     times = (layer.least - low) / ((high - low) or 1.0)
     cells, cell = 4096.0, None
     while True:
         code = key.copy()
-        for axis, scale in [*((share[:, d], cells) for d in range(share.shape[1])), (times, cells)]:
+        for axis, scale in [*((filled[:, d], cells) for d in range(filled.shape[1])), (times, cells)]:
             code = code * (int(scale) + 2) + (axis * scale).astype(np.int64)
             _, code = np.unique(code, return_inverse=True)
             code = code.reshape(-1).astype(np.int64)

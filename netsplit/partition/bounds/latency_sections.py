@@ -289,12 +289,12 @@ def _merge(labels: _SectionLabels, capacity: Floats, width: int) -> _SectionLabe
         return labels
     state = [labels.origin, labels.goal, *labels.device.T, *labels.present.T]
     base = _codes(state)
-    share = labels.used / np.maximum(capacity, 1.0)
+    filled = labels.used / np.maximum(capacity, 1.0)
     clock = labels.clock[np.arange(len(labels.origin)), labels.origin]
     load = clock / max(float(clock.max()), 1e-300)
     cells = 1e6
     while True:
-        columns = [base, *(np.floor(share * cells)).T]
+        columns = [base, *(np.floor(filled * cells)).T]
         columns.append(np.floor(load * min(cells, 1e6) * CLOCK))
         _, code = np.unique(_codes(columns), return_inverse=True)
         code = code.reshape(-1)

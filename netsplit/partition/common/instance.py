@@ -85,7 +85,7 @@ class Instance:
     latency_s: Floats  # [D, D]
     seconds_per_byte: Floats  # [D, D]
     atom_of: Ints  # [n]
-    unit_of: Ints  # [n] block of nodes that runs in one piece (`Graph.units`); numbers ascend with the first
+    unit_of: Ints  # [n] unit of nodes (`Graph.units`); numbers ascend with the first
     state_bytes: Ints  # [n] `MemoryModel.state_bytes`: initializers, with gradients and moments
     held_bytes: Ints  # [h] `MemoryModel.variable_bytes`, inputs of the graph included
     holders: Csr  # [h] -> nodes whose device has it

@@ -18,7 +18,7 @@ from netsplit.partition.engines.kernels import Arrays, SingleBatchStep, list_sch
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
 
-PENALTY = 4.0  # on bytes too many, as a share of the capacity, times the start's seconds
+PENALTY = 4.0  # on bytes too many, as a fraction of the capacity, times the start's seconds
 TOO_FAR = 0.25  # of a capacity: beyond it a move is refused without an evaluation
 MOST_CLUSTERED = 0.5  # of all work in one cluster: moving more is an exchange of devices
 
@@ -78,7 +78,7 @@ class Annealer:
             start: [n] device of each node; atoms whole. It need not fit.
             iterations: moves tried.
             seed: of the moves and their acceptance.
-            heat: first temperature, as a share of the start's seconds; falls geometrically to `cold`.
+            heat: first temperature, as a fraction of the start's seconds; falls geometrically to `cold`.
         """
         atoms = self.instance.atoms
         where = np.array([start[atoms[a][0]] for a in range(len(atoms))], np.int64)
@@ -227,7 +227,7 @@ def begin(start: Ints, n: int, w: Pieces) -> State:
 
 @inlined
 def excess(state: State, w: Pieces) -> float:
-    """Bytes too many, as a share of each device's capacity, summed."""
+    """Bytes too many, as a fraction of each device's capacity, summed."""
     over = 0.0
     for p in range(len(w.capacity)):
         over += max(0, state.used[p] - w.capacity[p]) / max(1, w.capacity[p])

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed
 MOVES_A_CHOICE = 6000  # of an atom and a device, in one round: more of them find nothing new
 ROUNDS = ((1.0, 0.25, 0.06), (0.35, 0.25, 0.03), (0.13, 0.2, 0.02), (0.06, 0.3, 0.01))
-"""Share of the starts that go on, share of all moves, and heat of each round."""
+"""Fraction of the starts that go on, fraction of all moves, and heat of each round."""
 WIDE = 2  # rounds that use both cores; then one is the prover's
 COLD_S = 1.0  # loading takes less, compiling takes more
 TRIES = 400  # moves that are simulated, for ``simulated``
@@ -76,6 +76,7 @@ class Search:
         self.started, self.deadline = time.perf_counter(), deadline
         self.instance = Instance.of(problem)
         self.simulated = simulated and problem.evaluate is not None
+        self.metered = self.simulated and problem.memory == "lifetimes"  # simulated peaks say what fits
         self.annealer = Annealer(self.instance, problem.in_flight - 1.0 if self.simulated else 0.0)
         self.best: Scheduled | None = None
         self.unreplicated: Scheduled | None = None  # the best of those
@@ -142,7 +143,7 @@ class Search:
         until = self.started + 0.3 * (self.deadline - self.started)
         for each in candidates(self.problem, self.instance, self.methods, self._value_of, until):
             tried.append(each)
-            if each.fits:
+            if np.isfinite(each.value_s) if self.metered else each.fits:
                 order = order_of(self.instance, each.placement)
                 stages = each.placement.stages if each.placement.replicas else ()
                 self._offer(Scheduled(each.where, order, each.value_s, each.method, stages))
@@ -156,8 +157,8 @@ class Search:
         ranked = sorted(starts, key=lambda each: (not each.fits, each.value_s, each.method))
         places = [each.where for each in ranked[: max(1, self.starts // 2)]]
         places += self._fills(self.starts - len(places))
-        share = 0.6 if self.simulated else 1.0
-        total = share * NODES_A_SECOND * (self.deadline - self.started) / max(20, self.instance.n)
+        fraction = 0.6 if self.simulated else 1.0
+        total = fraction * NODES_A_SECOND * (self.deadline - self.started) / max(20, self.instance.n)
         most = MOVES_A_CHOICE * len(self.instance.atoms) * len(self.instance.devices)
         results: list[Annealed] = []
         for i, (kept, part, heat) in enumerate(ROUNDS):
@@ -188,7 +189,7 @@ class Search:
             return [run.result() for run in runs]
 
     def _fills(self, count: int) -> list[Ints]:
-        """Contiguous placements: devices in drawn orders, filled to drawn shares of their capacity."""
+        """Contiguous placements: devices in drawn orders, filled to drawn fractions of their capacity."""
         draw = random.Random(self.problem.seed)
         cluster, placements = self.problem.cluster, []
         for _ in range(count):
@@ -230,7 +231,13 @@ class Search:
 
     def _value_of(self, placement: Placement) -> float:
         if self.simulated:
-            assert self.problem.evaluate is not None
-            return self.problem.evaluate(placement).iteration_s
+            evaluate = self.problem.evaluate
+            assert evaluate is not None
+            predicted = evaluate(placement)
+            over = self.metered and any(
+                predicted.peak_bytes.get(device.name, 0) > device.capacity_bytes
+                for device in evaluate.cluster.devices
+            )
+            return float("inf") if over else predicted.iteration_s
         where = self.instance.encode(placement.device_of)
         return self.annealer.step.makespan_s(where, order_of(self.instance, placement))

@@ -102,13 +102,6 @@ def lay_out(where: Ints, order: Ints, a: Arrays) -> Lists:
     # 1. segments
     cut = _cut(where, order, a)
     # 2. nodes and transfers
-    work = _work(where, cut, a)
-    # 3. lists
-    return _listed(where, cut.transfers, work, a)
-
-
-@inner
-def _work(where: Ints, cut: _Segments, a: Arrays) -> _SegmentWork:
     home = np.zeros(cut.closed, np.int64)
     nodes = _nodes_by_segment(where, cut, home)
     forward_s, backward_s = np.zeros(cut.closed), np.zeros(cut.closed)
@@ -120,7 +113,9 @@ def _work(where: Ints, cut: _Segments, a: Arrays) -> _SegmentWork:
         backward_s[s] += a.backward_s[v, d]
         held[d] += a.trainable_bytes[v]
         trained[s] |= a.final[v] or _gives_back(v, cut, a)
-    return _SegmentWork(home, nodes, forward_s, backward_s, trained, held)
+    # 3. lists
+    work = _SegmentWork(home, nodes, forward_s, backward_s, trained, held)
+    return _listed(where, cut.transfers, work, a)
 
 
 @inlined
@@ -147,7 +142,8 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
         np.zeros(a.blocks[0] - 1, np.bool_), np.zeros(n, np.int64), np.zeros(devices, np.int64),
         np.zeros(devices, np.bool_), np.zeros(n, np.int64), np.full(devices, -1),
     )  # fmt: skip
-    current, opened = cutting.current, cutting.opened
+    current, opened, opening, done = cutting.current, cutting.opened, cutting.opening, cutting.done
+    blocks = a.blocks
     closing, of = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
     segments, closed, transfers, waiting, at = 0, 0, 0, 0, 0
     while at < n or waiting > 0:
@@ -155,9 +151,9 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
         b, at, waiting = _taken(order, at, waiting, cutting, a)
         if b < 0:
             continue
-        cutting.done[b] = True
+        done[b] = True
         # 2. open
-        d = where[a.blocks[a.blocks[b]]]
+        d = where[blocks[blocks[b]]]
         receives = _receives(b, d, where, a)
         if receives or not opened[d]:
             if opened[d]:
@@ -180,7 +176,7 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
                 closing[s] = closed
                 closed += 1
     for v in range(n):
-        of[v] = closing[cutting.opening[v]]
+        of[v] = closing[opening[v]]
     return _Segments(segments, of, transfers)
 
 
@@ -287,17 +283,18 @@ def _listed(where: Ints, sent: int, work: _SegmentWork, a: Arrays) -> Lists:
     """One walk over all computations, as `compile_program` does it: 1. forwards, with what they send;
     2. backwards, the last segment first, with the gradients that are complete; 3. steps.
     """
-    count, devices = len(work.home), len(work.held)
+    home, trained = work.home, work.trained
+    count, devices = len(home), len(work.held)
     longest = 2 * count + 2 * sent + devices
     lists = Lists(
-        np.zeros(longest, np.int64), np.zeros(longest, np.int64), work.home, work.forward_s, work.backward_s,
+        np.zeros(longest, np.int64), np.zeros(longest, np.int64), home, work.forward_s, work.backward_s,
         np.zeros(count + 1 + len(a.gives), np.int64), np.zeros(count + 1 + sent, np.int64),
         np.zeros(2 * sent, np.int64), np.zeros(2 * sent, np.int64), np.zeros(2 * sent, np.int64),
         work.held * a.device.step_per_byte,
     )  # fmt: skip
     walk = _ListWalk(
-        work.home, work.trained, np.zeros(len(a.producer), np.int64), np.full(sent, -1),
-        np.zeros(sent, np.int64), np.zeros(sent, np.bool_), np.full(sent, -1), np.zeros(devices, np.bool_),
+        home, trained, np.zeros(len(a.producer), np.int64), np.full(sent, -1), np.zeros(sent, np.int64),
+        np.zeros(sent, np.bool_), np.full(sent, -1), np.zeros(devices, np.bool_),
     )  # fmt: skip
     # 1. forwards
     size = _forwards(where, work.nodes, walk, lists, a)
@@ -307,13 +304,13 @@ def _listed(where: Ints, sent: int, work: _SegmentWork, a: Arrays) -> Lists:
     # 3. steps
     stepping = np.zeros(devices, np.bool_)
     for s in range(count):
-        stepping[work.home[s]] |= work.trained[s]
+        stepping[home[s]] |= trained[s]
     for d in range(devices):
         if stepping[d]:
             lists.kind[size], lists.what[size] = STEP, d
             size += 1
     return Lists(
-        lists.kind[:size], lists.what[:size], work.home, work.forward_s, work.backward_s, lists.reads,
+        lists.kind[:size], lists.what[:size], home, work.forward_s, work.backward_s, lists.reads,
         lists.gradients, lists.variable[:tags], lists.source[:tags], lists.target[:tags], lists.step_s,
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ _STANDS = 1e-9  # a slower computation stands still until a transfer ends
 _LATER = 2**40  # more than there are notes
 
 
-_LEFT, _SINCE, _RATE, _COPYING, _BEGIN, _END = range(6)  # rows of `pace`: seconds, times, shares
+_LEFT, _SINCE, _RATE, _COPYING, _BEGIN, _END = range(6)  # rows of `pace`: seconds, times, fractions
 _BEGINS, _ENDS, _COMPUTES = range(3)  # rows of `number`: of the last note of each; 1 while it computes
 
 

@@ -136,8 +136,8 @@ class _ColumnProof:
     def less(self, deadline: float) -> float:
         """The largest of a few smaller limits that the best prices exclude; 0 where they exclude none."""
         total = float(np.abs(self.centre).sum())
-        for share in _LESS:
-            limit = self.below * (1 - share)
+        for fraction in _LESS:
+            limit = self.below * (1 - fraction)
             margin = float(self.centre.sum())
             for size, pricer in zip(self.sizes, self.pricers, strict=True):
                 if time.perf_counter() > deadline:

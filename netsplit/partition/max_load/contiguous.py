@@ -17,7 +17,7 @@ from netsplit.partition.max_load.contraction import contract
 from netsplit.partition.max_load.ideals import Ideals, Order
 from netsplit.partition.max_load.non_contiguous import proven_bound
 from netsplit.partition.max_load.slice_graph import SliceGraph
-from netsplit.partition.max_load.stages import best_stages
+from netsplit.partition.max_load.stages import best_chain
 
 __all__ = ["solve_contiguous"]
 
@@ -54,7 +54,7 @@ def _exact(instance: Instance, search: SliceGraph, deadline: float, notes: dict[
     if ideals is None:
         return None
     try:
-        where = best_stages(model, ideals, below, deadline)
+        where = best_chain(model, ideals, below, deadline)
     except TimeoutError:
         notes["ideals_unfinished"] = len(ideals)
         return None

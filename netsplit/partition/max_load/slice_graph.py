@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.max_load.ideals import Ideals, Order
 from netsplit.partition.max_load.model import Hypergraph
-from netsplit.partition.max_load.stages import best_stages
+from netsplit.partition.max_load.stages import best_chain
 
 __all__ = ["SliceGraph", "linear_split"]
 
@@ -43,7 +43,7 @@ class SliceGraph:
     def step(self) -> None:
         """One order and its best cuts."""
         line = self.order.linear(next(self._keys))
-        where = best_stages(self.model, Ideals.prefixes(line), self.value)
+        where = best_chain(self.model, Ideals.prefixes(line), self.value)
         if where is None:
             return
         value = float(self.model.loads(where).max(initial=0.0))

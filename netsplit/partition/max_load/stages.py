@@ -20,7 +20,7 @@ from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.ideals import Ideals
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
-__all__ = ["best_stages"]
+__all__ = ["best_chain"]
 
 _SLACK = 1e-9  # relative; sums of seconds are rounded
 
@@ -80,7 +80,7 @@ class _WalkedStage(NamedTuple):
     used: Ints  # [1] bytes
 
 
-def best_stages(model: Hypergraph, ideals: Ideals, below: float, deadline: float = np.inf) -> Ints | None:
+def best_chain(model: Hypergraph, ideals: Ideals, below: float, deadline: float = np.inf) -> Ints | None:
     """[G] device of each group, of least max load among all chains in the family; every stage meets memory.
 
     Args:

@@ -16,7 +16,7 @@ from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_within_memory
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["Dpos", "critical_path", "max_ranks"]
+__all__ = ["Dpos", "longest_ranked_path", "max_ranks"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Dpos(Partitioner):
         instance = Instance.of(problem)
         tasks = StepTasks.of(instance)
         ranks = max_ranks(instance, tasks)
-        path = critical_path(tasks, ranks)
+        path = longest_ranked_path(tasks, ranks)
         made = schedule_within_memory(
             problem, self.name, tasks, tasks.by_rank(ranks), lambda: _PathChooser(instance, path)
         )
@@ -62,7 +62,7 @@ def max_ranks(instance: Instance, tasks: StepTasks) -> Floats:
     return tasks.upward_ranks(tasks.seconds.max(axis=1), edge_s.max(axis=1, initial=0.0))
 
 
-def critical_path(tasks: StepTasks, ranks: Floats) -> list[int]:
+def longest_ranked_path(tasks: StepTasks, ranks: Floats) -> list[int]:
     """Nodes on the critical path in its order; a node's forward and backward are listed once."""
     if not len(tasks.order):
         return []

@@ -35,9 +35,9 @@ class Layerwise(Partitioner):
         own = footprints(problem)
         sizes = np.array([sum(own[name] for name in atom) for atom in atoms], float)
         middle = np.cumsum(sizes) - sizes / 2
-        share = np.minimum(middle * len(devices) // max(sizes.sum(), 1.0), len(devices) - 1).astype(int)
+        places = np.minimum(middle * len(devices) // max(sizes.sum(), 1.0), len(devices) - 1).astype(int)
         device_of: dict[str, str] | None = {
-            name: devices[p].name for atom, p in zip(atoms, share, strict=True) for name in atom
+            name: devices[p].name for atom, p in zip(atoms, places, strict=True) for name in atom
         }
         notes: dict[str, Any] = {}
         instance = Instance.of(problem)

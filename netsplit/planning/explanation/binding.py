@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from netsplit.partition.base import Loads, Placement, Stage
+from netsplit.partition.base import Loads, Placement
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.planning.explanation.path import PathSpan, totals
 from netsplit.planning.explanation.uses import CutEdge
@@ -150,23 +150,18 @@ def load_binding(loads: Loads, devices: Sequence[str]) -> Binding:
     return Binding("device", name, load, f"The load of {name} binds, {seconds(load)}: {made_of}{after}.")
 
 
-def stages_binding(instance: Instance, stages: Sequence[Stage], period_s: float) -> Binding:
-    """The stage whose replicas compute longest, each its share; the rest of the period is communication."""
-    index = {name: v for v, name in enumerate(instance.names)}
-    rank = {name: p for p, name in enumerate(instance.devices)}
-    total = instance.forward_s + instance.backward_s
-
-    def replica_s(stage: Stage) -> float:
-        rows = [index[name] for name in stage.nodes]
-        return float(total[rows, rank[stage.devices[0]]].sum()) / len(stage.devices)
-
-    k = max(range(len(stages)), key=lambda k: replica_s(stages[k]))
-    spent, devices = replica_s(stages[k]), ", ".join(stages[k].devices)
+def stages_binding(loads: Loads, devices: Sequence[str]) -> Binding:
+    """The stage whose replicas compute longest, each its part; the rest of the period is communication."""
+    compute_s = dict(zip(devices, loads.forward_s + loads.backward_s, strict=True))
+    replica_s = [float(compute_s[stage.devices[0]]) for stage in loads.stages]
+    k = max(range(len(replica_s)), key=replica_s.__getitem__)
+    spent, names = replica_s[k], ", ".join(loads.stages[k].devices)
     sentence = (
-        f"Stage {k} on {devices} computes most: {seconds(spent)} a micro-batch and replica,"
-        f" {percent(spent, period_s)} of the period; transfers and synchronisation of weights make the rest."
+        f"Stage {k} on {names} computes most: {seconds(spent)} a micro-batch and replica,"
+        f" {percent(spent, loads.period_s)} of the period; transfers and synchronisation of weights make the"
+        " rest."
     )
-    return Binding("device", devices, spent, sentence)
+    return Binding("device", names, spent, sentence)
 
 
 def try_moves(

@@ -57,7 +57,7 @@ def explain(
     if loads is not None:
         objective_s, uses = loads.period_s, device_uses(instance, placement, loads)
         if loads.stages:
-            binding, score = stages_binding(instance, loads.stages, objective_s), None
+            binding, score = stages_binding(loads, instance.devices), None
         else:
             binding = load_binding(loads, instance.devices)
         hot = [name for name, device in placement.device_of.items() if device == binding.name]

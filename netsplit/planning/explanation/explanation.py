@@ -49,7 +49,7 @@ class Explanation:
             "devices": [
                 asdict(use)
                 | {"busy_s": use.busy_s, "transfer_s": use.transfer_s, "used_bytes": use.used_bytes}
-                | {"share": use.share if use.capacity_bytes else None}
+                | {"filled": use.filled if use.capacity_bytes else None}
                 for use in self.devices
             ],
             "cut": {
@@ -156,8 +156,8 @@ def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
 
 def path_lines(path: Sequence[PathSpan], whole: float, limit: int) -> Iterator[str]:
     """A critical path of `whole` seconds: where it is spent, then its `limit` longest spans in order."""
-    shares = [f"{percent(s, whole)} on {where}" for where, s in totals(path).items() if s > 0]
-    yield from wrapped(f"critical path: {', '.join(shares[:8])}", "", "  ")
+    parts = [f"{percent(s, whole)} on {where}" for where, s in totals(path).items() if s > 0]
+    yield from wrapped(f"critical path: {', '.join(parts[:8])}", "", "  ")
     spans = [span for span in merged(path) if span.seconds > 0]
     longest = sorted(range(len(spans)), key=lambda i: (-spans[i].seconds, i))[:limit]
     shown = sorted(longest)

@@ -64,7 +64,7 @@ class DeviceUse:
         return self.state_bytes + self.variable_bytes + self.copy_bytes
 
     @property
-    def share(self) -> float:
+    def filled(self) -> float:
         """Of its capacity."""
         return self.used_bytes / self.capacity_bytes if self.capacity_bytes else float("inf")
 

@@ -17,7 +17,7 @@ from netsplit.graph.module import path_of_tensor
 from netsplit.graph.operators import mode_of, operator_of, written_references
 from netsplit.graph.template import decoded
 from netsplit.profile.measure.clock import Clock, Lap
-from netsplit.profile.measure.live_values import LiveValues, as_tuple
+from netsplit.profile.measure.live_values import LiveValues, returned_tensors
 
 __all__ = ["NodeBench"]
 
@@ -65,7 +65,7 @@ class NodeBench:
             result = self.operator(torch)(*args, **kwargs)
             end = self.clock.now()
         self.forward.append((start, end))
-        outputs = dict(zip(self.node.outputs, as_tuple(result), strict=False))
+        outputs = dict(zip(self.node.outputs, returned_tensors(result), strict=False))
         live.adopt(self.node, outputs if all(given[r] is leaves[r] for r in leaves) else None)
         if not self.needs_backward:
             return _ForwardResult({}, {})

@@ -14,7 +14,7 @@ from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of
 from netsplit.graph.template import decoded
 
-__all__ = ["LiveValues", "as_tuple"]
+__all__ = ["LiveValues", "returned_tensors"]
 
 
 class LiveValues:
@@ -57,7 +57,7 @@ class LiveValues:
             args, kwargs = decoded(node, lambda *reference: self[reference], self.device)
             with torch.no_grad(), autocast_of(self.graph, self.device):
                 operator = in_its_mode(node, operator_of(self.graph, node), self.device)
-                outputs = dict(zip(node.outputs, as_tuple(operator(*args, **kwargs)), strict=False))
+                outputs = dict(zip(node.outputs, returned_tensors(operator(*args, **kwargs)), strict=False))
         for k, output in outputs.items():
             if ("var", k) in self.last_reader:
                 self.tensors["var", k] = output.detach()
@@ -66,6 +66,6 @@ class LiveValues:
                 self.tensors.pop(reference, None)
 
 
-def as_tuple(result: Any) -> tuple[Any, ...]:
+def returned_tensors(result: Any) -> tuple[Any, ...]:
     """What an operator returned: one tensor, several, or nothing."""
     return (result,) if isinstance(result, Tensor) else tuple(result or ())

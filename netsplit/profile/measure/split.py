@@ -64,14 +64,14 @@ class SplitBackward:
     def weight_seconds(self, timed: list[int], backward: Mapping[str, float]) -> dict[str, float]:
         """Of every deferrable node the part of its `backward` that can be put off.
 
-        The window's share of the weight part is spread over its nodes as their own gradients took.
+        The window's fraction of the weight part is spread over its nodes as their own gradients took.
         """
         if not self.parts:
             return {}
         chosen = [self.parts[walk] for walk in timed]
         first, second = (median(self.clock.seconds([pair[i] for pair in chosen])) for i in (0, 1))
-        share = second / max(first + second, 1e-12)
-        wanted = share * sum(backward.values())
+        fraction = second / max(first + second, 1e-12)
+        wanted = fraction * sum(backward.values())
         own = self._own_seconds()
         bounds = {name: AT_MOST * backward[name] for name in own if name in backward}
         return _spread(wanted, {name: own[name] for name in bounds}, bounds)
@@ -121,7 +121,7 @@ def _leaf_of(function: Any) -> Any:
 
 def _spread(total: float, like: Mapping[str, float], bounds: Mapping[str, float]) -> dict[str, float]:
     """`total` shared out in proportion to `like`, none above its bound."""
-    shares = dict.fromkeys(like, 0.0)
+    parts = dict.fromkeys(like, 0.0)
     open_, left = set(like), total
     while open_ and left > 0:
         weight = sum(like[name] for name in open_)
@@ -129,9 +129,9 @@ def _spread(total: float, like: Mapping[str, float], bounds: Mapping[str, float]
             break
         full = {name for name in open_ if left * like[name] / weight >= bounds[name]}
         for name in full or open_:
-            shares[name] = bounds[name] if full else left * like[name] / weight
+            parts[name] = bounds[name] if full else left * like[name] / weight
         if not full:
             break
         left -= sum(bounds[name] for name in full)
         open_ -= full
-    return shares
+    return parts

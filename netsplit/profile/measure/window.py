@@ -19,7 +19,7 @@ from netsplit.profile.measure.clock import Clock, Lap
 from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.split import SplitBackward
 
-__all__ = ["Window", "fitted", "windows"]
+__all__ = ["Window", "adjusted_to_sum", "windows"]
 
 SMALLEST_S = 1e-7  # no operator and no backward of one is cheaper than this
 
@@ -120,10 +120,10 @@ class Window:
         """Of each node: its median alone, fitted so that the nodes add up to the window as one piece."""
         forward = {b.node.name: self._median(b.forward, timed) for b in self.benches}
         backward = {b.node.name: self._median(b.backward, timed) for b in self.benches if b.backward}
-        forward = fitted(forward, self._together(self.segment.laps, timed))
+        forward = adjusted_to_sum(forward, self._together(self.segment.laps, timed))
         weights: dict[str, float] = {}
         if backward:
-            backward = fitted(backward, self._together(self.backward, timed) - engine_call_s)
+            backward = adjusted_to_sum(backward, self._together(self.backward, timed) - engine_call_s)
             weights = {} if self.split is None else self.split.weight_seconds(timed, backward)
         return {
             name: NodeSeconds(forward_s, backward.get(name, 0.0), weights.get(name, 0.0))
@@ -171,7 +171,7 @@ class _Timed(nn.Module):
         return results
 
 
-def fitted(alone: Mapping[str, float], together: float) -> dict[str, float]:
+def adjusted_to_sum(alone: Mapping[str, float], together: float) -> dict[str, float]:
     """Seconds of nodes measured `alone`, changed to add up to what they take `together`.
 
     Timed alone, every node pays for a call of its own: the clock, and the engine in backward. What the

@@ -1,1 +1,1 @@
-"""Seconds without measuring: the work of an operator, and what share of a peak it reaches."""
+"""Seconds without measuring: the work of an operator, and what fraction of a peak it reaches."""

@@ -1,4 +1,4 @@
-"""Classes of operators: those of a class reach like shares of a device's peaks. Needs no torch."""
+"""Classes of operators: those of a class reach like fractions of a device's peaks. Needs no torch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PASSED = frozenset(["add", "sub", "clone", "contiguous", "alias", "lift_fresh_co
 
 
 def operator_class(graph: Graph, node: Node) -> str:
-    """The class of a node's operator, one of `CLASSES`: operators of a class reach like shares of a peak.
+    """The class of a node's operator, one of `CLASSES`: operators of a class reach like fractions of a peak.
 
     An operator that is in no class counts as an elementwise one (`unknown_operators` names them).
     """

@@ -1,7 +1,7 @@
 """Rates fitted to measured profiles: what each class of operators reaches, in each of its passes.
 
     profiles ──► per class and pass: (FLOPs, bytes of variables, bytes of weights) ──► seconds
-             ──► calls, shares of both peaks, by least squares of log(predicted / measured)
+             ──► calls, fractions of both peaks, by least squares of log(predicted / measured)
 
 A call costs more the more a step holds beside it, up to several times what the caches do: the next operator
 finds neither its tensors nor its code there, and what the backward of a whole step takes beyond its nodes,
@@ -109,8 +109,8 @@ def _fit(samples: Sequence[Sample], prior: Array | None) -> Array:
         return np.concatenate([np.log(promised(logs)) - took, pull * (logs - start)])
 
     def slopes(logs: Array) -> Array:
-        shares: Array = done * (np.exp(logs) * used) / promised(logs)[:, None]
-        return np.vstack([shares, pull * np.eye(len(logs))])
+        fractions: Array = done * (np.exp(logs) * used) / promised(logs)[:, None]
+        return np.vstack([fractions, pull * np.eye(len(logs))])
 
     fits = [
         least_squares(errors, start + offset, slopes, loss="soft_l1", f_scale=LARGE, max_nfev=100)
@@ -121,7 +121,7 @@ def _fit(samples: Sequence[Sample], prior: Array | None) -> Array:
 
 
 def _rates(coefficients: Mapping[str, Array], name: str) -> Rates:
-    """Peaks are what the best class reaches, and shares are of them."""
+    """Peaks are what the best class reaches, and fractions are of them."""
     call = (
         coefficients["elementwise:forward"][0]
         if "elementwise:forward" in coefficients
@@ -143,13 +143,13 @@ def _rates(coefficients: Mapping[str, Array], name: str) -> Rates:
         calls, crowded = (float(c[i] * UNITS[i]) / launch_s for i in (0, 4))
         return Efficiency(compute, memory, calls, weights, crowded, idle)
 
-    shares = {key: efficiency(c) for key, c in coefficients.items()}
+    efficiencies = {key: efficiency(c) for key, c in coefficients.items()}
     return Rates(
         name,
         float(flops),
         float(bandwidth),
         launch_s,
-        shares,
+        efficiencies,
         overlaps=False,
         crowded_bytes=CROWDED_BYTES,
     )

@@ -1,7 +1,7 @@
 """In which order segments and micro-batches are computed.
 
 A schedule answers one global order of (phase, segment, micro-batch); the compiler gives each device
-its share of it and puts the transfers in between. All work on any DAG of segments: a device may hold
+its part of it and puts the transfers in between. All work on any DAG of segments: a device may hold
 several, one may feed many, and a device may be come to again.
 """
 

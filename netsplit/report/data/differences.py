@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from netsplit.report.data.results import ComparisonResult
-from netsplit.report.text import short
+from netsplit.report.text import abbreviated
 from netsplit.report.units import NONE
 
 __all__ = ["told_apart", "told_apart_in_sweep"]
@@ -38,7 +38,7 @@ def told_apart_in_sweep(comparisons: Sequence[ComparisonResult]) -> list[Compari
     keys = _independent([key for key in keys if len({each[key] for each in every}) > 1], every)
     telling = _telling(keys, every)
     shown = [*telling, *(key for key in keys if key not in telling)][:_MOST_SWEPT]
-    details = [", ".join(f"{key}={short(each[key], _VALUE)}" for key in shown) for each in every]
+    details = [", ".join(f"{key}={abbreviated(each[key], _VALUE)}" for key in shown) for each in every]
     details = _unique(comparisons, details)
     return [replace(one, detail=detail) for one, detail in zip(comparisons, details, strict=True)]
 

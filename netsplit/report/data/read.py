@@ -34,7 +34,7 @@ from netsplit.report.data.results import (
 from netsplit.report.data.studies import read_studies
 from netsplit.tracking.database import open_client, sqlite_path
 from netsplit.tracking.table import ComparisonRow
-from netsplit.tracking.values import hidden, plain_key
+from netsplit.tracking.values import masked, plain_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -78,8 +78,8 @@ def read_report(
         raise
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"tracking uri '{hidden(uri)}' cannot be read: {hidden(reason)}") from error
-    return Report(title, grouped(told_apart(comparisons)), hidden(uri), datetime.now(UTC), studies)
+        raise ConfigError(f"tracking uri '{masked(uri)}' cannot be read: {masked(reason)}") from error
+    return Report(title, grouped(told_apart(comparisons)), masked(uri), datetime.now(UTC), studies)
 
 
 def _comparison(client: MlflowClient, uri: str, chosen: Chosen) -> ComparisonResult:
@@ -199,7 +199,7 @@ def _bytes_of(metrics: Mapping[str, float], prefix: str) -> dict[str, int]:
 
 
 def _capacities(params: Mapping[str, str], devices: Sequence[str]) -> dict[str, int]:
-    """Of the cluster's config; nothing where it gives a share, or all that a device has."""
+    """Of the cluster's config; nothing where it gives a fraction, or all that a device has."""
     capacities: dict[str, int] = {}
     for device in devices:
         capacities |= _only(device, _size(params.get("cluster.capacity")))
@@ -218,7 +218,7 @@ def _only(name: str, nbytes: int | None) -> dict[str, int]:
 def _size(text: str | None) -> int | None:
     number = _finite(text)
     if number is not None:
-        return int(number) if number > 1 else None  # at most 1: a share of what the graph needs
+        return int(number) if number > 1 else None  # at most 1: a fraction of what the graph needs
     try:
         return None if text is None else parse_bytes(text)
     except ConfigError:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from netsplit.report.text import short
+from netsplit.report.text import abbreviated
 
 __all__ = ["MARK", "ROW", "WIDTH", "Bar", "BarChart", "series"]
 
@@ -44,7 +44,7 @@ class Bar:
     def short_label(self) -> str:
         """As much of the label as there is room for beside the figures."""
         room = int((WIDTH - _CHARACTER * len(self.figures) - 10) / _CHARACTER)
-        return short(self.label, max(6, room))
+        return abbreviated(self.label, max(6, room))
 
 
 @dataclass(frozen=True)

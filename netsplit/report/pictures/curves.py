@@ -8,7 +8,7 @@ from typing import Literal
 
 from netsplit.report.pictures.axes import BOTTOM, TOP, Axis, even_axis, log_axis
 from netsplit.report.pictures.bars import WIDTH
-from netsplit.report.text import short
+from netsplit.report.text import abbreviated
 
 __all__ = ["NAMES_AT", "Curve", "Plot", "curve_chart", "point_chart"]
 
@@ -34,7 +34,7 @@ class Curve:
 
     @property
     def short_name(self) -> str:
-        return short(self.name, _NAME)
+        return abbreviated(self.name, _NAME)
 
     @property
     def dots(self) -> Sequence[Point]:

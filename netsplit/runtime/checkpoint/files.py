@@ -43,7 +43,7 @@ __all__ = [
     "read_extra",
     "reason_of",
     "refuse",
-    "write",
+    "write_checkpoint",
 ]
 
 EXTRA = "netsplit.json"
@@ -87,7 +87,7 @@ class CheckpointPart:
             return Refusal(reason_of(error))
 
 
-def write(
+def write_checkpoint(
     folder: Path,
     extra: Mapping[str, Any],
     own: State,

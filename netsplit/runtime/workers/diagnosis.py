@@ -13,7 +13,7 @@ from netsplit.program.instructions import Instruction, Program, Recv, Reduce, Se
 from netsplit.runtime.workers.heartbeat import Heartbeat
 from netsplit.runtime.workers.messages import Reply
 
-__all__ = ["Findings", "Standing", "explain", "standing"]
+__all__ = ["Findings", "Standing", "diagnose", "standing"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Findings:
         return [r for r in self.busy if r not in self.standings or self.standings[r].waits is None]
 
 
-def explain(findings: Findings, who: Callable[[int], str], doing: str) -> str:
+def diagnose(findings: Findings, who: Callable[[int], str], doing: str) -> str:
     """One sentence: the cause, then what the others were waiting for.
 
     Args:

@@ -25,7 +25,7 @@ import cloudpickle
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
 from netsplit.program.instructions import Program
-from netsplit.runtime.workers.diagnosis import Findings, Standing, explain, standing
+from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose, standing
 from netsplit.runtime.workers.handshake import (
     KEY_VARIABLE,
     Hello,
@@ -275,7 +275,7 @@ class WorkerPool:
         with contextlib.suppress(OSError):
             if traces:
                 (self.folder / "failure.log").write_text("\n".join(traces))
-        sentence = explain(findings, self._who, self._doing)
+        sentence = diagnose(findings, self._who, self._doing)
         self.failed = True
         self.close(sentence)
         return WorkerError(sentence)

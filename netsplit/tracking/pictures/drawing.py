@@ -14,7 +14,7 @@ from netsplit.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["KIND_COLOURS", "PALETTE", "colours_of", "mib", "new_figure", "save", "tint"]
+__all__ = ["KIND_COLOURS", "PALETTE", "colours_of", "mib", "new_figure", "save_figure", "tint"]
 
 # Okabe and Ito, "Color Universal Design"
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
@@ -39,7 +39,7 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     return Figure(figsize=(width_in, height_in), layout="constrained")
 
 
-def save(figure: Figure, path: str | Path, dpi: int = 120) -> None:
+def save_figure(figure: Figure, path: str | Path, dpi: int = 120) -> None:
     """Write the picture in the format of the suffix (``.png``, ``.svg``, ``.pdf``), whole or not at all."""
     kind = Path(path).suffix.lstrip(".") or "png"
     write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=dpi))
@@ -54,7 +54,7 @@ def mib(nbytes: float) -> str:
     return f"{nbytes / 2**20:.1f} MiB"
 
 
-def tint(colour: str, share: float = 0.25) -> str:
-    """An opaque light shade of ``#RRGGBB``: `share` of the colour on white."""
+def tint(colour: str, fraction: float = 0.25) -> str:
+    """An opaque light shade of ``#RRGGBB``: `fraction` of the colour on white."""
     parts = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
-    return "#" + "".join(f"{round(255 + share * (part - 255)):02X}" for part in parts)
+    return "#" + "".join(f"{round(255 + fraction * (part - 255)):02X}" for part in parts)

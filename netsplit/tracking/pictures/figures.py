@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netsplit.cluster.cluster import Link
-from netsplit.tracking.pictures.drawing import PALETTE, colours_of, new_figure, save
+from netsplit.tracking.pictures.drawing import PALETTE, colours_of, new_figure, save_figure
 from netsplit.tracking.pictures.timeline_figure import timeline_figure
 from netsplit.tracking.table import ComparisonRow
 
@@ -71,7 +71,7 @@ def link_figure(
     axes.grid(alpha=0.3, which="both")
     if samples:
         axes.legend(loc="upper left", fontsize=9)
-    save(figure, path)
+    save_figure(figure, path)
     return figure
 
 
@@ -103,7 +103,7 @@ def training_figure(curves: Mapping[str, TrainingCurve], path: str | Path) -> Fi
         grid[row][0].xaxis.get_major_locator().set_params(integer=True)
     if curves:
         grid[0][0].legend(loc="best", fontsize=10)
-    save(figure, path)
+    save_figure(figure, path)
     return figure
 
 
@@ -150,7 +150,7 @@ def comparison_figure(rows: Sequence[ComparisonRow], path: str | Path) -> Figure
     left.margins(x=0.18)
     right.margins(x=0.55)
     figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=10)
-    save(figure, path)
+    save_figure(figure, path)
     return figure
 
 

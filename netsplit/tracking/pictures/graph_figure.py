@@ -13,9 +13,9 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement
 from netsplit.profile.costs import Costs
-from netsplit.tracking.pictures.drawing import colours_of, mib, new_figure, save, tint
+from netsplit.tracking.pictures.drawing import colours_of, mib, new_figure, save_figure, tint
 from netsplit.tracking.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
-from netsplit.tracking.pictures.graph_layout import Layout, lay_out
+from netsplit.tracking.pictures.graph_layout import Layout, layered_layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,8 +55,8 @@ def graph_figure(
         boxes: about so many at most; nodes of one module are drawn as one box to get there.
     """
     groups = group_nodes(graph, placement.device_of, boxes)
-    layers = lay_out(len(groups.groups), groups.edges).height
-    layout = lay_out(len(groups.groups), groups.edges, _columns(len(groups.groups), layers))
+    layers = layered_layout(len(groups.groups), groups.edges).height
+    layout = layered_layout(len(groups.groups), groups.edges, _columns(len(groups.groups), layers))
     seconds = _KnownSeconds(_node_seconds(placement, costs, cluster))
     devices = _devices(placement, cluster)
     colours = colours_of(devices)
@@ -71,7 +71,7 @@ def graph_figure(
     title = f"{placement.method}: {len(graph)} operators in {len(groups.groups)} boxes, "
     axes.set_title(title + _cut_sentence(graph, placement), fontsize=13, loc="left")
     _legend(figure, [_device_sentence(graph, placement, device, seconds) for device in devices], colours)
-    save(figure, path, dpi=100)
+    save_figure(figure, path, dpi=100)
     return figure
 
 
@@ -107,8 +107,8 @@ def _draw_boxes(
 
     longest = max((seconds.group(group) for group in groups.groups), default=0.0)
     for group, (x, y) in zip(groups.groups, layout.boxes, strict=True):
-        share = seconds.group(group) / longest if longest > 0 else 0.3
-        width, height = 0.9, 0.52 + 0.28 * share
+        fraction = seconds.group(group) / longest if longest > 0 else 0.3
+        width, height = 0.9, 0.52 + 0.28 * fraction
         axes.add_patch(
             FancyBboxPatch(
                 (x - width / 2, y - height / 2),
@@ -117,7 +117,7 @@ def _draw_boxes(
                 boxstyle="round,pad=0,rounding_size=0.05",
                 facecolor=tint(colours[group.device]),
                 edgecolor=colours[group.device],
-                linewidth=1.0 + 2.5 * share,
+                linewidth=1.0 + 2.5 * fraction,
                 zorder=3,
             )
         )

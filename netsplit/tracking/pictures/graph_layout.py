@@ -20,7 +20,7 @@ import numpy as np
 
 from netsplit.graph.order import longest_before
 
-__all__ = ["Jump", "Layout", "lay_out"]
+__all__ = ["Jump", "Layout", "layered_layout"]
 
 _SWEEPS = 12
 _BEND_WIDTH = 0.12  # of a box
@@ -53,7 +53,7 @@ class Layout:
     height: float
 
 
-def lay_out(count: int, edges: Sequence[tuple[int, int]], columns: int = 1) -> Layout:
+def layered_layout(count: int, edges: Sequence[tuple[int, int]], columns: int = 1) -> Layout:
     """Place boxes 0..count-1, which are in a topological order of `edges`."""
     chains, layer = _bends(edges, _layers(count, edges))
     total = len(layer)

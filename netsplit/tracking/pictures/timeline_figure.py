@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.simulate.trace import lanes
-from netsplit.tracking.pictures.drawing import KIND_COLOURS, new_figure, save
+from netsplit.tracking.pictures.drawing import KIND_COLOURS, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def timeline_figure(predicted: Timeline, measured: Timeline | None, path: str | 
         axes.set_axisbelow(True)
     panels[-1].set_xlabel("time (ms)")
     _legend(figure, timelines.values())
-    save(figure, path)
+    save_figure(figure, path)
     return figure
 
 

@@ -24,8 +24,8 @@ class Layered(nn.Module):
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
-        return found
+        y: Tensor = self.layer(x)
+        return y
 
 
 class Merged(Layered):
@@ -46,8 +46,8 @@ class Merged(Layered):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
-        return found if self.merged else found + x @ self.down.T @ self.up.T
+        y: Tensor = self.layer(x)
+        return y if self.merged else y + x @ self.down.T @ self.up.T
 
 
 class Folded(Layered):
@@ -83,19 +83,19 @@ class Counts(Layered):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += not self.training
-        found: Tensor = self.layer(x)
-        return found
+        y: Tensor = self.layer(x)
+        return y
 
 
 class Smooths(Layered):
     last: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
+        y: Tensor = self.layer(x)
         if not self.training:
-            found = found if self.last is None else (found + self.last) / 2
-            self.last = found.detach()
-        return found
+            y = y if self.last is None else (y + self.last) / 2
+            self.last = y.detach()
+        return y
 
 
 class CountsInABuffer(Layered):
@@ -117,8 +117,8 @@ class TrainsOtherwiseAfterwards(Layered):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             self.seen_evaluation = True
-        found: Tensor = self.layer(x)
-        return found * 2 if self.training and self.seen_evaluation else found
+        y: Tensor = self.layer(x)
+        return y * 2 if self.training and self.seen_evaluation else y
 
 
 class NotesTheDate(TrainsOtherwiseAfterwards):
@@ -127,8 +127,8 @@ class NotesTheDate(TrainsOtherwiseAfterwards):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             self.seen_evaluation = True
-        found: Tensor = self.layer(x)
-        return found
+        y: Tensor = self.layer(x)
+        return y
 
 
 class Longest(Layered):
@@ -150,8 +150,8 @@ class Normed(Layered):
 
 class MixesSamples(Layered):
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
-        return found if self.training else found - found.mean(0)
+        y: Tensor = self.layer(x)
+        return y if self.training else y - y.mean(0)
 
 
 def captures(kind: type[nn.Module], check: bool = True, **trained: Any) -> Captures:
@@ -171,15 +171,15 @@ REFUSED = {
 def test_what_the_captured_graph_would_predict_otherwise_is_refused_with_its_cause(
     kind: type[nn.Module],
 ) -> None:
-    found = captures(kind)
-    before = {k: t.clone() for k, t in found.model.state_dict().items()}
-    attributes = {k: v for k, v in vars(found.model).items() if not k.startswith("_")}
+    trained = captures(kind)
+    before = {k: t.clone() for k, t in trained.model.state_dict().items()}
+    attributes = {k: v for k, v in vars(trained.model).items() if not k.startswith("_")}
     with pytest.raises(CaptureError) as e:
-        found.inference(Batch.of(X))
+        trained.inference(Batch.of(X))
     assert all(word in str(e.value) for word in REFUSED[kind]), e.value
     assert "\n" not in str(e.value)
-    assert {k: v for k, v in vars(found.model).items() if not k.startswith("_")} == attributes
-    assert all(torch.equal(t, before[k]) for k, t in found.model.state_dict().items())
+    assert {k: v for k, v in vars(trained.model).items() if not k.startswith("_")} == attributes
+    assert all(torch.equal(t, before[k]) for k, t in trained.model.state_dict().items())
     assert captures(kind, check=False).inference(Batch.of(X))
 
 
@@ -194,10 +194,10 @@ def test_what_is_left_of_another_shape_is_refused() -> None:
     long, short = torch.randn(2, 5, 4), torch.randn(2, 3, 4)
     with pytest.raises(CaptureError, match="Longest"):
         captures(Longest).inference(Batch.of(long[:, :, :3].transpose(1, 2)))
-    found = captures(Longest)
-    found.inference(Batch.of(short))
+    trained = captures(Longest)
+    trained.inference(Batch.of(short))
     with pytest.raises(CaptureError, match="after one of other shapes"):
-        found.inference(Batch.of(long))
+        trained.inference(Batch.of(long))
 
 
 def test_it_is_the_trained_values_that_are_compared() -> None:
@@ -209,8 +209,8 @@ def test_it_is_the_trained_values_that_are_compared() -> None:
             return super().eval()
 
         def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = self.layer(x)
-            return found * self.sign
+            y: Tensor = self.layer(x)
+            return y * self.sign
 
     bias = BranchesInEval().layer.bias.detach()
     assert captures(BranchesInEval).inference(Batch.of(X))

@@ -28,7 +28,7 @@ def _sum_of_squares(y: Tensor, t: Tensor) -> Tensor:
 def _graphs(model: nn.Module, loss: Any, inputs: tuple[Tensor, ...], target: Tensor) -> list[Any]:
     """Loss and gradients of: the rebuilt module, the deferrable one, and its backward in two parts."""
     graph = capture(model, loss, (inputs, target))
-    found: list[Any] = []
+    kinds: list[Any] = []
     untouched = model
     for mode in ("plain", "whole", "split"):
         model = deepcopy(untouched)
@@ -46,12 +46,12 @@ def _graphs(model: nn.Module, loss: Any, inputs: tuple[Tensor, ...], target: Ten
                 assert (len(queue), queue.nbytes) == (0, 0)
             else:
                 value.backward()
-        found.append((values, {k: p.grad for k, p in model.named_parameters()}))
-    return found
+        kinds.append((values, {k: p.grad for k, p in model.named_parameters()}))
+    return kinds
 
 
-def _assert_equal(found: list[Any]) -> None:
-    (values, gradients), *others = found
+def _assert_equal(graphs: list[Any]) -> None:
+    (values, gradients), *others = graphs
     for other_values, other in others:
         assert all(torch.equal(a, b) for a, b in zip(values, other_values, strict=True))
         for key, grad in gradients.items():
@@ -64,9 +64,9 @@ def _assert_equal(found: list[Any]) -> None:
 def test_models_train_the_same_whole_and_in_two_parts(name: str, dtype: torch.dtype) -> None:
     case = CASES[name]
     inputs = tuple(t.to(dtype) if t.is_floating_point() else t for t in case.inputs)
-    found = _graphs(case.fresh().to(dtype), case.loss, inputs, case.targets)
-    _assert_equal(found)
-    assert any(grad is not None for grad in found[0][1].values())
+    graphs = _graphs(case.fresh().to(dtype), case.loss, inputs, case.targets)
+    _assert_equal(graphs)
+    assert any(grad is not None for grad in graphs[0][1].values())
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,9 @@ def test_any_call_gives_the_same_bits_whole_and_in_two_parts(
 ) -> None:
     plain = call.gradients("plain", x_needs, autocast)
     for mode in ("whole", "split"):
-        for expected, found in zip(plain, call.gradients(mode, x_needs, autocast), strict=True):
-            assert (expected is None) == (found is None)
-            assert expected is None or torch.equal(expected, found)
+        for expected, deferred in zip(plain, call.gradients(mode, x_needs, autocast), strict=True):
+            assert (expected is None) == (deferred is None)
+            assert expected is None or torch.equal(expected, deferred)
 
 
 class _Products(nn.Module):
@@ -202,8 +202,8 @@ def test_products_with_weights_and_views_of_them_are_put_off() -> None:
     graph = capture(model, _sum_of_squares, (x, t))
     kinds = sorted(graph.nodes[name].kind for name in deferrable_nodes(graph))
     assert kinds == ["addmm", "bmm", "matmul", "matmul", "mm"]
-    found = _graphs(model, _sum_of_squares, (x,), t)
-    for (_, gradients), (_, others) in pairwise(found):
+    graphs = _graphs(model, _sum_of_squares, (x,), t)
+    for (_, gradients), (_, others) in pairwise(graphs):
         for key, grad in gradients.items():
             torch.testing.assert_close(grad, others[key])
 

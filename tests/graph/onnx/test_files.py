@@ -100,9 +100,9 @@ def test_a_placed_graph_is_a_valid_file_with_devices_seconds_and_bytes(tmp_path:
     graph, notes = placed()
     write_onnx(graph, tmp_path / "placed.onnx", notes)
     onnx.checker.check_model(str(tmp_path / "placed.onnx"))
-    found = onnx.load(str(tmp_path / "placed.onnx"))
-    assert [node.name for node in found.graph.node] == list(graph.nodes)
-    for made, node in zip(found.graph.node, graph, strict=True):
+    file = onnx.load(str(tmp_path / "placed.onnx"))
+    assert [node.name for node in file.graph.node] == list(graph.nodes)
+    for made, node in zip(file.graph.node, graph, strict=True):
         said = {each.key: each.value for each in made.metadata_props}
         assert said["device"] == notes.device[node.name]
         assert float(said["forward_s"]) == pytest.approx(notes.forward_s[node.name])
@@ -110,12 +110,12 @@ def test_a_placed_graph_is_a_valid_file_with_devices_seconds_and_bytes(tmp_path:
         assert int(said["output_bytes"]) == sum(graph.variables[k].nbytes for k in node.outputs if k)
         assert int(said["parameter_bytes"]) == sum(graph.initializers[k].nbytes for k in node.initializers)
         assert {*node.inputs, *node.initializers} == set(made.input)
-    values = {each.name: each for each in (*found.graph.value_info, *found.graph.output, *found.graph.input)}
+    values = {each.name: each for each in (*file.graph.value_info, *file.graph.output, *file.graph.input)}
     for name, variable in graph.variables.items():
         dims = values[name].type.tensor_type.shape.dim
         assert tuple(dim.dim_value for dim in dims) == variable.shape
         assert values[name].metadata_props[0].value == str(variable.nbytes)
-    assert {each.key: each.value for each in found.metadata_props}["netsplit.devices"] == '["cpu:0", "cpu:1"]'
+    assert {each.key: each.value for each in file.metadata_props}["netsplit.devices"] == '["cpu:0", "cpu:1"]'
 
 
 @pytest.mark.parametrize("name", ["wide_resnet152", "gpt"])

@@ -279,7 +279,7 @@ def test_weights_that_are_too_many_for_one_file_are_written_beside_it(
 
 def test_an_old_operator_set_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], opset=7)
-    with pytest.raises(NetSplitError, match="operator set 7: export it with 9 or a later one"):
+    with pytest.raises(NetSplitError, match=r"operator set 7: .*9"):
         from_onnx(path)
 
 
@@ -317,10 +317,10 @@ def test_a_file_trains_on_two_workers_as_its_model_does_on_one(tmp_path: Path) -
     with netsplit.parallelize(
         module, module.loss, batch, partitioner="round_robin", schedule="single_batch"
     ) as parallel:
-        found = [float(parallel.train_batch(*batch)) for _ in range(3)]
+        losses = [float(parallel.train_batch(*batch)) for _ in range(3)]
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    for loss in found:
+    for loss in losses:
         expected = LOSS(model(batch[0]), batch[1])
         assert abs(loss - expected.item()) < 1e-8
         optimizer.zero_grad()

@@ -262,10 +262,10 @@ def test_an_operator_computes_what_the_reference_computes(case: Case, tmp_path: 
     feeds = {f"x{i}": value for i, value in enumerate(case.data) if value is not None}
     expected = ReferenceEvaluator(model).run(None, feeds)
     module = from_onnx(str(path)).eval()
-    found = module(*(torch.from_numpy(np.array(value)) for value in feeds.values()))
-    found = found if isinstance(found, tuple) else (found,)
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
+    outputs = module(*(torch.from_numpy(np.array(value)) for value in feeds.values()))
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    assert len(outputs) == len(expected)
+    for ours, theirs in zip(outputs, expected, strict=True):
         theirs = np.asarray(theirs)
         assert tuple(ours.shape) == theirs.shape
         assert str(ours.dtype) == f"torch.{theirs.dtype}"
@@ -279,8 +279,8 @@ def run(case: Case, tmp_path: Path) -> torch.Tensor:
 
 
 def test_before_operator_set_13_a_softmax_is_over_all_dimensions_from_its_axis_on(tmp_path: Path) -> None:
-    found = run(Case("Softmax", (A,), attributes={"axis": 1}, opset=11), tmp_path)
-    assert torch.allclose(found.flatten(1), torch.from_numpy(A).flatten(1).softmax(1))
+    outputs = run(Case("Softmax", (A,), attributes={"axis": 1}, opset=11), tmp_path)
+    assert torch.allclose(outputs.flatten(1), torch.from_numpy(A).flatten(1).softmax(1))
 
 
 def test_an_output_shape_stands_for_the_margins_that_give_it(tmp_path: Path) -> None:
@@ -291,18 +291,18 @@ def test_an_output_shape_stands_for_the_margins_that_give_it(tmp_path: Path) -> 
 
 
 def test_upsample_repeats_what_is_before(tmp_path: Path) -> None:
-    found = run(Case("Upsample", (IMAGE,), (floats(1, 1, 2, 3),), opset=9), tmp_path)
+    outputs = run(Case("Upsample", (IMAGE,), (floats(1, 1, 2, 3),), opset=9), tmp_path)
     expected = torch.from_numpy(IMAGE).repeat_interleave(2, 2).repeat_interleave(3, 3)
-    assert torch.equal(found, expected)
+    assert torch.equal(outputs, expected)
 
 
 @pytest.mark.parametrize("op", ["RandomUniformLike", "RandomNormalLike", "Bernoulli"])
 def test_what_is_drawn_has_the_shape_and_the_mean(op: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    found = run(Case(op, (np.full((100, 100), 0.5, np.float32),)), tmp_path)
-    assert found.shape == (100, 100)
-    assert abs(found.mean().item() - (0.0 if "Normal" in op else 0.5)) < 0.05
-    assert found.std() > 0.2
+    outputs = run(Case(op, (np.full((100, 100), 0.5, np.float32),)), tmp_path)
+    assert outputs.shape == (100, 100)
+    assert abs(outputs.mean().item() - (0.0 if "Normal" in op else 0.5)) < 0.05
+    assert outputs.std() > 0.2
 
 
 def test_no_operator_is_left_untested() -> None:

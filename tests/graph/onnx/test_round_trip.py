@@ -29,7 +29,7 @@ def exported(
 
 
 def largest_difference(model: nn.Module, module: nn.Module) -> float:
-    """Of any gradient, as a share of the largest gradient of all."""
+    """Of any gradient, as a fraction of the largest gradient of all."""
     ours, theirs = dict(module.named_parameters()), dict(model.named_parameters())
     assert set(ours) == {k for k, p in theirs.items() if p.grad is not None}
     scale = max(p.grad.abs().max().item() for p in theirs.values() if p.grad is not None)
@@ -108,9 +108,9 @@ def test_the_models_state_loads_into_the_module(tmp_path: Path) -> None:
     _, module = exported(QUICK["wide_resnet152"], tmp_path / "model.onnx", torch.float64)
     torch.manual_seed(5)
     other = QUICK["wide_resnet152"].build().double()
-    found = module.load_state_dict(other.state_dict(), strict=False)
-    assert not found.missing_keys
-    assert all(key.endswith("num_batches_tracked") for key in found.unexpected_keys)
+    keys = module.load_state_dict(other.state_dict(), strict=False)
+    assert not keys.missing_keys
+    assert all(key.endswith("num_batches_tracked") for key in keys.unexpected_keys)
     inputs, _ = QUICK["wide_resnet152"].batch(2)
     assert torch.allclose(module.eval()(inputs), other.eval()(inputs), atol=1e-12)
 

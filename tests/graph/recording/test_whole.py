@@ -64,8 +64,8 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y, balance = self.mixture(self.inward(x).tanh())
-        found: Tensor = self.outward(y + x) + balance
-        return found
+        out: Tensor = self.outward(y + x) + balance
+        return out
 
 
 class Straight(torch.autograd.Function):
@@ -93,8 +93,8 @@ class Custom(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         signs, mean = Straight.apply(self.inward(x), self.scale, 3)
-        found: Tensor = self.outward(signs + x) * mean
-        return found
+        out: Tensor = self.outward(signs + x) * mean
+        return out
 
 
 def halved(gradient: Tensor) -> Tensor:
@@ -116,8 +116,8 @@ class Hooked(nn.Module):
         y = self.inward(x).tanh()
         y.register_hook(halved)
         y.register_hook(clipped)
-        found: Tensor = self.outward(y + y.sin())
-        return found
+        out: Tensor = self.outward(y + y.sin())
+        return out
 
 
 class NoGrad(nn.Module):
@@ -131,8 +131,8 @@ class NoGrad(nn.Module):
             target = y.sign() * self.inward.weight.mean()
             with torch.enable_grad():
                 y = y * 2.0
-        found: Tensor = self.outward(y - target)
-        return found
+        out: Tensor = self.outward(y - target)
+        return out
 
 
 class Lowered(nn.Module):
@@ -146,8 +146,8 @@ class Lowered(nn.Module):
             y = self.middle(y)
             with torch.autocast("cpu", enabled=False):
                 y = y.float().tanh()
-        found: Tensor = self.outward(y)
-        return found
+        out: Tensor = self.outward(y)
+        return out
 
 
 class Checkpointed(nn.Module):
@@ -158,8 +158,8 @@ class Checkpointed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = checkpoint(self.block, self.inward(x), use_reentrant=False)
-        found: Tensor = self.outward(F.dropout(y, 0.2, self.training))
-        return found
+        out: Tensor = self.outward(F.dropout(y, 0.2, self.training))
+        return out
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,9 @@ def test_the_rebuilt_graph_is_the_model_bit_for_bit_in_loss_gradients_and_buffer
         with draws(graph, SEED, microbatch=i):
             loss = LOSS(model(*inputs), targets)
         loss.backward()
-        found = run_microbatch(module, graph, (*inputs, targets), DrawKey(SEED, microbatch=i))
-        found.backward()
-        assert torch.equal(loss, found)
+        outputs = run_microbatch(module, graph, (*inputs, targets), DrawKey(SEED, microbatch=i))
+        outputs.backward()
+        assert torch.equal(loss, outputs)
     for (key, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
         assert p.grad is not None, key
         assert q.grad is not None, key

@@ -71,16 +71,16 @@ def test_globals_classes_libraries_and_settings_are_as_here(
 
 
 def test_only_what_may_differ_is_sent() -> None:
-    found = surroundings_of([kept.Factor])
-    places = [str(place) for place, _ in cloudpickle.loads(found.values)]
+    sent = surroundings_of([kept.Factor])
+    places = [str(place) for place, _ in cloudpickle.loads(sent.values)]
     assert sorted(places) == ["'SCALE' of tests.graph.recording.kept_in_a_module", "'factor' of Factor"]
-    assert not found.unsent
+    assert not sent.unsent
 
 
 def test_what_cannot_be_sent_is_refused_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     surroundings_of([kept.Locked()]).take()
     monkeypatch.setitem(kept.LOCKED, "k", 3.0)
-    found = surroundings_of([kept.Locked()])
+    sent = surroundings_of([kept.Locked()])
     monkeypatch.undo()
     with pytest.raises(ConfigError, match=r"'LOCKED' of .*kept_in_a_module has changed since its module"):
-        found.take()
+        sent.take()

@@ -13,11 +13,11 @@ class Deep(nn.Module):
         self.heads = nn.ModuleList(nn.Linear(6, 5) for _ in range(2))
 
     def forward(self, x):
-        found = []
+        parts = []
         for i, layer in enumerate(self.layers):
             x = layer(x).relu()
-            found.append(self.heads[i // 2](x) if i % 2 else None)
-        return found
+            parts.append(self.heads[i // 2](x) if i % 2 else None)
+        return parts
 
 
 def build():

@@ -23,8 +23,8 @@ def build():
 
 
 def loss(outputs, _):
-    found, mu, logvar, x = outputs
-    return F.mse_loss(found, x, reduction="sum") - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    decoded, mu, logvar, x = outputs
+    return F.mse_loss(decoded, x, reduction="sum") - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
 
 
 batch = vectors(20)

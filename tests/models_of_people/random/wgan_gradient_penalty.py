@@ -11,8 +11,8 @@ class Net(nn.Module):
         self.critic = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
 
     def penalty(self, real, made):
-        share = torch.rand(len(real), 1)
-        between = (share * real + (1 - share) * made).requires_grad_(True)
+        fraction = torch.rand(len(real), 1)
+        between = (fraction * real + (1 - fraction) * made).requires_grad_(True)
         score = self.critic(between)
         (slope,) = torch.autograd.grad(score, between, torch.ones_like(score), create_graph=True)
         return ((slope.norm(2, 1) - 1) ** 2).mean()

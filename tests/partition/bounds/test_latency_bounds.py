@@ -63,10 +63,10 @@ def test_on_a_chain_the_relaxation_is_the_optimum():
     graph = chain([30, 5, 30])
     instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([75, 75], 0.0, 0.01)))
     assert diagram_bound(StepGraph(instance), 100.0, 1000, time.perf_counter() + 60) == pytest.approx(4.05)
-    found = relaxation(instance, 10.0)
-    assert found.bound_s == pytest.approx(4.05, rel=1e-4)
-    assert found.where is not None
-    assert instance.fits(found.where)
+    relaxed = relaxation(instance, 10.0)
+    assert relaxed.bound_s == pytest.approx(4.05, rel=1e-4)
+    assert relaxed.where is not None
+    assert instance.fits(relaxed.where)
 
 
 def test_a_narrow_diagram_bounds_less_than_a_wide_one_at_most():
@@ -112,10 +112,10 @@ def test_without_time_the_bound_is_the_critical_path_or_the_load():
     instance = Instance.of(large_problem(300))
     least = max(critical_path_s(instance), least_load_s(instance))
     for incumbent in (None, 10 * least):
-        found = relaxation(instance, 0.0, incumbent_s=incumbent)
-        assert found.bound_s == least
-        assert found.notes["relaxation"] == "not built in time"
-        assert found.where is None
+        relaxed = relaxation(instance, 0.0, incumbent_s=incumbent)
+        assert relaxed.bound_s == least
+        assert relaxed.notes["relaxation"] == "not built in time"
+        assert relaxed.where is None
 
 
 def test_a_model_that_takes_too_long_to_build_is_given_up():

@@ -44,10 +44,10 @@ def test_no_bound_exceeds_the_optimum_of_a_chain_without_bytes_on_its_edges(seed
         + sum(hops[p, q] for p, q in pairwise(where) if p != q)
         for where in fitting
     )
-    found = chain_of(folded, 1.3 * best, 1000, time.perf_counter() + 60)
-    assert found is not None
+    bounded = chain_of(folded, 1.3 * best, 1000, time.perf_counter() + 60)
+    assert bounded is not None
     for buckets in (16, 24, 40, 64, 100):
-        bound = found.bound(buckets, 10**5, time.perf_counter() + 60)
+        bound = bounded.bound(buckets, 10**5, time.perf_counter() + 60)
         assert bound is not None
         assert bound <= best * (1 + 1e-9)
 
@@ -63,13 +63,13 @@ def test_no_bound_exceeds_the_optimum(problem):
     most = best[0] * (1 + 1e-12) + 1e-12
     for width in (1, 1000):
         for limit_s in (1.01 * best[0] + 1e-9, 3 * best[0] + 1):
-            found = chain_of(folded, limit_s, width, time.perf_counter() + 60)
-            if found is None and width == 1:  # more states than that are open at once
+            chain = chain_of(folded, limit_s, width, time.perf_counter() + 60)
+            if chain is None and width == 1:  # more states than that are open at once
                 continue
-            assert found is not None
-            assert min(found.ahead[0][0], limit_s) <= most
+            assert chain is not None
+            assert min(chain.ahead[0][0], limit_s) <= most
             for buckets in (2, 9, 700):
-                bound = found.bound(buckets, 10**5, time.perf_counter() + 60)
+                bound = chain.bound(buckets, 10**5, time.perf_counter() + 60)
                 assert bound is not None
                 assert bound <= most
     assert chain_bound(graph, best[0], time.perf_counter() + 0.05)[0] <= most
@@ -88,10 +88,10 @@ def test_a_run_on_one_device_loses_two_buckets_at_most():
     folded = fold(step)
     assert folded is not None
     assert len(sections_of(folded)) == folded.count
-    found = chain_of(folded, 1e6, 1000, time.perf_counter() + 60)
-    assert found is not None
-    free = found.ahead[0][0]
-    bound = found.bound(10, 10**5, time.perf_counter() + 60)
+    bounded = chain_of(folded, 1e6, 1000, time.perf_counter() + 60)
+    assert bounded is not None
+    free = bounded.ahead[0][0]
+    bound = bounded.bound(10, 10**5, time.perf_counter() + 60)
     assert bound is not None
     assert bound > free
 
@@ -103,10 +103,10 @@ def test_steps_of_a_section_have_the_bytes_of_received_copies():
     assert folded is not None
     first, second = sections_of(folded)[:2]
     inf = float("inf")
-    found = steps_of(folded, second, np.array([0.0, inf]), inf, 100, time.perf_counter() + 60)
-    assert found is not None
+    steps = steps_of(folded, second, np.array([0.0, inf]), inf, 100, time.perf_counter() + 60)
+    assert steps is not None
     assert first.target == second.source
-    by_target = {int(t): used.tolist() for t, used in zip(found.target, found.used, strict=True)}
+    by_target = {int(t): used.tolist() for t, used in zip(steps.target, steps.used, strict=True)}
     own = float(folded.own[second.nodes[-1]])
     assert by_target[0] == [own, 0.0]
     assert by_target[1] == [0.0, own + 60.0]  # two copies

@@ -42,12 +42,12 @@ def plain_load(instance: Instance, where: tuple[int, ...]) -> float:
 def placements(instance: Instance) -> list[tuple[int, ...]]:
     """All that keep atoms together and meet the memory."""
     devices = range(len(instance.devices))
-    found = []
+    allowed = []
     for choice in product(devices, repeat=len(instance.atoms)):
         where = tuple(choice[a] for a in instance.atom_of)
         if instance.fits(np.array(where, np.int64)):
-            found.append(where)
-    return found
+            allowed.append(where)
+    return allowed
 
 
 def is_chain(instance: Instance, where: tuple[int, ...]) -> bool:
@@ -141,9 +141,9 @@ def test_ideals_of_two_chains() -> None:
     )
     instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([100, 100])))
     _, order = Order.acyclic(instance, Hypergraph.of(instance))
-    found = Ideals.of(order, 100)
-    assert found is not None
-    assert len(found) == 12
+    ideals = Ideals.of(order, 100)
+    assert ideals is not None
+    assert len(ideals) == 12
     assert Ideals.of(order, 5) is None
 
 
@@ -185,7 +185,7 @@ def test_memory_that_cannot_be_met_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_large_graph_within_the_time() -> None:
+def test_a_large_graph_s_answer_is_near_its_bound() -> None:
     instance = Instance.of(large_problem(1000))
     for contiguous in (False, True):
         answer = solve_max_load(instance, 10.0, contiguous=contiguous)

@@ -32,8 +32,8 @@ def plain_column(model: Hypergraph, chosen: np.ndarray, device: int) -> float:
 
 def subsets(model: Hypergraph, device: int) -> list[np.ndarray]:
     """Every set of groups that the device may have, as [G] bits."""
-    found = [np.array(bits, bool) for bits in product((False, True), repeat=model.count)]
-    return [bits for bits in found if model.allowed[bits, device].all()]
+    every = [np.array(bits, bool) for bits in product((False, True), repeat=model.count)]
+    return [bits for bits in every if model.allowed[bits, device].all()]
 
 
 @FEW
@@ -51,14 +51,14 @@ def test_price_equals_brute_force(problem: Problem, data: st.DataObject) -> None
     best = max(price for load, price in loads if load <= limit * (1 + 1e-9))
     pricing = DynamicPricing.of(model, device, order)
     assert pricing is not None
-    top, found = pricing.most(prices, limit, 0.0, 100_000)
+    top, columns = pricing.most(prices, limit, 0.0, 100_000)
     assert top == pytest.approx(max(best, 0.0), abs=1e-9)
-    for groups in found:
+    for groups in columns:
         bits = np.isin(np.arange(model.count), groups)
         assert plain_column(model, bits, device) <= limit * (1 + 2e-9)
         assert prices[groups].sum() <= top + 1e-9
     if best > 1e-9:
-        assert prices[found[0]].sum() == pytest.approx(best, abs=1e-9)
+        assert prices[columns[0]].sum() == pytest.approx(best, abs=1e-9)
     for floor, labels in ((0.0, 1), (0.0, 2), (0.5 * best, 1), (2 * best + 1, 100)):  # never too little
         assert pricing.most(prices, limit, floor, labels)[0] >= best - 1e-9
 
@@ -78,10 +78,10 @@ def test_what_is_excluded_is_not_there(by_solver: bool, problem: Problem, factor
         return
     target = factor * min(loads) + 1e-6
     orders = [] if by_solver else [np.arange(model.count)]
-    bound, found, _ = column_generation.excluded(model, target, time.perf_counter() + 2.0, [], orders)
+    bound, columns, _ = column_generation.excluded(model, target, time.perf_counter() + 2.0, [], orders)
     assert bound <= target
     assert min(loads) >= bound * (1 - 1e-9)
-    for c, groups in found:
+    for c, groups in columns:
         bits = np.isin(np.arange(model.count), groups)
         assert plain_column(model, bits, model.classes[c][0]) <= target * (1 + 1e-6)
 

@@ -32,7 +32,7 @@ def test_layerwise_gives_empty_layers_to_the_first_device():
     assert where(Layerwise().partition(problem)) == ["d0"] * 3
 
 
-def test_layerwise_fills_in_order_where_equal_shares_do_not_fit():
+def test_layerwise_fills_in_order_where_equal_parts_do_not_fit():
     graph = chain([0, 0, 0], {"n0": 30, "n1": 10, "n2": 10, "n3": 30})
     problem = Problem(graph, costs_of(graph), cluster_of([120, 60]))
     placement = Layerwise().partition(problem)
@@ -71,10 +71,10 @@ def test_balanced_is_the_best_of_all_runs_that_fit(problem):
         return
     placement = Balanced().partition(problem)
     assert placement.report.objective == pytest.approx(least)
-    found = instance.encode(placement.device_of)
-    loads = np.bincount(found, weights=total[np.arange(instance.n), found], minlength=devices)
+    where = instance.encode(placement.device_of)
+    loads = np.bincount(where, weights=total[np.arange(instance.n), where], minlength=devices)
     assert loads.max() == pytest.approx(least)
-    assert instance.fits(found)
+    assert instance.fits(where)
 
 
 @pytest.mark.parametrize("method", [Layerwise(), Balanced()], ids=lambda method: method.name)

@@ -11,7 +11,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.insertion import StepTasks
-from netsplit.partition.methods.dpos import Dpos, critical_path, max_ranks
+from netsplit.partition.methods.dpos import Dpos, longest_ranked_path, max_ranks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, graph_of
@@ -52,7 +52,7 @@ def test_ranks_take_the_largest_seconds_and_the_critical_path_follows_the_larges
     ranks = max_ranks(instance, tasks)
     # n3: 1; n2: 3 + 1 + 1; n1: 5 + 1 + 1; n0: 1 + max(1 + 7, 2 + 5)
     assert ranks[:4] == pytest.approx([9.0, 7.0, 5.0, 1.0])
-    assert critical_path(tasks, ranks) == [0, 1, 3]
+    assert longest_ranked_path(tasks, ranks) == [0, 1, 3]
 
 
 def test_the_critical_path_goes_to_the_device_of_the_least_mean_seconds():
@@ -114,7 +114,7 @@ def test_the_answer_verifies_and_is_always_the_same(problem, train):
 @examples
 @given(problems(colocate=False), st.integers(1, 4), st.sampled_from([0.0, 0.05]))
 def test_the_theorems_bound_holds_on_equal_devices_with_room(problem, devices, pace):
-    """w <= 2 w_opt + C_max, with the largest of the critical path and an even share in w_opt's place."""
+    """w <= 2 w_opt + C_max, with the largest of the critical path and an even part in w_opt's place."""
     cluster = cluster_of([0] * devices, seconds_per_byte=pace, kinds=["cpu"] * devices)
     problem = with_capacities(replace(problem, cluster=cluster), [10**9] * devices)
     instance = Instance.of(problem)

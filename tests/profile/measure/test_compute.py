@@ -16,7 +16,7 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.compute import profile_compute
-from netsplit.profile.measure.window import SMALLEST_S, fitted, windows
+from netsplit.profile.measure.window import SMALLEST_S, adjusted_to_sum, windows
 
 QUICK: dict[str, Any] = {"repeats": 2, "warmup": 1, "rounds": 1}
 
@@ -182,10 +182,10 @@ def test_windows_hold_every_node_once_in_order_and_cut_no_unit(window_bytes: int
     st.floats(0.01, 3.0),
 )
 def test_fitted_seconds_add_up_to_the_segment_and_keep_their_order(
-    alone: dict[str, float], share: float
+    alone: dict[str, float], fraction: float
 ) -> None:
-    together = max(share * sum(alone.values()), len(alone) * SMALLEST_S)
-    changed = fitted(alone, together)
+    together = max(fraction * sum(alone.values()), len(alone) * SMALLEST_S)
+    changed = adjusted_to_sum(alone, together)
     assert sum(changed.values()) == pytest.approx(together, rel=1e-6)
     names = sorted(alone, key=lambda name: alone[name])
     assert all(changed[a] <= changed[b] * (1 + 1e-12) for a, b in pairwise(names))

@@ -195,9 +195,9 @@ def test_laws_on_a_whole_model() -> None:
     _, _, _, graph = step_of("convnext")
     model, words = transformer(2, 32, 2, 8, 20), torch.zeros(2, 8, dtype=torch.int64)
     other = capture(model, nn.CrossEntropyLoss(), ((words,), (torch.zeros(2, dtype=torch.int64),)))
-    for found in (graph, other):
-        for node in found:
-            kind, work = operator_class(found, node), node_work(found, node)
+    for each_graph in (graph, other):
+        for node in each_graph:
+            kind, work = operator_class(each_graph, node), node_work(each_graph, node)
             assert kind in CLASSES
             assert all(
                 each.flops >= 0 and each.nbytes >= 0
@@ -205,7 +205,7 @@ def test_laws_on_a_whole_model() -> None:
             )
             if kind == "view":
                 assert not work.forward
-            if not any(k in found.requires_backward for k in node.outputs):
+            if not any(k in each_graph.requires_backward for k in node.outputs):
                 assert work == Work(work.forward)
     kinds = {operator_class(other, node) for node in other}
     assert {"matmul", "attention", "row normalisation", "transcendental", "embedding", "view"} <= kinds

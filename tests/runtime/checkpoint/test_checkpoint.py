@@ -33,8 +33,8 @@ from torch.utils.data import TensorDataset
 
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.graph import Graph, draws, initial_values
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
@@ -49,7 +49,7 @@ from netsplit.runtime.checkpoint.files import (
     State,
     is_complete,
     read_extra,
-    write,
+    write_checkpoint,
 )
 from netsplit.runtime.checkpoint.shares import Holder, load_draws, load_plain
 from netsplit.runtime.local import LocalRuntime
@@ -57,6 +57,7 @@ from netsplit.runtime.workers.worker import Worker
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import Epoch, Iteration, fit
 from tests.builders import costs_of, cpus
+from tests.messages import tells
 from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, placements, plain_training
 from tests.runtime.equivalence.running import captured, compiled
 from tests.workers import Pools, lent_session
@@ -108,7 +109,7 @@ def save(runtime: LocalRuntime, case: Case, folder: Path, **extra: Any) -> None:
     def write_parts(plans: list[Any]) -> list[Any]:
         return [part.write(own) for part, own in zip(parts, plans, strict=True)]
 
-    write(folder, extra, unplaced(runtime, case), plan, write_parts)
+    write_checkpoint(folder, extra, unplaced(runtime, case), plan, write_parts)
 
 
 def unplaced(runtime: LocalRuntime, case: Case) -> State:
@@ -118,12 +119,12 @@ def unplaced(runtime: LocalRuntime, case: Case) -> State:
 
 
 def restore(runtime: LocalRuntime, folder: Path) -> list[list[str]]:
-    found = []
+    changed = []
     for holder in holders(runtime):
         answer = holder.load(folder)
         assert not isinstance(answer, Refusal), answer
-        found.append(answer)
-    return found
+        changed.append(answer)
+    return changed
 
 
 def train(runtime: LocalRuntime, case: Case, steps: int) -> list[float]:
@@ -283,7 +284,7 @@ class Groups:
         every = list(parameters)
         kinds = {lr: [p for p in every if (p.ndim > 1) == big] for lr, big in ((0.05, True), (0.01, False))}
         return torch.optim.SGD(
-            [{"params": found, "lr": lr} for lr, found in kinds.items() if found], momentum=0.9
+            [{"params": group, "lr": lr} for lr, group in kinds.items() if group], momentum=0.9
         )
 
 
@@ -395,7 +396,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Pa
         return [part.plan() for part in full]
 
     with pytest.raises(NetSplitError, match="could not be written whole: No space left on device") as e:
-        write(
+        write_checkpoint(
             tmp_path / "one",
             {"step": 2},
             {},
@@ -466,14 +467,14 @@ def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield lent
 
 
-def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Study, Plan]:
+def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Planner, Plan]:
     graph, model = captured_of(case), case.fresh()
     values = initial_values(model, graph, case.loss)
     costs = costs_of(graph, 1e-4, 2e-4, alpha=3)
-    study = Study(model, graph, values, costs, cpus(2), ORDER, optimizer, case.loss)
-    plan = study.plan(method or MTopo())
+    planner = Planner(model, graph, values, costs, cpus(2), ORDER, optimizer, case.loss)
+    plan = planner.plan(method or MTopo())
     assert len(set(plan.placement.device_of.values())) == 2
-    return study, plan
+    return planner, plan
 
 
 def samples_of(case: Case) -> Data:
@@ -508,7 +509,7 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
     model = session.deploy(*plan)
     killer = Killer(session, step=4)
     with caplog.at_level(logging.INFO), Checkpoints(tmp_path, every_iterations=2, keep=9) as checkpoints:
-        found = fit(
+        restarted = fit(
             model,
             samples_of(DROPPED),
             epochs=3,
@@ -517,9 +518,9 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
             restart=lambda: session.deploy(*plan).runtime,
         )
     assert re.search(r"worker cpu:1 .* died .*: restarting the workers \(1 of 3\)", caplog.text)
-    assert "000003-step-4: 1 epochs and 4 iterations done, 8 samples of epoch 2" in caplog.text
-    assert [it.loss for it in found.iterations] == [it.loss for it in history.iterations] == killer.losses
-    assert [e.test_accuracy for e in found.epochs] == [e.test_accuracy for e in history.epochs]
+    assert tells(caplog.text, "000003-step-4", "1 epochs", "4 iterations", "8 samples", "epoch 2")
+    assert [it.loss for it in restarted.iterations] == [it.loss for it in history.iterations] == killer.losses
+    assert [e.test_accuracy for e in restarted.epochs] == [e.test_accuracy for e in history.epochs]
     assert same(model.state_dict(), expected)
 
 
@@ -563,7 +564,7 @@ def test_what_is_drawn_goes_on_under_another_placement_and_in_plain_pytorch(
         torch.manual_seed(number)
         model.save_checkpoint(tmp_path / str(number))
         kept = torch.rand(3)
-    assert "brings its own settings: seed 8 of what is drawn becomes 3" in caplog.text
+    assert tells(caplog.text, "seed 8", "becomes 3")
     assert load_draws(tmp_path / "1") == DrawCounter(3, 4, 2)
     model.load_checkpoint(tmp_path / "1")
     assert torch.equal(torch.rand(3), kept)  # this process's own generator
@@ -637,7 +638,7 @@ def test_workers_refuse_what_does_not_fit_and_stay(
     with pytest.raises(NetSplitError, match="was made with another optimiser"):
         session.deploy(*planned(CHAIN, ADAM)).load_checkpoint(tmp_path / "one")
     session.deploy(*planned(CHAIN, partial(SGD, lr=0.5))).load_checkpoint(tmp_path / "one")
-    assert "brings its own settings: lr 0.5 becomes 0.05" in caplog.text
+    assert tells(caplog.text, "lr 0.5 becomes 0.05")
 
 
 def test_a_folder_of_other_things_is_left_alone(one: Path, tmp_path: Path) -> None:
@@ -646,10 +647,10 @@ def test_a_folder_of_other_things_is_left_alone(one: Path, tmp_path: Path) -> No
     other.mkdir()
     (other / "thesis.txt").write_text("hi")
     with pytest.raises(ConfigError, match="holds something that is no checkpoint"):
-        write(other, {}, {}, lambda _: [], lambda _: [])
+        write_checkpoint(other, {}, {}, lambda _: [], lambda _: [])
     assert (other / "thesis.txt").read_text() == "hi"
     with pytest.raises(ConfigError, match="JSON does not take"):
-        write(tmp_path / "new", {"x": float("nan")}, {}, lambda _: [], lambda _: [])
+        write_checkpoint(tmp_path / "new", {"x": float("nan")}, {}, lambda _: [], lambda _: [])
     assert not (tmp_path / "new").exists()
     aside = tmp_path / ".kept.123.old"
     shutil.copytree(one, aside)

@@ -53,11 +53,11 @@ def runtime_of(
 
 
 def averages_of(runtime: LocalRuntime) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
+    averages: dict[str, torch.Tensor] = {}
     for share in runtime.shares.values():
         assert share.averages is not None
-        found |= share.averages.values
-    return found
+        averages |= share.averages.values
+    return averages
 
 
 def rule_of(scheduler: SchedulerFactory | None = None, decay: float | None = None) -> UpdateRule:
@@ -102,8 +102,8 @@ def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.D
     averaged = plain_loop(
         case.fresh(), case.loss, [batch] * 6, 2, optimizer, scheduler=scheduler, averages=average
     )
-    for found, expected in ((model, wanted), (averages.module, averaged)):
-        for key, tensor in found.state_dict().items():
+    for module, expected in ((model, wanted), (averages.module, averaged)):
+        for key, tensor in module.state_dict().items():
             torch.testing.assert_close(tensor, expected.state[key], rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -171,7 +171,7 @@ def test_what_a_checkpoint_brings_or_lacks_is_said(tmp_path: Path) -> None:
     averaging = runtime_of(program, CHAIN, SGD, rule_of(decay=DECAY))
     train(averaging, CHAIN, 3)
     told = {change for part in restore(averaging, tmp_path / "bare") for change in part}
-    assert "it has no averages of parameters, which begin anew" in told
+    assert any("no averages" in each for each in told)
     train(averaging, CHAIN, 1)
     state, averages = averaging.state(), averages_of(averaging)
     assert all(torch.equal(state[key], average) for key, average in averages.items())
@@ -184,7 +184,7 @@ def test_a_plain_model_is_told_that_there_are_no_averages(tmp_path: Path) -> Non
     runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
     save(runtime, CHAIN, tmp_path / "one")
     model = CHAIN.fresh()
-    with pytest.raises(ConfigError, match="has no averages of parameters: leave averages out"):
+    with pytest.raises(ConfigError, match="no averages"):
         load_plain(tmp_path / "one", model, averages=AveragedModel(model))
 
 

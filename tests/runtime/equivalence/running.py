@@ -97,11 +97,11 @@ def cut(graph: Graph, at: Sequence[float]) -> dict[str, str]:
 def by_stage(graph: Graph, device_of_stage: Sequence[str]) -> dict[str, str]:
     """Placement of the case "stages"; the loss goes with the last stage."""
     last = len(device_of_stage) - 1
-    found = {}
+    stages = {}
     for node in graph:
         first = node.module.split(".")[0]
-        found[node.name] = device_of_stage[int(first) if first.isdigit() else last]
-    return found
+        stages[node.name] = device_of_stage[int(first) if first.isdigit() else last]
+    return stages
 
 
 def compiled(
@@ -152,17 +152,17 @@ def _values(program: Program, case: Case) -> dict[str, Tensor]:
     return initial_values(case.fresh(), program.graph)
 
 
-def assert_same(found: Trained, wanted: Trained, tolerance: float = TOLERANCE) -> None:
+def assert_same(trained: Trained, wanted: Trained, tolerance: float = TOLERANCE) -> None:
     """Equal losses and tensors. Of tied parameters the program has one name, plain PyTorch several."""
-    assert found.losses == pytest.approx(wanted.losses, rel=tolerance)
-    assert_close(found.state, wanted.state, tolerance)
+    assert trained.losses == pytest.approx(wanted.losses, rel=tolerance)
+    assert_close(trained.state, wanted.state, tolerance)
 
 
-def assert_close(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
-    both = found.keys() & wanted.keys()
+def assert_close(trained: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
+    both = trained.keys() & wanted.keys()
     for key in both:
         torch.testing.assert_close(
-            found[key], wanted[key], rtol=tolerance, atol=tolerance, msg=partial("{}: {}".format, key)
+            trained[key], wanted[key], rtol=tolerance, atol=tolerance, msg=partial("{}: {}".format, key)
         )
     for key in set(wanted) - both:
         assert any(torch.equal(wanted[key], wanted[k]) for k in both), f"{key} is missing"

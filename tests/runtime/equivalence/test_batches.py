@@ -114,7 +114,7 @@ def accumulated(
 ) -> Trained:
     losses = []
     for n, batch in enumerate(batches):
-        losses.append(runtime.train_batch(*batch, share=1 / group, step=n % group == group - 1))
+        losses.append(runtime.train_batch(*batch, fraction=1 / group, step=n % group == group - 1))
     return Trained(losses, runtime.state())
 
 
@@ -153,7 +153,7 @@ def test_batches_of_different_size_in_one_step_count_by_their_samples() -> None:
     losses = [
         runtime.train_batch(
             *batch,
-            share=len(batch[1]) / samples,
+            fraction=len(batch[1]) / samples,
             step=n % 2 == 1,
             program=resized(placed, case, order, 2, len(batch[1]), 3),
         )
@@ -184,8 +184,8 @@ def test_the_norm_is_of_all_devices_gradients(name: str, schedule: str, data: st
     devices = data.draw(st.sampled_from([2, 4]), label="devices")
     placed = scattered(data, graph, devices)
     program = compiled(graph, placed, devices, order, shared_norm=True)
-    found = local(program, case, batches_of(case), rule=UpdateRule(clip_norm))
-    assert_same(found, plain(name, order.microbatch_size(8), clip_norm=clip_norm))
+    ours = local(program, case, batches_of(case), rule=UpdateRule(clip_norm))
+    assert_same(ours, plain(name, order.microbatch_size(8), clip_norm=clip_norm))
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -195,8 +195,8 @@ def test_the_norm_on_worker_processes(pools: Pools, workers: int) -> None:
         graph = captured_for(case, order)
         placed = cut(graph, [n / workers for n in range(1, workers)])
         program = compiled(graph, placed, workers, order, shared_norm=True)
-        found = on_workers(program, case, batches_of(case), pools(workers), rule=UpdateRule(0.1))
-        assert_same(found, plain("tied", order.microbatch_size(8), clip_norm=0.1))
+        trained = on_workers(program, case, batches_of(case), pools(workers), rule=UpdateRule(0.1))
+        assert_same(trained, plain("tied", order.microbatch_size(8), clip_norm=0.1))
 
 
 def test_a_norm_that_is_not_reached_changes_nothing() -> None:

@@ -36,10 +36,10 @@ METHODS: dict[str, Partitioner] = {
 PLANNED: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4), "1f1b": OneFOneB(4)}
 
 
-def assert_bits(found: Trained, wanted: Trained) -> None:
-    assert found.losses == wanted.losses
-    for key in found.state.keys() & wanted.state.keys():
-        assert torch.equal(found.state[key], wanted.state[key]), key
+def assert_bits(trained: Trained, wanted: Trained) -> None:
+    assert trained.losses == wanted.losses
+    for key in trained.state.keys() & wanted.state.keys():
+        assert torch.equal(trained.state[key], wanted.state[key]), key
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -67,8 +67,8 @@ def test_a_cut_chain_trains_bit_for_bit_on_worker_processes(pools: Pools, schedu
     case, order = CASES["chain"], SCHEDULES[schedule]
     graph = captured_for(case, order)
     program = compiled(graph, cut(graph, [0.5]), 2, order)
-    found = on_workers(program, case, batches_of(case), pools(2))
-    assert_bits(found, plain("chain", order.microbatch_size(8)))
+    trained = on_workers(program, case, batches_of(case), pools(2))
+    assert_bits(trained, plain("chain", order.microbatch_size(8)))
 
 
 def decided(method: str, graph: Graph, schedule: Schedule, devices: int) -> Program:

@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 from netsplit.data.dataset import Data
 from netsplit.data.loader import batches
 from netsplit.errors import NetSplitError
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.experiment.study import Study
 from netsplit.graph import Graph
 from netsplit.partition import METHODS
 from netsplit.planning.plan import Plan
@@ -45,7 +45,7 @@ def planned(
     method: str = "round_robin",
     first: tuple[int, int] = SHAPES[0],
     **options: Any,
-) -> tuple[Study, Plan]:
+) -> tuple[Planner, Plan]:
     """With costs that nobody measured, and so without workers."""
 
     def costs(self: Session, graph: Graph, *_: Any) -> Costs:
@@ -55,8 +55,8 @@ def planned(
     cluster = cpus(devices)
     session = Session(_Spec(cluster.devices), folder, _cluster=cluster)  # type: ignore[arg-type]
     batch = kind.give(0, *first)
-    study = session.study(kind.fresh(), kind.loss, batch, schedule or GPipe(4), OPTIMIZER, **options)
-    return study, study.plan(METHODS[method]())
+    planner = session.planner(kind.fresh(), kind.loss, batch, schedule or GPipe(4), OPTIMIZER, **options)
+    return planner, planner.plan(METHODS[method]())
 
 
 class _Spec:
@@ -70,12 +70,12 @@ def batches_of(kind: Kind) -> list[tuple[Any, Any]]:
 
 def metrics_of(parts: list[Any]) -> list[float]:
     """Means over the samples of the tensors that plain PyTorch's micro-batches gave beside the loss."""
-    found = []
-    for share, each in parts:
+    metrics = []
+    for fraction, each in parts:
         beside = each[1] if isinstance(each, tuple) else {k: v for k, v in each.items() if k != "loss"}
         leaves = torch.utils._pytree.tree_leaves(beside)
-        found.append([share * torch.as_tensor(leaf).item() for leaf in leaves])
-    return [sum(column) for column in zip(*found, strict=True)]
+        metrics.append([fraction * torch.as_tensor(leaf).item() for leaf in leaves])
+    return [sum(column) for column in zip(*metrics, strict=True)]
 
 
 @pytest.mark.parametrize("schedule", [GPipe(4), OneFOneB(4), GPipe(4, recompute=True)], ids=lambda s: s.name)
@@ -84,12 +84,12 @@ def test_batches_of_every_kind_train_as_plain(
     name: str, schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = KINDS[name]
-    study, plan = planned(kind, tmp_path, monkeypatch, 3, schedule)
+    planner, plan = planned(kind, tmp_path, monkeypatch, 3, schedule)
     assert len(set(plan.placement.device_of.values())) == 3
-    assert study.compiler.batch_size == 10
-    assert (study.graph.batch_size, plan.program.microbatches) == (3, 4)
-    programs = study.programs(plan.placement, plan.program)
-    runtime = LocalRuntime(plan.program, study.cluster, study.values, OPTIMIZER)
+    assert planner.compiler.batch_size == 10
+    assert (planner.graph.batch_size, plan.program.microbatches) == (3, 4)
+    programs = planner.programs(plan.placement, plan.program)
+    runtime = LocalRuntime(plan.program, planner.cluster, planner.values, OPTIMIZER)
     losses = []
     for inputs, targets in batches_of(kind):
         batch = programs.batch(inputs, targets)
@@ -98,8 +98,8 @@ def test_batches_of_every_kind_train_as_plain(
     assert losses == pytest.approx(wanted, rel=TOLERANCE)
     assert_close(runtime.state(), model.state_dict(), TOLERANCE)
     if kind.loss is not None:
-        found = torch.utils._pytree.tree_leaves(runtime.metrics)
-        assert found == pytest.approx(metrics_of(parts), rel=TOLERANCE)
+        metrics = torch.utils._pytree.tree_leaves(runtime.metrics)
+        assert metrics == pytest.approx(metrics_of(parts), rel=TOLERANCE)
 
 
 @pytest.fixture
@@ -107,9 +107,9 @@ def deployed(
     request: pytest.FixtureRequest, pools: Pools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Kind, ParallelModel]:
     kind = KINDS[request.param]
-    study, plan = planned(kind, tmp_path, monkeypatch, max_programs=8)
-    session = Session(_Spec(study.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
-    return kind, session.deploy(study, plan)
+    planner, plan = planned(kind, tmp_path, monkeypatch, max_programs=8)
+    session = Session(_Spec(planner.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
+    return kind, session.deploy(planner, plan)
 
 
 def plain_output(kind: Kind, state: dict[str, Tensor], inputs: Any) -> Any:
@@ -132,8 +132,8 @@ def test_batches_of_every_kind_on_worker_processes(
     assert losses == pytest.approx(wanted, rel=TOLERANCE)
     assert_close(parallel.state_dict(), model.state_dict(), TOLERANCE)
     if kind.loss is not None:
-        found = torch.utils._pytree.tree_leaves(parallel.metrics)
-        assert found == pytest.approx(metrics_of(parts), rel=TOLERANCE)
+        metrics = torch.utils._pytree.tree_leaves(parallel.metrics)
+        assert metrics == pytest.approx(metrics_of(parts), rel=TOLERANCE)
     with caplog.at_level(logging.INFO, logger="netsplit"):
         for n, length in ((1, 4), (3, 4), (10, 4), (11, 4), (25, 4), (2, 6)):
             inputs, _ = kind.give(n, n, length)
@@ -197,9 +197,9 @@ def test_what_belongs_to_no_sample_is_computed_on_the_whole_batch(
         return tuple(torch.randn((n, 4), generator=generator, dtype=torch.float64) for _ in range(2))
 
     kind = Kind(Means, nn.functional.mse_loss, give, lambda *_: (None, None))
-    study, plan = planned(kind, tmp_path, monkeypatch)
-    session = Session(_Spec(study.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
-    parallel, model = session.deploy(study, plan), kind.fresh()
+    planner, plan = planned(kind, tmp_path, monkeypatch)
+    session = Session(_Spec(planner.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
+    parallel, model = session.deploy(planner, plan), kind.fresh()
     parallel.train_batch(*give(0, 10, 0))
     parallel.save_checkpoint(tmp_path / "early")
     model.load_state_dict(parallel.state_dict())

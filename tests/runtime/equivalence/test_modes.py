@@ -39,8 +39,8 @@ def programs(case: Case, schedule: Schedule, devices: int) -> tuple[Program, Pro
 
 def predicted(runtime: LocalRuntime, inference: Program, inputs: tuple[Tensor, ...]) -> Tensor:
     (k,) = inference.graph.output_variables
-    found = runtime.predict(inference, inputs)
-    return torch.cat([found[k, i] for i in range(inference.microbatches)])
+    outputs = runtime.predict(inference, inputs)
+    return torch.cat([outputs[k, i] for i in range(inference.microbatches)])
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -52,12 +52,12 @@ def test_evaluation_uses_running_statistics_and_drops_nothing(name: str, schedul
     for batch in batches_of(case):
         runtime.train_batch(*batch)
     inputs, _ = case.another(9)
-    found = predicted(runtime, inference, inputs)
+    outputs = predicted(runtime, inference, inputs)
     model = case.fresh()
     model.load_state_dict(runtime.state())
     with torch.no_grad():
-        torch.testing.assert_close(found, model.eval()(*inputs), rtol=TOLERANCE, atol=TOLERANCE)
-        assert not torch.allclose(found, model.train()(*inputs), rtol=1e-3)
+        torch.testing.assert_close(outputs, model.eval()(*inputs), rtol=TOLERANCE, atol=TOLERANCE)
+        assert not torch.allclose(outputs, model.train()(*inputs), rtol=1e-3)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -72,14 +72,14 @@ def test_evaluation_between_batches_does_not_disturb_training(name: str, schedul
     for batch in batches_of(case):
         runtime.predict(inference, inputs)
         losses.append(runtime.train_batch(*batch))
-    found = torch.cat([output for (output,) in runtime.predict(inference, inputs)])
+    outputs = torch.cat([output for (output,) in runtime.predict(inference, inputs)])
     wanted = plain(case.name, 2)
     assert_same(Trained(losses, runtime.state()), wanted)
     model = case.fresh()
     model.load_state_dict(wanted.state)
     with torch.no_grad():
-        outputs = model.eval()(*inputs)
-    torch.testing.assert_close(found, outputs, rtol=TOLERANCE, atol=TOLERANCE)
+        plain_outputs = model.eval()(*inputs)
+    torch.testing.assert_close(outputs, plain_outputs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("weights", ["stashed", "double"])
@@ -91,8 +91,8 @@ def test_evaluation_sees_the_newest_weights(weights: str) -> None:
     for batch in batches_of(STAGES):
         runtime.train_batch(*batch)
         inputs, _ = STAGES.another(9)
-        found = predicted(runtime, inference, inputs)
+        outputs = predicted(runtime, inference, inputs)
         model = STAGES.fresh()
         model.load_state_dict(runtime.state())
         with torch.no_grad():
-            torch.testing.assert_close(found, model.eval()(*inputs), rtol=TOLERANCE, atol=TOLERANCE)
+            torch.testing.assert_close(outputs, model.eval()(*inputs), rtol=TOLERANCE, atol=TOLERANCE)

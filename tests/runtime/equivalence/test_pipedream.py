@@ -69,27 +69,27 @@ def wanted(devices: int) -> Trained:
 
 def versions(program: Program) -> dict[tuple[str, int], int]:
     """(parameter, micro-batch) -> the version that its one segment uses."""
-    found = {}
+    used = {}
     for instructions in program.instructions.values():
         for ins in instructions:
             if isinstance(ins, Forward):
                 for name in program.segments[ins.segment].nodes:
                     for k in program.graph.nodes[name].initializers:
-                        found[k, ins.microbatch] = ins.version
-    return found
+                        used[k, ins.microbatch] = ins.version
+    return used
 
 
 @pytest.mark.parametrize("devices", WHERE)
 @pytest.mark.parametrize("microbatches", [1, 3, 8])
 def test_every_forward_uses_the_version_of_the_paper(devices: int, microbatches: int) -> None:
     program = staged(devices, AsyncOneFOneB(microbatches), 2 * microbatches)
-    found = versions(program)
+    by_version = versions(program)
     for piece, home in enumerate(WHERE[devices]):
         stage = int(home[-1])
         names = [k for k in program.graph.initializers if k.startswith(f"{piece}.")]
         assert names
         for k in names:
-            used = [found[k, i] for i in range(microbatches)]
+            used = [by_version[k, i] for i in range(microbatches)]
             assert used == [paper_version(i, stage, devices) for i in range(microbatches)]
 
 
@@ -102,8 +102,8 @@ def test_weight_stashing_on_a_chain_is_the_papers(devices: int, options: str) ->
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_weight_stashing_on_worker_processes_is_the_papers(pools: Pools, devices: int) -> None:
     for schedule in OPTIONS.values():
-        found = on_workers(staged(devices, schedule), STAGES, batches_of(STAGES), pools(devices))
-        assert_same(found, wanted(devices))
+        trained = on_workers(staged(devices, schedule), STAGES, batches_of(STAGES), pools(devices))
+        assert_same(trained, wanted(devices))
 
 
 def test_stashing_is_not_plain_training() -> None:
@@ -125,10 +125,10 @@ def test_any_placement_trains_on_the_versions_its_program_names(
     graph = captured_for(case, schedule, SAMPLES)
     devices = data.draw(st.sampled_from([2, 3]), label="devices")
     program = compiled(graph, scattered(data, graph, devices), devices, schedule)
-    found = versions(program)
+    used = versions(program)
     reference = pipedream_loop(
         case.fresh(), case.loss, batches_of(case, SAMPLES), 2, SGD,
-        lambda k, i: found.get((k, i), 0), lambda _: every,
+        lambda k, i: used.get((k, i), 0), lambda _: every,
     )  # fmt: skip
     assert_same(local(program, case, batches_of(case, SAMPLES)), reference)
 
@@ -151,9 +151,9 @@ def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, d
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_two_versions_on_worker_processes_are_the_papers(pools: Pools, workers: int) -> None:
     schedule = AsyncOneFOneB(8, update_every=2, weights="double")
-    found = on_workers(staged(workers, schedule), STAGES, batches_of(STAGES), pools(workers))
+    trained = on_workers(staged(workers, schedule), STAGES, batches_of(STAGES), pools(workers))
     reference = double_loop(STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD, 2)
-    assert_same(found, reference)
+    assert_same(trained, reference)
 
 
 @pytest.mark.parametrize("options", ["plain", "both"])
@@ -163,11 +163,11 @@ def test_a_replicated_stage_steps_on_its_replicas_mean_gradient(options: str) ->
     graph = captured_for(STAGES, schedule, 16)
     device_of = by_stage(graph, ["cpu:0", "cpu:0", "cpu:2", "cpu:2"])
     program = compiled(graph, device_of, 3, schedule, replicas={"cpu:0": ("cpu:0", "cpu:1")})
-    found = versions(program)
-    assert [found["0.0.weight", i] for i in range(8)] == sorted(found["0.0.weight", i] for i in range(8))
+    used = versions(program)
+    assert [used["0.0.weight", i] for i in range(8)] == sorted(used["0.0.weight", i] for i in range(8))
     reference = pipedream_loop(
         STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD,
-        lambda k, i: found[k, i], lambda k: 2 if k[0] in "01" else 1,
+        lambda k, i: used[k, i], lambda k: 2 if k[0] in "01" else 1,
     )  # fmt: skip
     trained = local(program, STAGES, batches_of(STAGES))
     assert_same(parameters_of(STAGES, trained), parameters_of(STAGES, reference))

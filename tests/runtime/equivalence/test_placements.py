@@ -35,8 +35,8 @@ def check_on_workers(name: str, schedule: Schedule, workers: int, pools: Pools, 
     case = CASES[name]
     graph = captured_for(case, schedule)
     program = compiled(graph, scattered(data, graph, workers), workers, schedule)
-    found = on_workers(program, case, batches_of(case), pools(workers))
-    assert_same(found, plain(name, schedule.microbatch_size(8)))
+    trained = on_workers(program, case, batches_of(case), pools(workers))
+    assert_same(trained, plain(name, schedule.microbatch_size(8)))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

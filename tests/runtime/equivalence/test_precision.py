@@ -44,8 +44,8 @@ def fresh(case: Case) -> nn.Module:
 
 
 def batches_of(case: Case) -> list[Batch]:
-    found = [case.another(seed) for seed in range(3)]
-    return [(tuple(t.float() if t.is_floating_point() else t for t in x), y) for x, y in found]
+    batches = [case.another(seed) for seed in range(3)]
+    return [(tuple(t.float() if t.is_floating_point() else t for t in x), y) for x, y in batches]
 
 
 @cache
@@ -74,17 +74,17 @@ def local(program: Program, case: Case, rule: UpdateRule | None = None) -> tuple
     return Trained(losses, runtime.state()), runtime
 
 
-def assert_bits(found: Trained, wanted: Trained) -> None:
-    assert found.losses == wanted.losses
-    for key in found.state.keys() & wanted.state.keys():
-        assert torch.equal(found.state[key], wanted.state[key]), key
+def assert_bits(trained: Trained, wanted: Trained) -> None:
+    assert trained.losses == wanted.losses
+    for key in trained.state.keys() & wanted.state.keys():
+        assert torch.equal(trained.state[key], wanted.state[key]), key
 
 
-def assert_near(found: Trained, wanted: Trained, start: dict[str, Tensor]) -> None:
+def assert_near(trained: Trained, wanted: Trained, start: dict[str, Tensor]) -> None:
     """As far apart as `NEAR` of the way that training went."""
-    assert found.losses == pytest.approx(wanted.losses, rel=NEAR)
-    keys = [k for k in found.state.keys() & start.keys() if start[k].is_floating_point()]
-    apart = torch.stack([(found.state[k] - wanted.state[k]).square().sum() for k in keys]).sum().sqrt()
+    assert trained.losses == pytest.approx(wanted.losses, rel=NEAR)
+    keys = [k for k in trained.state.keys() & start.keys() if start[k].is_floating_point()]
+    apart = torch.stack([(trained.state[k] - wanted.state[k]).square().sum() for k in keys]).sum().sqrt()
     way = torch.stack([(start[k] - wanted.state[k]).square().sum() for k in keys]).sum().sqrt()
     assert way > 0
     assert apart <= NEAR * way
@@ -146,12 +146,12 @@ def test_float16_follows_torchs_grad_scaler(name: str, schedule: str, clip_norm:
     """Powers of two and float32 sums: the scale itself rounds nothing; clipping rounds elsewhere."""
     graph, case = captured_as(name, schedule, "float16"), CASES.get(name, STAGES)
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, SCHEDULES[schedule], shared_norm=True)
-    found, _ = local(program, case, UpdateRule(clip_norm, loss_scaling=True))
+    trained, _ = local(program, case, UpdateRule(clip_norm, loss_scaling=True))
     wanted = plain(name, schedule, "float16", clip_norm)
     if clip_norm is None:
-        assert_bits(found, wanted)
+        assert_bits(trained, wanted)
     else:
-        assert_near(found, wanted, fresh(case).state_dict())
+        assert_near(trained, wanted, fresh(case).state_dict())
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -163,16 +163,16 @@ def test_float16_on_any_placement(name: str, schedule: str, data: st.DataObject)
     clip_norm = data.draw(st.sampled_from([None, 0.1]), label="clip_norm")
     placed = scattered(data, graph, 3)
     program = compiled(graph, placed, 3, SCHEDULES[schedule], shared_norm=True)
-    found, runtime = local(program, case, UpdateRule(clip_norm, loss_scaling=True))
-    assert_near(found, plain(name, schedule, "float16", clip_norm), fresh(case).state_dict())
+    trained, runtime = local(program, case, UpdateRule(clip_norm, loss_scaling=True))
+    assert_near(trained, plain(name, schedule, "float16", clip_norm), fresh(case).state_dict())
     factors = {share.loss_factor for share in runtime.shares.values() if share.optimizer is not None}
     assert len(factors) == 1
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_float16_on_worker_processes(pools: Pools, schedule: str) -> None:
-    found = on_workers("chain", schedule, "float16", pools, UpdateRule(loss_scaling=True))
-    assert_bits(found, plain("chain", schedule, "float16"))
+    trained = on_workers("chain", schedule, "float16", pools, UpdateRule(loss_scaling=True))
+    assert_bits(trained, plain("chain", schedule, "float16"))
 
 
 class _Explodes(nn.Module):

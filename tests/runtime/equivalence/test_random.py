@@ -73,8 +73,8 @@ def test_any_placement_draws_what_the_plain_loop_draws(name: str, schedule: str,
     case, order = BOTH[name], SCHEDULES[schedule]
     graph = captured_for(case, order)
     program = compiled(graph, scattered(data, graph, 3), 3, order)
-    found = local(program, case, batches_of(case), seed=SEED)
-    assert_same(found, plain_of(name, order.microbatch_size(8)))
+    trained = local(program, case, batches_of(case), seed=SEED)
+    assert_same(trained, plain_of(name, order.microbatch_size(8)))
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -82,12 +82,12 @@ def test_on_one_device_it_is_the_plain_loop_bit_for_bit(name: str) -> None:
     case = BOTH[name]
     graph = captured_for(case, GPipe(4))
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, GPipe(4))
-    found, wanted = (
+    trained, wanted = (
         local(program, case, batches_of(case), seed=SEED),
         plain_of(name, 2),
     )
-    assert found.losses == wanted.losses
-    assert all(torch.equal(tensor, wanted.state[key]) for key, tensor in found.state.items())
+    assert trained.losses == wanted.losses
+    assert all(torch.equal(tensor, wanted.state[key]) for key, tensor in trained.state.items())
 
 
 @pytest.mark.parametrize("schedule", ON_WORKERS)
@@ -101,8 +101,8 @@ def test_worker_processes_draw_what_the_plain_loop_draws(
     case, order = BOTH[name], ON_WORKERS[schedule]
     graph = captured_for(case, order)
     program = compiled(graph, scattered(data, graph, 2), 2, order)
-    found = on_workers(program, case, batches_of(case), pools(2), seed=SEED)
-    assert_same(found, plain_of(name, 2))
+    trained = on_workers(program, case, batches_of(case), pools(2), seed=SEED)
+    assert_same(trained, plain_of(name, 2))
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b+recompute", "interleaved_1f1b", "zb_h1"])
@@ -114,16 +114,16 @@ def test_replicas_draw_what_the_plain_loop_draws(name: str, schedule: str, data:
     graph = captured_for(case, order)
     replicas = {"cpu:0": ("cpu:0", "cpu:2", "cpu:4"), "cpu:1": ("cpu:1", "cpu:3")}
     program = compiled(graph, scattered(data, graph, 2), 5, order, replicas=replicas)
-    found = local(program, case, batches_of(case), seed=SEED)
-    assert_same(parameters_of(case, found), parameters_of(case, plain_of(name, 2)))
+    trained = local(program, case, batches_of(case), seed=SEED)
+    assert_same(parameters_of(case, trained), parameters_of(case, plain_of(name, 2)))
 
 
 def test_replicas_on_worker_processes(pools: Pools) -> None:
     graph = captured_for(DRAWING, OneFOneB(4))
     placed = dict.fromkeys(graph.nodes, "cpu:0")
     program = compiled(graph, placed, 2, OneFOneB(4), replicas={"cpu:0": ("cpu:0", "cpu:1")})
-    found = on_workers(program, DRAWING, batches_of(DRAWING), pools(2), seed=SEED)
-    assert_same(found, plain_of(DRAWING.name, 2))
+    trained = on_workers(program, DRAWING, batches_of(DRAWING), pools(2), seed=SEED)
+    assert_same(trained, plain_of(DRAWING.name, 2))
 
 
 def resized(case: Case, placed: Placed, samples: int) -> Program:
@@ -139,11 +139,13 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
     placed = (cut(graph, [0.4]), graph.position)
     program, values = resized(DRAWING, placed, 8), initial_values(DRAWING.fresh(), graph)
     batches = [DRAWING.another(n, count) for n, count in enumerate((8, 5, 8, 5))]
-    shares, last = (8 / 13, 5 / 13) * 2, (False, True) * 2
+    fractions, last = (8 / 13, 5 / 13) * 2, (False, True) * 2
     here = LocalRuntime(program, cpus(2), values, SGD, seed=SEED)
     losses = [
-        here.train_batch(*batch, share=share, step=step, program=resized(DRAWING, placed, len(batch[1])))
-        for batch, share, step in zip(batches, shares, last, strict=True)
+        here.train_batch(
+            *batch, fraction=fraction, step=step, program=resized(DRAWING, placed, len(batch[1]))
+        )
+        for batch, fraction, step in zip(batches, fractions, last, strict=True)
     ]
     wanted = plain(DRAWING, batches, 2, group=2)
     assert_same(Trained(losses, here.state()), wanted)
@@ -156,8 +158,8 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
         seed=SEED,
     )
     losses = [
-        there.train_batch(*batch, share=share, step=step)
-        for batch, share, step in zip(batches, shares, last, strict=True)
+        there.train_batch(*batch, fraction=fraction, step=step)
+        for batch, fraction, step in zip(batches, fractions, last, strict=True)
     ]
     assert_same(Trained(losses, there.state()), wanted)
 
@@ -168,16 +170,16 @@ def test_dropout_drops() -> None:
     program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4))
     inputs, targets = DROPPED.batch(2)
     batch = tuple(t.repeat(4, 1) for t in inputs), targets.repeat(4)
-    found = []
+    losses = []
     for seed in (0, 1):
         values = initial_values(DROPPED.fresh(), graph)
         runtime = LocalRuntime(program, cpus(2), values, None, seed=seed)
-        found += [runtime.train_batch(*batch) for _ in range(2)]
+        losses += [runtime.train_batch(*batch) for _ in range(2)]
     key = runtime.draws.training()
     outputs = runtime.run(program, runtime.executors_of(program), *batch, key=key)
-    found += [float(loss) for loss in outputs.values()]
-    assert len(found) == 8
-    assert len({round(loss, 6) for loss in found}) == 8
+    losses += [float(loss) for loss in outputs.values()]
+    assert len(losses) == 8
+    assert len({round(loss, 6) for loss in losses}) == 8
 
 
 class Uncertain(nn.Module):
@@ -208,11 +210,11 @@ def test_predictions_draw_by_keys_of_their_own(pools: Pools) -> None:
         for i, part in enumerate(inputs[0].split(2)):
             with draws(evaluated, SEED, n, i, phase="predict"), torch.no_grad():
                 wanted.append(model.eval()(part))
-        found = torch.cat([output for (output,) in runtime.predict(predict, inputs)])
-        assert_close({"outputs": found}, {"outputs": torch.cat(wanted)})
+        predictions = torch.cat([output for (output,) in runtime.predict(predict, inputs)])
+        assert_close({"outputs": predictions}, {"outputs": torch.cat(wanted)})
         local_parts = here.predict(predict, inputs).values()
-        assert_close({"outputs": torch.cat(list(local_parts))}, {"outputs": found})
-        seen.append(found)
+        assert_close({"outputs": torch.cat(list(local_parts))}, {"outputs": predictions})
+        seen.append(predictions)
     assert not torch.allclose(*seen)
     assert runtime.draws.predictions == 2
     assert runtime.draws.batches == 0

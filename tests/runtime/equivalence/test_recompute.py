@@ -47,11 +47,11 @@ def recomputed(program: Program) -> int:
     )
 
 
-def assert_equal(found: Trained, wanted: Trained) -> None:
+def assert_equal(trained: Trained, wanted: Trained) -> None:
     """Bit for bit."""
-    assert found.losses == wanted.losses
-    assert found.state.keys() == wanted.state.keys()
-    for key, tensor in found.state.items():
+    assert trained.losses == wanted.losses
+    assert trained.state.keys() == wanted.state.keys()
+    for key, tensor in trained.state.items():
         assert torch.equal(tensor, wanted.state[key]), key
 
 
@@ -74,14 +74,14 @@ def test_buffers_are_updated_once(name: str) -> None:
     graph = captured_for(case, GPipe(4))
     program = compiled(graph, cut(graph, [0.3, 0.7]), 3, GPipe(4, recompute=True))
     assert recomputed(program)
-    found = local(program, case, batches_of(case, 3)).state
+    state = local(program, case, batches_of(case, 3)).state
     wanted = plain(name, 2, 3).state
     buffers = [key for key, _ in case.fresh().named_buffers()]
     assert buffers
     for key in buffers:
-        torch.testing.assert_close(found[key], wanted[key], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(state[key], wanted[key], rtol=1e-12, atol=1e-12)
         if key.endswith(("num_batches_tracked", "count")):
-            assert int(found[key]) == 12 * (3 if name == "shared_norm" else 1)
+            assert int(state[key]) == 12 * (3 if name == "shared_norm" else 1)
 
 
 @pytest.mark.parametrize("case", [DROPPED, DRAWING], ids=lambda case: case.name)

@@ -98,8 +98,8 @@ def test_replicated_stages_on_worker_processes(pools: Pools, shape: str, workers
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_norm_counts_a_replicated_parameter_once(shape: str) -> None:
     program = program_of(shape, OneFOneB(4), shared_norm=True)
-    found = local(program, STAGES, batches_of(STAGES), rule=UpdateRule(clip_norm=0.2))
-    assert_same(found, data_parallel(shape, clip_norm=0.2))
+    trained = local(program, STAGES, batches_of(STAGES), rule=UpdateRule(clip_norm=0.2))
+    assert_same(trained, data_parallel(shape, clip_norm=0.2))
 
 
 @pytest.mark.parametrize("shape", ["ddp", "three over two"])
@@ -137,9 +137,9 @@ def test_any_placement_with_replicated_devices(name: str, schedule: str, data: s
     )
     clip_norm = data.draw(st.sampled_from([None, 0.3]), label="clip_norm")
     program = compiled(graph, placed, 5, order, replicas=replicas, shared_norm=clip_norm is not None)
-    found = local(program, case, batches_of(case), rule=UpdateRule(clip_norm))
+    trained = local(program, case, batches_of(case), rule=UpdateRule(clip_norm))
     wanted = plain(name, 2, clip_norm=clip_norm)
-    assert_same(parameters_of(case, found), parameters_of(case, wanted), TOLERANCE)
+    assert_same(parameters_of(case, trained), parameters_of(case, wanted), TOLERANCE)
 
 
 @pytest.mark.parametrize(

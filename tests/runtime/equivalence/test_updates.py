@@ -163,9 +163,9 @@ def test_a_group_takes_what_it_matches_first_and_the_rest_keeps_the_common_setti
     pairs = [(name, nn.Parameter(torch.zeros(1))) for name in ("a.bias", "norm.bias", "a.weight")]
     groups = [{"match": "norm*", "lr": 1.0}, {"match": ["*.bias"], "lr": 2.0}]
     made = ParameterGroups("torch.optim.SGD", lr=3.0, groups=groups)(pairs)
-    found = [(group["lr"], [id(p) for p in group["params"]]) for group in made.param_groups]
+    settings = [(group["lr"], [id(p) for p in group["params"]]) for group in made.param_groups]
     by_id = {name: id(p) for name, p in pairs}
-    assert found == [(3.0, [by_id["a.weight"]]), (1.0, [by_id["norm.bias"]]), (2.0, [by_id["a.bias"]])]
+    assert settings == [(3.0, [by_id["a.weight"]]), (1.0, [by_id["norm.bias"]]), (2.0, [by_id["a.bias"]])]
 
 
 # --- learning rates -----------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_gradients_that_are_only_added_up_step_no_scheduler() -> None:
     values = initial_values(case.fresh(), graph)
     runtime = LocalRuntime(program, cpus(2), values, bound(SGD, case), rule)
     batches = batches_of(case, 4)
-    losses = [runtime.train_batch(*b, share=0.5, step=i % 2 == 1) for i, b in enumerate(batches)]
+    losses = [runtime.train_batch(*b, fraction=0.5, step=i % 2 == 1) for i, b in enumerate(batches)]
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD, group=2, scheduler=scheduler)
     assert_same(Trained(losses, runtime.state()), wanted)
 
@@ -315,11 +315,11 @@ def averaged(model: nn.Module) -> AveragedModel:
 
 
 def averages_of(runtime: LocalRuntime) -> dict[str, Tensor]:
-    found = runtime.state()
+    averages = runtime.state()
     for share in runtime.shares.values():
         assert share.averages is not None
-        found |= share.averages.values
-    return found
+        averages |= share.averages.values
+    return averages
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -388,8 +388,8 @@ def test_schedulers_on_worker_processes(name: str, pools: Pools, data: st.DataOb
     program = drawn_program(data, case, 2)
     batches = batches_of(case, STEPS)
     rule = UpdateRule(learning_rate=LearningRate(scheduler))
-    found = on_workers(program, case, batches, pools(2), bound(SGD_OF[which], case), rule=rule)
-    assert_same(found, plain_loop(case.fresh(), case.loss, batches, 2, SGD_OF[which], scheduler=scheduler))
+    trained = on_workers(program, case, batches, pools(2), bound(SGD_OF[which], case), rule=rule)
+    assert_same(trained, plain_loop(case.fresh(), case.loss, batches, 2, SGD_OF[which], scheduler=scheduler))
 
 
 def test_averages_and_groups_on_worker_processes(pools: Pools) -> None:

@@ -7,9 +7,10 @@ import time
 import pytest
 
 from netsplit.program.instructions import Forward, Recv, Reduce, Step
-from netsplit.runtime.workers.diagnosis import Findings, Standing, explain
+from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose
 from netsplit.runtime.workers.messages import Reply
 from netsplit.runtime.workers.watchdog import Pace, Watchdog
+from tests.messages import tells
 
 COMPUTING = Standing(Forward(1, 0), None)
 WAITING = Standing(Forward(2, 0), Recv("k@c", "k", 0, "b", False, 7))
@@ -19,29 +20,30 @@ TIMED_OUT = Reply(error="device a waited 2 s", known=True, waited=True)
 
 def sentence(**facts: object) -> str:
     given = {"asked": [0, 1, 2], "dead": {}, "replies": {}, "quiet": [], "standings": {}}
-    return explain(Findings(**given | facts), "abc".__getitem__, "train")  # type: ignore[arg-type]
+    return diagnose(Findings(**given | facts), "abc".__getitem__, "train")  # type: ignore[arg-type]
 
 
 def test_who_computes_while_others_wait_is_the_cause() -> None:
     said = sentence(replies={0: TIMED_OUT}, standings={0: SUMMING, 1: COMPUTING, 2: WAITING})
-    assert said == (
-        "worker b hangs at its forward of segment 1, micro-batch 0; device a waited 2 s; c stood at its "
-        "forward of segment 2, micro-batch 0, waiting for variable 'k' of micro-batch 0 from b (raise "
-        "cluster.timeout_s if it is only slow)."
+    assert said.startswith("worker b hangs")
+    assert tells(said, "forward of segment 1, micro-batch 0", "device a waited 2 s", "c stood")
+    assert tells(
+        said, "forward of segment 2, micro-batch 0", "'k'", "micro-batch 0 from b", "cluster.timeout_s"
     )
 
 
 def test_who_died_is_the_cause_and_who_computes_is_not() -> None:
     said = sentence(dead={1: "died"}, replies={0: TIMED_OUT}, standings={1: SUMMING, 2: COMPUTING})
-    assert said == (
-        "worker b died at its optimiser step, waiting for the sum of gradients over a, b; device a waited "
-        "2 s; c stood at its forward of segment 1, micro-batch 0."
-    )
+    assert said.startswith("worker b died")
+    assert tells(said, "optimiser step", "sum of gradients over a, b", "device a waited 2 s")
+    assert tells(said, "c stood", "forward of segment 1, micro-batch 0")
+    assert "hangs" not in said
 
 
 def test_who_shows_no_sign_of_life_comes_before_who_raised() -> None:
     said = sentence(quiet=[2], replies={0: Reply(error="ValueError: 3"), 1: TIMED_OUT})
-    assert said.startswith("worker c does not answer during 'train'; worker a raised ValueError: 3 during")
+    assert said.startswith("worker c ")
+    assert tells(said, "'train'", "worker a", "ValueError: 3")
 
 
 def test_a_refusal_is_said_as_it_is_and_nobody_else_is_accused() -> None:
@@ -50,7 +52,7 @@ def test_a_refusal_is_said_as_it_is_and_nobody_else_is_accused() -> None:
 
 def test_where_all_waited_for_one_another_all_say_so() -> None:
     replies = {rank: Reply(error=f"device {rank} waited", known=True, waited=True) for rank in range(3)}
-    assert sentence(replies=replies) == "device 0 waited; device 1 waited; device 2 waited."
+    assert tells(sentence(replies=replies), "device 0 waited", "device 1 waited", "device 2 waited")
 
 
 def test_a_call_is_late_against_its_own_past_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,20 +29,20 @@ def sample(dtype: torch.dtype, *shape: int) -> Tensor:
 def test_a_tensor_of_any_dtype_arrives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     sent = sample(dtype, *shape)
     call: Any = pickle.loads(packed(CallWorkers(len, ([{"x": sent}],))))
-    found = call.args[0][0]["x"]
-    assert (found.dtype, found.shape) == (sent.dtype, sent.shape)
-    assert torch.equal(_as_sent(found), _as_sent(sent))
-    found.zero_()  # it may be written
+    arrived = call.args[0][0]["x"]
+    assert (arrived.dtype, arrived.shape) == (sent.dtype, sent.shape)
+    assert torch.equal(_as_sent(arrived), _as_sent(sent))
+    arrived.zero_()  # it may be written
 
 
 def test_parts_and_views_parameters_and_conjugates_arrive() -> None:
     whole = torch.randn(4, 6, dtype=torch.complex128)
     parameter = nn.Parameter(torch.randn(3))
     sent = [whole[1], whole[:, 2], whole.t(), whole.conj(), whole.real, whole.conj().imag, parameter]
-    found = pickle.loads(packed(sent))
-    for one, other in zip(sent, found, strict=True):
+    arrived = pickle.loads(packed(sent))
+    for one, other in zip(sent, arrived, strict=True):
         assert torch.equal(one, other)
-    assert isinstance(found[-1], nn.Parameter)
+    assert isinstance(arrived[-1], nn.Parameter)
     assert len(packed(torch.zeros(1000)[:1].clone())) < 1000
 
 

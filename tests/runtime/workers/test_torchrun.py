@@ -112,9 +112,9 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
     monkeypatch.setenv("NETSPLIT_KEY", KEY)
     devices = [LocalDevice("cpu:0"), LocalDevice("cpu:1")]
     spec = local_cluster("two", devices, timeout_s=TIMEOUT_S, port=free_ports(), external=True)
-    found = Agents(spec, tmp_path)
-    yield found
-    for agent in found.started:
+    launched = Agents(spec, tmp_path)
+    yield launched
+    for agent in launched.started:
         if agent.poll() is None:
             os.killpg(agent.pid, signal.SIGKILL)
         agent.wait()

@@ -9,7 +9,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 
 from netsplit.tracking.pictures.graph_figure import _CUT_COLOUR, graph_figure
 from netsplit.tracking.pictures.graph_groups import NodeGroup, group_nodes
-from netsplit.tracking.pictures.graph_layout import lay_out
+from netsplit.tracking.pictures.graph_layout import layered_layout
 from tests.tracking.samples import cells_graph, graph_of_operators, halves, uneven_costs
 
 
@@ -57,7 +57,7 @@ def test_boxes_of_a_layout_do_not_overlap() -> None:
     graph = cells_graph()
     groups = group_nodes(graph, halves(graph).device_of)
     for columns in (1, 3):
-        boxes = lay_out(len(groups.groups), groups.edges, columns).boxes
+        boxes = layered_layout(len(groups.groups), groups.edges, columns).boxes
         assert all(
             abs(x1 - x2) > 0.999 or abs(y1 - y2) > 0.999 for (x1, y1), (x2, y2) in combinations(boxes, 2)
         )
@@ -66,7 +66,7 @@ def test_boxes_of_a_layout_do_not_overlap() -> None:
 def test_every_piece_of_an_edge_leads_downwards() -> None:
     graph = cells_graph()
     groups = group_nodes(graph, halves(graph).device_of)
-    layout = lay_out(len(groups.groups), groups.edges, 3)
+    layout = layered_layout(len(groups.groups), groups.edges, 3)
     assert layout.jumps
     for pieces in layout.paths.values():
         for piece in pieces:

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.checks.python_state.state import Held, StateSnapshot, equal, memory_of, same_values, shown
+from netsplit.graph.checks.python_state.state import (
+    Held,
+    StateSnapshot,
+    bare,
+    equal,
+    memory_key,
+    same_values,
+)
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import within
@@ -70,16 +77,16 @@ class Carried:
                 frame = self.reads.get(id(held.tensor))
                 where = f" (at {quoted(frame)})" if frame else ""
                 return (
-                    f"{shown(name)} is another tensor after every step, and the next step needs it{where}, "
+                    f"{bare(name)} is another tensor after every step, and the next step needs it{where}, "
                     "which a captured step cannot follow: register it as a buffer (register_buffer), and "
                     "write into it in place (copy_), without a gradient"
                 )
         for name, held in self.first.tensors.items():
             now = second.tensors.get(name)
             written = now is not None and now.tensor is held.tensor and now.content != held.content
-            if written and memory_of(held.tensor) not in self.written:
+            if written and memory_key(held.tensor) not in self.written:
                 return (
-                    f"{shown(name)} is written at every step where a captured step does not see it: register "
+                    f"{bare(name)} is written at every step where a captured step does not see it: register "
                     "it as a buffer (register_buffer), and write into it with tensors, in place"
                 )
         return None
@@ -97,7 +104,7 @@ def handed_between(calls: Mapping[str, Any], first: StateSnapshot, second: State
         for name in {name for name, _ in within((("", code),))} & moving:
             if name in reached:
                 return (
-                    f"{reached[name]} and {code.__name__} hand {shown(name)} to one another, which is "
+                    f"{reached[name]} and {code.__name__} hand {bare(name)} to one another, which is "
                     "lost where they run on two devices: pass it as an argument"
                 )
             reached[name] = code.__name__
@@ -175,7 +182,7 @@ def refuse_first_batch(
             continue
         if any(not torch.equal(a, b) for a, b in zip(plain, ours, strict=True)):
             raise CaptureError(
-                f"{name} computes {shown(moved[0])} from the first batch and keeps it for all others, where "
+                f"{name} computes {bare(moved[0])} from the first batch and keeps it for all others, where "
                 "a captured step computes it from every batch: compute it before training, and register it "
                 f"as a buffer (register_buffer); {SWITCH}."
             )

@@ -19,7 +19,7 @@ from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.plain import forward, has_values, stance, tensors_kept, threads_for
 from netsplit.graph.checks.python_state.carried import alike
 from netsplit.graph.checks.python_state.rarely_set import set_by_forward
-from netsplit.graph.checks.python_state.state import StateSnapshot, equal, shown, state_of
+from netsplit.graph.checks.python_state.state import StateSnapshot, bare, equal, state_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
@@ -125,7 +125,7 @@ class KindsSeen:
     def _reason(self, first: _Kind, then: _Kind) -> str:
         moved = [name for name in first.leaves if not alike(name, first.state, then.state)] or first.leaves
         return (
-            f"{type(self.model).__name__} keeps {shown(moved[0])} from batches of {_size(first, then)}, and "
+            f"{type(self.model).__name__} keeps {bare(moved[0])} from batches of {_size(first, then)}, and "
             f"computes otherwise by it on batches of {_size(then, first)}, where a captured step sees the "
             "shapes of its own micro-batches alone: set it before training, or compute it in every forward "
             f"and keep nothing; {SWITCH}."

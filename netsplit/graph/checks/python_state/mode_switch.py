@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from netsplit.graph.checks.python_state.state import Held, changed_names, memory_of, shown, state_of
+from netsplit.graph.checks.python_state.state import Held, bare, changed_names, memory_key, state_of
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.words import is_users, quoted, user_frame
 
@@ -40,7 +40,7 @@ class ModeSwitch:
             self.model.eval()
         after = state_of(self.model, None)
         tensors = [name for name, held in after.tensors.items() if not _same(before.tensors.get(name), held)]
-        self.changed = [*map(shown, tensors), *changed_names(before.values, after.values)]
+        self.changed = [*map(bare, tensors), *changed_names(before.values, after.values)]
 
     def back(self) -> None:
         """Into the modes that its modules were in."""
@@ -97,7 +97,7 @@ class _Writes(TorchDispatchMode):
         self.writes = writes
         self.names: dict[int | None, str] = {}
         for name, tensor in named_tensors(model).items():
-            self.names.setdefault(memory_of(tensor), name)
+            self.names.setdefault(memory_key(tensor), name)
         self.names.pop(None, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -105,7 +105,7 @@ class _Writes(TorchDispatchMode):
         for each in func._schema.arguments:
             value = given.get(each.name)
             if each.is_write and isinstance(value, torch.Tensor):
-                name = self.names.get(memory_of(value))
+                name = self.names.get(memory_key(value))
                 if name is not None:
                     self.writes.setdefault(name, user_frame())
         return func(*args, **(kwargs or {}))

@@ -27,8 +27,16 @@ from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.reach import INSIDE, SIMPLE, names_in, within
 
 __all__ = [
-    "Held", "StateSnapshot", "Values", "changed_names", "changed_state", "equal", "memory_of", "same_values",
-    "shown", "state_of",
+    "Held",
+    "StateSnapshot",
+    "Values",
+    "bare",
+    "changed_names",
+    "changed_state",
+    "equal",
+    "memory_key",
+    "same_values",
+    "state_of",
 ]  # fmt: skip
 
 _INTERNAL = ("training", "_is_full_backward_hook", "_version", "call_super_init", "dump_patches")
@@ -68,14 +76,14 @@ def state_of(model: Any, loss: Any, moving: bool = True) -> StateSnapshot:
         values |= {f"os.environ['{k}']": v for k, v in os.environ.items()}
         thread = vars(threading.current_thread()).items()
         values |= {f"'{k}' of the current thread": v for k, v in thread if isinstance(v, SIMPLE)}
-    trained = {memory_of(tensor) for tensor in named_tensors(model, loss).values()} - {None}
+    trained = {memory_key(tensor) for tensor in named_tensors(model, loss).values()} - {None}
     reached = list(within((("the model", model), ("the loss", loss))))
     counted = moving and _reads_cache_info(value for _, value in reached)
     for name, value in reached:
         if name.startswith("'") and name[1:].partition("'")[0] in _INTERNAL:
             continue
         if isinstance(value, Tensor):
-            if memory_of(value) not in trained:
+            if memory_key(value) not in trained:
                 tensors[_free(name, tensors)] = Held(value, _content(value))
             continue
         if not moving and (isinstance(value, _MOVING) or hasattr(value, "__next__")):
@@ -97,10 +105,10 @@ def changed_names(before: Values, after: Values) -> list[str]:
     names = [*before, *(name for name in after if name not in before)]
     missing = object()
     changed = [name for name in names if not equal(before.get(name, missing), after.get(name, missing))]
-    return [shown(name) for name in changed]
+    return [bare(name) for name in changed]
 
 
-def shown(name: str) -> str:
+def bare(name: str) -> str:
     """Of a value or tensor in a state, for people."""
     return name.partition(INSIDE)[0]
 
@@ -130,7 +138,7 @@ def same_values(a: Tensor, b: Tensor) -> bool:
         return False
 
 
-def memory_of(tensor: Tensor) -> int | None:
+def memory_key(tensor: Tensor) -> int | None:
     """Which memory it lies in; None where that cannot be said."""
     try:
         return tensor.untyped_storage()._cdata if tensor.numel() else None

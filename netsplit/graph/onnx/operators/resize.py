@@ -120,7 +120,7 @@ _NEAREST: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
 
 
 def _weights(call: OnnxCall, where: np.ndarray[Any, Any], old: int, mode: str) -> np.ndarray[Any, Any]:
-    """What share every old element has in every new one, (new, old)."""
+    """What weight every old element has in every new one, (new, old)."""
     first = np.floor(where).astype(np.int64)
     part = where - first
     if mode == "linear":
@@ -128,11 +128,11 @@ def _weights(call: OnnxCall, where: np.ndarray[Any, Any], old: int, mode: str) -
     else:
         taps = {k: _cubic(np.abs(part - k), call.attr("cubic_coeff_a", -0.75)) for k in (-1, 0, 1, 2)}
     weights = np.zeros((len(where), old))
-    for k, share in taps.items():
+    for k, weight in taps.items():
         place = first + k
         if mode == "cubic" and call.attr("exclude_outside", 0):
-            share = np.where((place < 0) | (place >= old), 0.0, share)
-        np.add.at(weights, (np.arange(len(where)), np.clip(place, 0, old - 1)), share)
+            weight = np.where((place < 0) | (place >= old), 0.0, weight)
+        np.add.at(weights, (np.arange(len(where)), np.clip(place, 0, old - 1)), weight)
     if mode == "cubic" and call.attr("exclude_outside", 0):
         weights /= weights.sum(axis=1, keepdims=True)
     return weights

@@ -207,19 +207,19 @@ def _top_k(call: OnnxCall) -> tuple[Tensor, Tensor]:
 
 
 def _depth_to_space(call: OnnxCall) -> Tensor:
-    x, block = call.tensor(0), call.attr("blocksize")
+    x, size = call.tensor(0), call.attr("blocksize")
     n, c, h, w = x.shape
     if call.attr("mode", "DCR") == "CRD":
-        return F.pixel_shuffle(x, block)
-    parts = x.reshape(n, block, block, c // block**2, h, w).permute(0, 3, 4, 1, 5, 2)
-    return parts.reshape(n, c // block**2, h * block, w * block)
+        return F.pixel_shuffle(x, size)
+    parts = x.reshape(n, size, size, c // size**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    return parts.reshape(n, c // size**2, h * size, w * size)
 
 
 def _space_to_depth(call: OnnxCall) -> Tensor:
-    x, block = call.tensor(0), call.attr("blocksize")
+    x, size = call.tensor(0), call.attr("blocksize")
     n, c, h, w = x.shape
-    parts = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
-    return parts.reshape(n, c * block**2, h // block, w // block)
+    parts = x.reshape(n, c, h // size, size, w // size, size).permute(0, 3, 5, 1, 2, 4)
+    return parts.reshape(n, c * size**2, h // size, w // size)
 
 
 SHAPES: dict[str, Function] = {

@@ -61,13 +61,13 @@ class Prover(threading.Thread):
 
     def _relax(self) -> None:
         search = self.search
-        for rounds, share in enumerate(SLICES, 1):
+        for rounds, fraction in enumerate(SLICES, 1):
             if not self._goes_on():
                 return
             value_s = self._value_s()
             relaxed = relaxation(
                 search.instance,
-                share * self._left_s(),
+                fraction * self._left_s(),
                 search.problem.seed,
                 value_s if np.isfinite(value_s) else None,
                 workers=rounds,  # by the second, the search has mostly ended

@@ -1,4 +1,4 @@
-"""`m_topo`: fill devices in topological order up to an even share of the memory (Baechi's m-TOPO).
+"""`m_topo`: fill devices in topological order up to an even part of the memory (Baechi's m-TOPO).
 
 Sources: Baechi (github beomyeol/baechi, placer/m_topo.py); NetSplit thesis, section 6.2.1.
 """
@@ -29,8 +29,8 @@ class MTopo(Partitioner):
     for devices of unequal memory tests the real limit in place of the cap. Here both must hold:
 
     - (5-18) within the device's capacity, copies of received variables included;
-    - the footprints within ``floor(level) + largest node``, where `level` is an even share of the
-      total, except that no device's share is more than its capacity. With roomy devices it is Baechi's.
+    - the footprints within ``floor(level) + largest node``, where `level` is an even part of the
+      total, except that no device's part is more than its capacity. With roomy devices it is Baechi's.
 
     Where that leaves atoms over, as large colocated sets may, only the capacity is tested, as in
     Baechi's variant, and the report's notes say ``cap: capacity``.
@@ -43,7 +43,7 @@ class MTopo(Partitioner):
     order: Order = "captured"
 
     name = "m_topo"
-    optimises = "nothing: an even share of the memory"
+    optimises = "nothing: an even part of the memory"
 
     def __post_init__(self) -> None:
         self.require("order", self.order in get_args(Order), f"one of {', '.join(get_args(Order))}")
@@ -83,7 +83,7 @@ def _breadth_first(problem: Problem) -> Problem:
 
 
 def even_level(total: int, capacities: Sequence[int]) -> int:
-    """The least share, rounded down, at which ``sum of min(share, capacity)`` reaches `total`.
+    """The least level, rounded down, at which ``sum of min(level, capacity)`` reaches `total`.
 
     With equal capacities that is ``total // devices``. Smaller devices are filled, the others share
     the rest evenly. If all capacities together are too small, the largest of them.
@@ -91,8 +91,8 @@ def even_level(total: int, capacities: Sequence[int]) -> int:
     left = total
     ascending = sorted(capacities)
     for i, capacity in enumerate(ascending):
-        share = left // (len(ascending) - i)
-        if share <= capacity:
-            return share
+        level = left // (len(ascending) - i)
+        if level <= capacity:
+            return level
         left -= capacity
     return ascending[-1]

@@ -197,8 +197,8 @@ def solve_latency(
     least_s, notes = 0.0, dict[str, Any]()
     full = instance.n <= _NODES and _incomparable(instance) <= _PAIRS
     if instance.n > _SMALL and fixed is None:
-        share = 0.4 if full else 1.0
-        start, least_s, notes = _relax(instance, share * time_limit_s, seed, start, workers)
+        fraction = 0.4 if full else 1.0
+        start, least_s, notes = _relax(instance, fraction * time_limit_s, seed, start, workers)
     value = latency_of(instance, *start) if start else float("inf")
     if notes.get("infeasible"):
         return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)

@@ -28,8 +28,8 @@ __all__ = ["PestoFull"]
 
 _TRIALS = 600  # schedules that the search for a starting solution may compute
 _ORDERS = 24  # of the devices, among the starting placements
-_SHARE = 4  # a merged vertex holds at most this part of the largest device, so that vertices can be packed
-_ENGINE_SHARE = 0.95  # of the time left: HiGHS looks at its clock between steps that may take a second
+_VERTICES_A_DEVICE = 4  # of the largest device, at least, so that merged vertices can be packed
+_ENGINE_FRACTION = 0.95  # of the time left: HiGHS looks at its clock between steps that may take a second
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PestoFull(Partitioner):
         Raises:
             InfeasibleError: no packing, even of single atoms, was found.
         """
-        target, limit = self.target, int(instance.capacity.max()) // _SHARE
+        target, limit = self.target, int(instance.capacity.max()) // _VERTICES_A_DEVICE
         while True:
             tasks = CoarseTasks.of(instance, coarsen(instance, target, limit))
             placements = list(_contiguous(tasks))
@@ -112,7 +112,7 @@ class PestoFull(Partitioner):
             mip = rows.build(self.most_pairs)
             if mip is None:
                 return Outcome("", "heuristic", notes={"pairs_above": self.most_pairs}), known
-            left_s = _ENGINE_SHARE * (deadline - time.perf_counter())
+            left_s = _ENGINE_FRACTION * (deadline - time.perf_counter())
             raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed)
             size = {"variables": len(mip.lower), "constraints": len(mip.row_limits), "orders": rows.pairs}
             bound = None if raw.bound is None else raw.bound * rows.unit_s

@@ -83,8 +83,8 @@ class PestoRows:
     def places(self, values: list[float]) -> tuple[int, ...]:
         """Device of every class."""
         width = len(self.devices)
-        shares = np.array(values[: width * len(self.tasks.coarse.classes)]).reshape(-1, width)
-        return tuple(int(k) for k in shares.argmax(axis=1))
+        choices = np.array(values[: width * len(self.tasks.coarse.classes)]).reshape(-1, width)
+        return tuple(int(k) for k in choices.argmax(axis=1))
 
     def order(self, values: list[float]) -> list[float]:
         """[T + Q] the middle of each operation: the order in which devices and links serve.

@@ -216,7 +216,8 @@ def plan_that_fits(
 
     Where no plan uses all devices, as with fewer states than devices and no replication, some stay idle.
     """
-    for allowed in (None, _HeldBytes(problem, states, formula).allowed):
+    for heeded in (False, True):
+        allowed = _HeldBytes(problem, states, formula).allowed if heeded else None
         for idle in dict.fromkeys((fewer, True)):
             value, spans = plan_stages(
                 states, formula, straight=straight, fewer=idle, allowed=allowed, memory_bytes=memory_bytes
@@ -232,25 +233,13 @@ class _HeldBytes:
     """Static bytes (5-18) of ranges of states."""
 
     def __init__(self, problem: Problem, states: States, formula: Formula) -> None:
-        self._problem, self._states, self._formula = problem, states, formula
-        self._ready = False
-
-    def allowed(self, j: int, m: int, k: Ints) -> Bools:
-        if not self._ready:
-            self._prepare()
-        touched = self._count[j] != np.where((k < 0)[:, None], 0, self._count[k])
-        own = self._state[j] - np.where(k < 0, 0, self._state[k])
-        held = touched @ self._bytes + own
-        return np.asarray(held[:, None] <= self._limit[m - 1][None, :])
-
-    def _prepare(self) -> None:
-        instance, layers = Instance.of(self._problem), self._states.layers
+        instance, layers = Instance.of(problem), states.layers
         column = {name: v for v, name in enumerate(layers.names)}
         column |= {name: v for v, own in enumerate(layers.followers) for name in own}
-        members = np.ones((len(self._states), instance.n), bool)
+        members = np.ones((len(states), instance.n), bool)
         for i, name in enumerate(instance.names):
             if name in column:
-                members[:, i] = self._states.members[:, column[name]]
+                members[:, i] = states.members[:, column[name]]
         touches = np.zeros((instance.n, len(instance.holders)), np.float32)
         touches[
             instance.holders.items,
@@ -258,15 +247,20 @@ class _HeldBytes:
         ] = 1
         self._count = np.rint(members.astype(np.float32) @ touches).astype(np.int32)
         self._bytes, self._state = instance.held_bytes, members @ instance.state_bytes
-        units = self._formula.levels[0][0]
+        units = formula.levels[0][0]
         capacity = instance.capacity
-        if len(self._formula.levels) > 1:  # a machine's place is not known yet
+        if len(formula.levels) > 1:  # a machine's place is not known yet
             capacity = np.full(units, capacity.min())
         self._limit = np.zeros((units, units))  # [m - 1, devices in all - 1] least capacity of the last m
         for m in range(1, units + 1):
             for total in range(m, units + 1):
                 self._limit[m - 1, total - 1] = capacity[total - m : total].min()
-        self._ready = True
+
+    def allowed(self, j: int, m: int, k: Ints) -> Bools:
+        touched = self._count[j] != np.where((k < 0)[:, None], 0, self._count[k])
+        own = self._state[j] - np.where(k < 0, 0, self._state[k])
+        held = touched @ self._bytes + own
+        return np.asarray(held[:, None] <= self._limit[m - 1][None, :])
 
 
 def stages_of(problem: Problem, states: States, spans: Sequence[StageSpan]) -> tuple[Stage, ...]:

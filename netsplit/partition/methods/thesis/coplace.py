@@ -9,7 +9,7 @@ from typing import Literal
 
 from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.methods.thesis.thesis_times import edge_bytes
+from netsplit.partition.methods.thesis.thesis_times import message_bytes
 from netsplit.profile.memory import Load
 
 __all__ = ["GroupBytes", "coplace"]
@@ -46,7 +46,7 @@ def coplace(
     limit = min(device.capacity_bytes for device in problem.cluster.devices)
     sets = DisjointSets(len(atoms))
 
-    nbytes = edge_bytes(graph)
+    nbytes = message_bytes(graph)
     for u, v in sorted(nbytes, key=lambda e: (-nbytes[e], graph.position[e[0]], graph.position[e[1]])):
         if sets.count <= least_groups:
             break

@@ -34,7 +34,7 @@ import picos
 
 from netsplit.partition.base import Problem
 from netsplit.partition.engines.rows import Rows, Term
-from netsplit.partition.methods.thesis.thesis_times import edge_bytes, thesis_times
+from netsplit.partition.methods.thesis.thesis_times import message_bytes, thesis_times
 
 __all__ = ["Formulation"]
 
@@ -54,7 +54,7 @@ class Formulation:
         self.devices = problem.cluster.devices
         self.group_of = {name: g for g, group in enumerate(groups) for name in group}
         self.index = problem.graph.position
-        self.nbytes = edge_bytes(problem.graph)
+        self.nbytes = message_bytes(problem.graph)
         crossing = {self._pair(u, v) for u, v in self.nbytes} - {(g, g) for g in range(len(groups))}
         self.pairs = {pair: n for n, pair in enumerate(sorted(crossing))}
         self.unit_s = self._time_unit()
@@ -78,8 +78,8 @@ class Formulation:
     def decode(self, place: list[float]) -> dict[str, str]:
         """Node name to device name, of the values of `place`."""
         m = len(self.devices)
-        shares = [place[g * m : (g + 1) * m] for g in range(len(self.groups))]
-        chosen = [self.devices[row.index(max(row))].name for row in shares]
+        rows = [place[g * m : (g + 1) * m] for g in range(len(self.groups))]
+        chosen = [self.devices[row.index(max(row))].name for row in rows]
         return {name: chosen[g] for name, g in self.group_of.items()}
 
     def _variables(self, held: int) -> dict[str, Any]:

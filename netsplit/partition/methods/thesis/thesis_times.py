@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 
-__all__ = ["ThesisTimes", "edge_bytes", "thesis_times"]
+__all__ = ["ThesisTimes", "message_bytes", "thesis_times"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class ThesisTimes:
     makespan: float
 
 
-def edge_bytes(graph: Graph) -> dict[tuple[str, str], int]:
+def message_bytes(graph: Graph) -> dict[tuple[str, str], int]:
     """(u, v) to the bytes that v reads of u; variables of one pair travel as one message."""
     nbytes: dict[tuple[str, str], int] = {}
     for u, v, k in graph.edges:
@@ -36,7 +36,7 @@ def thesis_times(problem: Problem, device_of: Mapping[str, str]) -> ThesisTimes:
     """
     graph, costs, cluster = problem.graph, problem.costs, problem.cluster
     kind_of = {device.name: device.kind for device in cluster.devices}
-    nbytes = edge_bytes(graph)
+    nbytes = message_bytes(graph)
     start_fp: dict[str, float] = {}
     end_fp: dict[str, float] = {}
     for v in graph.nodes:

@@ -147,14 +147,14 @@ def test_senseless_parameters_are_refused(key: str, value: float) -> None:
 def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Problem) -> None:
     instance = Instance.of(problem)
     annealer = Annealer(instance, periods=2.0)
-    found = annealer.run(np.zeros(instance.n, np.int64), 200, seed=problem.seed % 1000)
-    if np.isfinite(found.value_s):
-        assert instance.fits(found.where)
+    places = annealer.run(np.zeros(instance.n, np.int64), 200, seed=problem.seed % 1000)
+    if np.isfinite(places.value_s):
+        assert instance.fits(places.where)
         assert (
-            found.where == found.where[instance.atoms.items[instance.atoms.starts[instance.atom_of]]]
+            places.where == places.where[instance.atoms.items[instance.atoms.starts[instance.atom_of]]]
         ).all()
-        step = SingleBatchStep(instance).makespan_s(found.where, found.order)
-        assert found.value_s == pytest.approx(step + 2 * instance.loads(found.where).max(), abs=1e-12)
+        step = SingleBatchStep(instance).makespan_s(places.where, places.order)
+        assert places.value_s == pytest.approx(step + 2 * instance.loads(places.where).max(), abs=1e-12)
 
 
 def test_annealing_repairs_a_start_that_does_not_fit() -> None:
@@ -162,8 +162,8 @@ def test_annealing_repairs_a_start_that_does_not_fit() -> None:
     instance = Instance.of(problem)
     start = np.zeros(instance.n, np.int64)
     assert not instance.fits(start)
-    found = Annealer(instance).run(start, 20_000, seed=1)
-    assert instance.fits(found.where)
+    places = Annealer(instance).run(start, 20_000, seed=1)
+    assert instance.fits(places.where)
 
 
 def test_clusters_stop_at_half_of_the_work_and_hold_heavy_edges_first() -> None:
@@ -183,5 +183,5 @@ def test_a_method_that_refuses_is_no_candidate() -> None:
     costs = Costs({"cpu": problem.costs.devices["cpu"]}, 4)
     small = with_capacities(replace(problem, costs=costs), [1, 1])
     instance = Instance.of(small)
-    found = list(candidates(small, instance, (MTopo(), Single()), lambda placement: 1.0, float("inf")))
-    assert [(each.method, each.fits) for each in found] == [("single", False)]
+    answers = list(candidates(small, instance, (MTopo(), Single()), lambda placement: 1.0, float("inf")))
+    assert [(each.method, each.fits) for each in answers] == [("single", False)]

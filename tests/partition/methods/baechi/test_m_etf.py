@@ -112,7 +112,7 @@ def test_the_authors_put_nothing_aside_for_the_members_of_a_set_that_come_later(
         copies=0,
     )
     assert devices(problem) == "0110"
-    with pytest.raises(InfeasibleError, match="after 3 of 4 nodes, cannot place 'c': on device 'd0' 9 bytes"):
+    with pytest.raises(InfeasibleError, match=r"3 of 4 nodes.*'c'.*'d0' 9 bytes"):
         devices(problem, memory="kept")
 
 
@@ -121,9 +121,7 @@ def test_a_dead_end_names_the_node_the_device_and_a_capacity_that_works():
     problem = problem_of(
         {"a": 1, "b": 1, "c": 1}, [], capacities=[14, 14], weights={"a": 7, "b": 7, "c": 10}, copies=0
     )
-    with pytest.raises(
-        InfeasibleError, match="cannot place 'c': on device 'd0' 3 bytes are missing there"
-    ) as e:
+    with pytest.raises(InfeasibleError, match=r"'c'.*'d0' 3 bytes") as e:
         devices(problem)
     enough = int(str(e.value).split("a capacity of ")[1].split()[0])
     assert enough == 17

@@ -23,12 +23,12 @@ def loops(problem, favourite) -> tuple[EtfLoop, EtfLoop]:
     tasks = tasks_of(problem)
     index = {name: v for v, name in enumerate(problem.graph.nodes)}
     children = np.array([index.get(favourite.get(name), -1) for name in index])
-    found = [
+    circles = [
         kind(tasks, memory_for(tasks, "static", tasks.instance.capacity), *more)
         for kind, more in ((EtfLoop, ()), (SctLoop, (children,)))
     ]
-    assert all(loop.run() for loop in found)
-    return found[0], found[1]
+    assert all(loop.run() for loop in circles)
+    return circles[0], circles[1]
 
 
 def test_a_device_waits_for_the_favourite_child_of_what_it_ran_last():
@@ -110,17 +110,17 @@ def test_both_engines_agree_on_the_makespan_which_is_between_free_and_paid_trans
                 if j == v:
                     start[v] = max(start[v], start[i] + compute[i] + paid * c)
         longest[paid] = (start + compute).max()
-    found = {}
+    relaxations = {}
     for solver in ("highs", "cvxopt"):
-        x, found[solver] = favourite_lp(compute, ends, cost, solver)
+        x, relaxations[solver] = favourite_lp(compute, ends, cost, solver)
         assert x.min() >= -1e-5
         assert x.max() <= 1 + 1e-5
         for side in (0, 1):
             for v in {edge[side] for edge in ends}:
                 own = [x[e] for e, edge in enumerate(ends) if edge[side] == v]
                 assert sum(own) >= len(own) - 1 - 1e-4
-    assert found["highs"] == pytest.approx(found["cvxopt"], rel=1e-4)
-    assert longest[0] - 1e-4 <= found["highs"] <= longest[1] * (1 + 1e-6)
+    assert relaxations["highs"] == pytest.approx(relaxations["cvxopt"], rel=1e-4)
+    assert longest[0] - 1e-4 <= relaxations["highs"] <= longest[1] * (1 + 1e-6)
 
 
 def test_with_threshold_zero_there_is_no_favourite_and_the_method_is_m_etf():

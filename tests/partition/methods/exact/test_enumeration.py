@@ -74,10 +74,10 @@ def test_orders_and_the_bound_of_a_placement(problem: Problem) -> None:
     ]
     where %= len(instance.devices)
     feeders = np.array([sum(1 << int(u) for u in instance.predecessors[v]) for v in range(instance.n)])
-    value, found = best_order(where, feeders, step.arrays, math.inf)
+    value, sequence = best_order(where, feeders, step.arrays, math.inf)
     least = min(step.makespan_s(where, np.array(order)) for order in orders(instance))
     assert value == pytest.approx(least, abs=1e-12)
-    assert step.makespan_s(where, found) == value
+    assert step.makespan_s(where, sequence) == value
     assert least_s(where, step.arrays) <= value * (1 + 1e-12)
 
 

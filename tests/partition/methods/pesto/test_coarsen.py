@@ -105,18 +105,18 @@ def test_the_condition_on_heights_allows_what_degrees_do_not():
 def test_a_coarse_graph_is_in_order_and_has_every_node_and_variable_once(problem, target):
     instance = Instance.of(problem)
     coarse = coarsen(instance, target, PLENTY)
-    assert sorted(v for found in coarse.vertices for v in found) == list(range(instance.n))
-    assert sorted(v for found in coarse.classes for v in found) == list(range(instance.n))
-    vertex = {v: i for i, found in enumerate(coarse.vertices) for v in found}
+    assert sorted(v for members in coarse.vertices for v in members) == list(range(instance.n))
+    assert sorted(v for members in coarse.classes for v in members) == list(range(instance.n))
+    vertex = {v: i for i, members in enumerate(coarse.vertices) for v in members}
     expected: dict[tuple[int, int], set[int]] = {}
     for k, u in enumerate(instance.producer):
         for w in instance.consumers[k]:
             if vertex[u] != vertex[w]:
                 expected.setdefault((vertex[u], vertex[w]), set()).add(k)
-    assert {edge: set(found) for edge, found in coarse.variables.items()} == expected
+    assert {edge: set(members) for edge, members in coarse.variables.items()} == expected
     assert all(u < v for u, v in coarse.variables)
-    for v, found in enumerate(coarse.vertices):
-        assert set(found) <= set(coarse.classes[coarse.class_of[v]])
+    for v, members in enumerate(coarse.vertices):
+        assert set(members) <= set(coarse.classes[coarse.class_of[v]])
 
 
 @examples
@@ -124,7 +124,7 @@ def test_a_coarse_graph_is_in_order_and_has_every_node_and_variable_once(problem
 def test_an_atom_is_never_divided_among_classes(problem, target):
     instance = Instance.of(problem)
     coarse = coarsen(instance, target, PLENTY)
-    class_of = {v: g for g, found in enumerate(coarse.classes) for v in found}
+    class_of = {v: g for g, members in enumerate(coarse.classes) for v in members}
     for atom in range(len(instance.atoms)):
         assert len({class_of[v] for v in instance.atoms[atom]}) == 1
 
@@ -151,7 +151,7 @@ def test_a_chain_reaches_its_target_exactly_and_keeps_all_seconds():
     instance = Instance.of(problem)
     coarse = coarsen(instance, 30, PLENTY)
     assert len(coarse.vertices) == 30
-    sums = [instance.forward_s[list(found)].sum(axis=0) for found in coarse.vertices]
+    sums = [instance.forward_s[list(members)].sum(axis=0) for members in coarse.vertices]
     assert np.sum(sums, axis=0) == pytest.approx(instance.forward_s.sum(axis=0))
 
 
@@ -160,7 +160,7 @@ def test_no_class_grows_beyond_the_bytes_allowed():
     instance, limit = Instance.of(problem), required_bytes(problem) // 5
     coarse = coarsen(instance, 1, limit)
     assert len(coarse.vertices) > 5
-    for found in coarse.classes:
+    for members in coarse.classes:
         where = np.ones(instance.n, np.int64)
-        where[list(found)] = 0
+        where[list(members)] = 0
         assert instance.used_bytes(where)[0] <= limit

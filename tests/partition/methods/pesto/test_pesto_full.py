@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -10,6 +11,7 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.pesto import pesto_full as pesto_full_module
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.mip import Mip, MipAnswer
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
@@ -146,8 +148,8 @@ def test_the_engine_finds_the_least_from_a_poor_start_too(problem):
     assert answer.status == "optimal"
     best = best_of_all(problem)
     assert answer.bound * rows.unit_s == pytest.approx(best, rel=1e-5, abs=1e-5 * start.makespan + 1e-12)
-    found = tasks.schedule(rows.places(answer.values), rows.order(answer.values))
-    assert found.makespan == pytest.approx(best, rel=1e-5, abs=1e-5 * start.makespan + 1e-12)
+    schedule = tasks.schedule(rows.places(answer.values), rows.order(answer.values))
+    assert schedule.makespan == pytest.approx(best, rel=1e-5, abs=1e-5 * start.makespan + 1e-12)
 
 
 @pytest.mark.slow
@@ -166,24 +168,24 @@ def test_a_schedule_keeps_to_precedence_and_exclusive_devices_and_links(problem)
     instance = Instance.of(problem)
     tasks = CoarseTasks.of(instance, coarsen(instance, 5, 10**12))
     where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
-    found = tasks.schedule(where)
+    schedule = tasks.schedule(where)
     spans: dict[object, list[tuple[float, float]]] = {}
-    ends = [found.start[t] + tasks.seconds[t, where[g]] for t, g in enumerate(tasks.class_of)]
+    ends = [schedule.start[t] + tasks.seconds[t, where[g]] for t, g in enumerate(tasks.class_of)]
     for t, g in enumerate(tasks.class_of):
-        spans.setdefault(where[g], []).append((found.start[t], ends[t]))
+        spans.setdefault(where[g], []).append((schedule.start[t], ends[t]))
     for s, t in tasks.local:
-        assert found.start[t] >= ends[s]
+        assert schedule.start[t] >= ends[s]
     for q, (s, t) in enumerate(tasks.messages):
         a, b = (where[g] for g in tasks.ends[q])
-        arrival = found.sent[q] + (0.0 if a == b else tasks.message_s[q, a, b])
-        assert found.sent[q] >= ends[s]
-        assert found.start[t] >= arrival
+        arrival = schedule.sent[q] + (0.0 if a == b else tasks.message_s[q, a, b])
+        assert schedule.sent[q] >= ends[s]
+        assert schedule.start[t] >= arrival
         if a != b:
-            spans.setdefault((a, b), []).append((found.sent[q], arrival))
+            spans.setdefault((a, b), []).append((schedule.sent[q], arrival))
     for used in spans.values():
         used.sort()
         assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(used))
-    assert found.makespan == max(ends)
+    assert schedule.makespan == max(ends)
 
 
 @examples
@@ -214,12 +216,12 @@ def test_two_branches_run_beside_each_other_only_if_the_link_is_worth_it():
     """
     graph = graph_of("abcd", [("a", 10, "bc"), ("b", 10, "d"), ("c", 10, "d"), ("d", 1, "")])
     graph = trained(graph)
-    found = {}
+    makespans = {}
     for price in (0.01, 1.0):
         problem = Problem(graph, costs_of(graph), cluster_of([9999, 9999], seconds_per_byte=price))
-        found[price] = PestoFull(**EXACT).partition(problem).report
-    assert found[1.0].objective == pytest.approx(12.0)
-    assert found[0.01].objective == pytest.approx(9 + 2 * 0.1)
+        makespans[price] = PestoFull(**EXACT).partition(problem).report
+    assert makespans[1.0].objective == pytest.approx(12.0)
+    assert makespans[0.01].objective == pytest.approx(9 + 2 * 0.1)
 
 
 def test_messages_on_one_link_wait_for_each_other():
@@ -276,6 +278,14 @@ def test_a_short_time_limit_of_the_problem_is_kept(monkeypatch):
     report = PestoFull(gap=0.0).partition(problem).report
     assert 0 < given_s[-1] <= 1.0
     assert report.status in ("limit", "feasible")
+
+
+def test_the_engine_gets_nearly_all_the_time_that_is_left(monkeypatch):
+    """By a clock that stands: the start takes none."""
+    given_s = limits_given(monkeypatch)
+    monkeypatch.setattr(pesto_full_module, "time", SimpleNamespace(perf_counter=lambda: 7.0))
+    PestoFull(gap=0.0).partition(replace(large_problem(30), time_limit_s=1.0))
+    assert 0.9 <= given_s[0] < 1.0
 
 
 def test_too_many_orders_are_left_to_the_heuristic():

@@ -54,11 +54,11 @@ def test_the_value_is_the_least_of_all_cuts_and_replications(cost, chain, count,
 @given(chain=chains, count=st.integers(1, 5))
 def test_straight_is_the_least_of_the_cuts_without_replicas(chain, count):
     problem = chain_problem(*chain, devices(count, 20.0))
-    found = [p for m in range(1, count + 1) for p in plans(len(chain[0]), m) if all(r == 1 for _, r in p)]
-    exact = [plan for plan in found if len(plan) == min(count, len(chain[0]))]
+    cuts = [p for m in range(1, count + 1) for p in plans(len(chain[0]), m) if all(r == 1 for _, r in p)]
+    exact = [plan for plan in cuts if len(plan) == min(count, len(chain[0]))]
     value = PipeDream(straight=True).partition(problem).report.objective
     fewer = PipeDream(straight=True, use_fewer_machines=True).partition(problem).report.objective
-    assert fewer == pytest.approx(min(slowest(plan, *chain, 20.0, "released") for plan in found))
+    assert fewer == pytest.approx(min(slowest(plan, *chain, 20.0, "released") for plan in cuts))
     if count <= len(chain[0]):
         assert value == pytest.approx(min(slowest(plan, *chain, 20.0, "released") for plan in exact))
 

@@ -120,8 +120,8 @@ def test_what_was_not_tried_is_not_called_optimal(monkeypatch):
     annealer = Annealer(Instance.of(problem))
     ticks = itertools.count(1)
     monkeypatch.setattr(exclusive_module, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    found, all_tried = exclusive_module._shortest_of_all(annealer, deadline=4.0)
-    assert found is not None
+    shortest, all_tried = exclusive_module._shortest_of_all(annealer, deadline=4.0)
+    assert shortest is not None
     assert not all_tried
     assert next(ticks) == 6
     _, all_tried = exclusive_module._shortest_of_all(annealer, deadline=100.0)

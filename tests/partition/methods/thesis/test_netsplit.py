@@ -65,16 +65,16 @@ def test_with_coplacement_the_objective_is_that_of_the_best_placement_of_its_gro
 @given(problem=problems(max_nodes=6))
 def test_gurobi_and_highs_agree(problem):
     pytest.importorskip("gurobipy")
-    found = []
+    objectives = []
     for engine in ("gurobi", "highs"):
         try:
             report = NetSplit(engine=engine, **EXACT).partition(problem).report
         except InfeasibleError as error:
-            found.append(str(error))
+            objectives.append(str(error))
         else:
             assert report.engine.startswith(engine)
-            found.append(pytest.approx(report.objective, rel=1e-6, abs=1e-6))
-    assert found[0] == found[1]
+            objectives.append(pytest.approx(report.objective, rel=1e-6, abs=1e-6))
+    assert objectives[0] == objectives[1]
 
 
 @examples

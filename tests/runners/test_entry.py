@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from netsplit.config import build, check
+from netsplit.config import build, validated
 from netsplit.errors import NetSplitError
 from netsplit.experiment.request import GROUPS
 from runners._entry import entry, experiment
@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str]]
 
 def job(cfg: DictConfig) -> None:
     """Fails as its seed says."""
-    check(cfg, groups=GROUPS)
+    validated(cfg, groups=GROUPS)
     if cfg.seed == 2:
         raise NetSplitError("the job found a mistake.")
     if cfg.seed == 3:
@@ -105,16 +105,16 @@ def test_a_mistake_gives_one_sentence_and_exit_code_2(
 def test_runs_are_listed_under_the_experiment_chosen(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], name: str | None
 ) -> None:
-    found = []
+    names = []
 
     def opened(cfg: DictConfig, groups: object) -> None:
         tracker = build(cfg.tracking)
         tracker.open(experiment())
-        found.append(tracker.experiment)
+        names.append(tracker.experiment)
 
-    monkeypatch.setitem(globals(), "check", opened)
+    monkeypatch.setitem(globals(), "validated", opened)
     assert run(*arguments, "tracking=none")[0] == 0
-    assert set(found) == {name}
+    assert set(names) == {name}
 
 
 def test_a_refused_job_leaves_no_folder(run: Run, tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_a_failed_job_of_a_multirun_stops_no_other_and_has_its_own_log(run: Run,
     assert code == 2
     assert stderr.endswith("the first was:\nerror: the job found a mistake.\n")
     assert "2 jobs failed" in stderr
-    found = logs(tmp_path)
-    assert {name for name, text in found.items() if "the job found a mistake" in text} == {"0", "2"}
-    assert set(found) == {"0", "1", "2", "3"}
+    texts = logs(tmp_path)
+    assert {name for name, text in texts.items() if "the job found a mistake" in text} == {"0", "2"}
+    assert set(texts) == {"0", "1", "2", "3"}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"]])

@@ -40,7 +40,7 @@ def test_runtime_measures_us_and_torch(
     assert runtime.main([*arguments.split(), str(file)]) == 0, capsys.readouterr().out
     seconds = json.loads(file.read_text())["models"]["chain"]["seconds"]
     assert {"plain", "single", "zb_h1", "torch 1f1b", "torch zb_h1", "1f1b again"} <= set(seconds)
-    assert all(len(found) == 2 for found in seconds.values())
+    assert all(len(pair) == 2 for pair in seconds.values())
     assert "torch's 1f1b / our zb_h1" in capsys.readouterr().out
 
 

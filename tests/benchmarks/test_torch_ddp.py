@@ -24,7 +24,7 @@ def test_two_replicas_take_the_steps_of_one_process() -> None:
     """Batches of 7, 7 and 6: pieces of 4 and 3 count by their samples."""
     with initialize_config_dir(str(CONF), version_base=None):
         cfg = compose("config", ["experiment=convergence", *OVERRIDES])
-    found = train(cfg, 2)
+    trained = train(cfg, 2)
     torch.manual_seed(3)
     data, model = build(cfg.dataset), build(cfg.model)
     loss, optimizer = nn.CrossEntropyLoss(), build(cfg.optimizer)(model.parameters())
@@ -37,9 +37,9 @@ def test_two_replicas_take_the_steps_of_one_process() -> None:
             optimizer.step()
             optimizer.zero_grad()
             expected.append(value.item())
-    assert [each.loss for each in found.iterations] == pytest.approx(expected, rel=1e-3)
-    assert [each.samples for each in found.iterations] == [7, 7, 6] * 2
-    assert [each.index for each in found.epochs] == [0, 1]
+    assert [each.loss for each in trained.iterations] == pytest.approx(expected, rel=1e-3)
+    assert [each.samples for each in trained.iterations] == [7, 7, 6] * 2
+    assert [each.index for each in trained.epochs] == [0, 1]
 
 
 @pytest.mark.slow

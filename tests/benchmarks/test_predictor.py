@@ -29,9 +29,9 @@ def test_each_model_is_predicted_from_the_others_and_profiles_are_kept(
     file = tmp_path / "errors.json"
     arguments = ["--quick", "--draws", "0", "--classes", "--json", str(file)]
     assert predictor.main(arguments) == 0
-    first, found = capsys.readouterr().out, json.loads(file.read_text())
-    assert [each["model"] for each in found] == ["resnet", "words"]
-    for each in found:
+    first, errors = capsys.readouterr().out, json.loads(file.read_text())
+    assert [each["model"] for each in errors] == ["resnet", "words"]
+    for each in errors:
         assert len(each["node_errors"]) == each["nodes"]
         assert each["measured_s"] > 0
         assert each["predicted_s"] > 0
@@ -39,7 +39,7 @@ def test_each_model_is_predicted_from_the_others_and_profiles_are_kept(
     assert "as kept" not in first
     assert predictor.main(arguments) == 0
     assert capsys.readouterr().out.count("as kept") == 2
-    assert json.loads(file.read_text()) == found
+    assert json.loads(file.read_text()) == errors
 
 
 @pytest.mark.parametrize("arguments", [["--models", "vgg"], ["--draws", "-1"], ["--models", "none"]])

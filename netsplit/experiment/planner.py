@@ -1,4 +1,4 @@
-"""What is known of a model on a cluster before anything is decided."""
+"""Plans of one model on a cluster, made of what is known before anything is decided."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import MemoryRule, Placement, Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
@@ -26,13 +26,13 @@ from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.training.captures import MAX_PROGRAMS, Captures
 from netsplit.training.programs import Programs, warn_of_overflow
 
-__all__ = ["Study"]
+__all__ = ["Planner"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Study:
+class Planner:
     """What is known of a model on a cluster before anything is decided."""
 
     model: nn.Module
@@ -50,6 +50,7 @@ class Study:
     max_programs: int = MAX_PROGRAMS
     check: bool = True  # of every training graph against plain PyTorch
     history: KindsSeen | None = None  # of what was captured, where that is checked
+    memory: MemoryRule = "lifetimes"  # what fits
 
     @cached_property
     def captures(self) -> Captures:
@@ -94,7 +95,9 @@ class Study:
 
     def problem(self, seed: int = 0) -> Problem:
         """The least simulated iteration of the schedule, with its micro-batches."""
-        problem = self.workload.problem(objective="simulated", schedule=self.schedule, seed=seed)
+        problem = self.workload.problem(
+            objective="simulated", schedule=self.schedule, seed=seed, memory=self.memory
+        )
         return replace(problem, evaluate=self.compiler)
 
     def plan(self, partitioner: Partitioner, seed: int = 0) -> Plan:
@@ -106,7 +109,7 @@ class Study:
         """
         plan = decide(self.problem(seed), partitioner, room=partitioner.respects_capacity)
         log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
-        if partitioner.respects_capacity:
+        if partitioner.respects_capacity and self.memory == "static":
             method, peaks = plan.placement.method, plan.simulated[1].peak_bytes
             warn_of_overflow(method, peaks, self.cluster, "the static count fits")
         return plan

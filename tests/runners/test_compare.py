@@ -52,8 +52,8 @@ class Outcome:
         """Recorded runs of this command by name, the parent as 'parent'."""
         client = MlflowClient(self.database)
         (experiment,) = client.search_experiments(filter_string=f"name = '{self.folder.name}'")
-        found = client.search_runs([experiment.experiment_id])
-        return {run.data.tags.get("method", "parent"): run for run in found}
+        children = client.search_runs([experiment.experiment_id])
+        return {run.data.tags.get("method", "parent"): run for run in children}
 
     def series(self, method: str, key: str) -> list[float]:
         history = MlflowClient(self.database).get_metric_history(self.runs[method].info.run_id, key)
@@ -131,11 +131,11 @@ def errors(outcome: Outcome) -> list[str]:
 
 def worker_processes(pid: int) -> dict[int, psutil.Process]:
     """Rank -> worker process below the command with `pid`."""
-    found = {}
+    processes = {}
     for process in psutil.Process(pid).children(recursive=True):
         if "netsplit.runtime.worker_process" in process.cmdline() and "--nnodes=1" not in process.cmdline():
-            found[int(process.environ()["RANK"])] = process
-    return found
+            processes[int(process.environ()["RANK"])] = process
+    return processes
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

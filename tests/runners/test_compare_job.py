@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig
+from rich.console import Console
 
+from netsplit.errors import NetSplitError
 from netsplit.experiment import comparison
 from netsplit.experiment.comparison import each_method
 from netsplit.experiment.records import Comparison
 from netsplit.tracking import ComparisonRow, Tracker
-from runners import compare
+from runners import _compared, compare
+from runners._compared import SHOWN, written
 from runners._entry import CONF
-from runners.compare import SHOWN, _written
 
 Run = Callable[..., tuple[int, list[str]]]
 CASES = "cases={one: {batch_size: 32}, two: {}}"
@@ -44,7 +47,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             return int(end.code or 0), began
         return 0, began
 
-    monkeypatch.setattr(compare, "_comparison", nothing)
+    monkeypatch.setattr(_compared, "one", nothing)
     return call
 
 
@@ -69,6 +72,32 @@ def test_a_server_that_is_not_there_is_said_before_the_work(
     assert "no MLflow server answers at http://127.0.0.1:1" in capfd.readouterr().err
 
 
+NAMES = ("amoeba", "wide", "unet")
+
+
+def test_a_case_that_fails_stops_no_other_and_is_named_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+    shown: list[str] = []
+
+    def comparison(parts: object, name: str, *_: object) -> Comparison:
+        began.append(name)
+        if name == "models: wide":
+            raise NetSplitError("there is no room.")
+        return Comparison(tmp_path)
+
+    unrecorded = Tracker("sqlite:///nowhere.db", enabled=False)
+    requests: Any = {name: SimpleNamespace(tracker=unrecorded, own=(), published={}) for name in NAMES}
+    labels: dict[str, dict[str, str]] = {name: {} for name in NAMES}
+    monkeypatch.setattr(_compared, "one", comparison)
+    monkeypatch.setattr(_compared, "show", lambda done, *_: shown.extend(done.comparisons))
+    with pytest.raises(NetSplitError, match=r"1 of 3.*\(wide\).*wide: there is no room"):
+        _compared.each_case(requests, "models", labels, tmp_path, Console())
+    assert began == [f"models: {name}" for name in NAMES]
+    assert shown == ["amoeba", "unet"]
+
+
 @pytest.mark.parametrize(
     ("tracker", "words"),
     [
@@ -79,7 +108,7 @@ def test_a_server_that_is_not_there_is_said_before_the_work(
     ],
 )
 def test_where_the_runs_are_is_said(tracker: Tracker, words: str) -> None:
-    said = _written(Path("there"), tracker)
+    said = written(Path("there"), tracker)
     assert said.startswith("Written to there; '")
     assert said.endswith(words)
     assert ("make ui" in said) == (tracker.uri == SHOWN)
@@ -115,11 +144,11 @@ def test_a_method_s_run_has_the_command_and_what_it_does_not_fit(
     experiment: Any = DictConfig(
         {"partitioners": {"auto": None}, "labels": {"command": "mine", "model": "m"}, "config": None}
     )
-    for name in ("record_study", "record_comparison"):
+    for name in ("record_workload", "record_comparison"):
         monkeypatch.setattr(comparison, name, lambda *_: None)
-    study: Any = None
-    found = each_method(experiment, study, parent, Path(), lambda *_: row)
-    assert found.rows == [row]
+    planner: Any = None
+    done = each_method(experiment, planner, parent, Path(), lambda *_: row)
+    assert done.rows == [row]
     assert parent.given["command"] == "mine"
     assert "model" not in parent.given
     assert parent.given["over_capacity"] == "a"

@@ -1,0 +1,74 @@
+"""Requests carried out: a comparison on devices that are here, a forecast on described ones, or one a case.
+
+Request ──comparison_of──► Comparison         case -> Request ──comparisons_of──► Cases
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeAlias
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.errors import NetSplitError
+from netsplit.experiment.cases import Cases, published_tags
+from netsplit.experiment.comparison import Progress, compare, experiment_of
+from netsplit.experiment.forecast import forecast
+from netsplit.experiment.records import Comparison
+from netsplit.experiment.request import Request
+from netsplit.experiment.session import Session
+from netsplit.profile.measured import default_folder
+
+__all__ = ["ShowProgress", "comparison_of", "comparisons_of"]
+
+log = logging.getLogger(__name__)
+
+ShowProgress: TypeAlias = Callable[[], AbstractContextManager[Progress]]
+
+
+def comparison_of(
+    request: Request, name: str, labels: Mapping[str, str], folder: Path, progress: ShowProgress
+) -> Comparison:
+    """Compare all methods of a request; a forecast where its cluster is a described one.
+
+    Args:
+        labels: config group -> what was chosen of it, for the record.
+        folder: made where it is not there; what is written lies below it.
+        progress: opened once the workers are asked for; a forecast has none.
+
+    Raises:
+        CaptureError, ConfigError, WorkerError: before any method could begin.
+    """
+    asked, cluster, profile = experiment_of(request, name, labels), request.cluster, request.settings.profile
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(cluster, ClusterDescription):
+        return forecast(asked, cluster, request.tracker, folder)
+    kept = None if profile == "off" else default_folder()
+    session = Session(cluster, folder / "workers", profile_cache=kept, refresh=profile == "refresh")
+    with session, progress() as shown:
+        return compare(asked, session, request.tracker, folder, shown)
+
+
+def comparisons_of(
+    requests: Mapping[str, Request],
+    compare_case: Callable[[str, Request, Mapping[str, str]], Comparison],
+) -> Cases:
+    """Compare what every case asks for; one that fails stops no other, and is among `Cases.reasons`.
+
+    Args:
+        compare_case: called with the case, what it asks for, and tags of what others published of it.
+    """
+    comparisons: dict[str, Comparison] = {}
+    reasons: dict[str, str] = {}
+    for number, (case, request) in enumerate(requests.items(), 1):
+        log.info("case %s (%d of %d)", case, number, len(requests))
+        try:
+            comparisons[case] = compare_case(case, request, published_tags(request.published))
+        except (NetSplitError, OSError) as error:
+            reasons[case] = " ".join(str(error).split())
+            log.error("case %s failed: %s", case, reasons[case])
+        else:
+            reasons |= {case: reason} if (reason := comparisons[case].reason) else {}
+    return Cases(comparisons, {case: request.published for case, request in requests.items()}, reasons)

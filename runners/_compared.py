@@ -1,0 +1,77 @@
+"""What `runners.compare` does: one comparison, or one a case and the table of all, shown as they end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from netsplit.errors import NetSplitError
+from netsplit.experiment.agreement import agreement_table
+from netsplit.experiment.cases import Cases
+from netsplit.experiment.records import Comparison
+from netsplit.experiment.request import Request
+from netsplit.experiment.requested import comparison_of, comparisons_of
+from netsplit.tracking import Tracker, comparison_table, outline
+from netsplit.tracking.values import masked
+from runners._entry import CONF
+from runners._progress import ConsoleProgress
+
+__all__ = ["each_case", "one"]
+
+TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
+SHOWN = f"sqlite:///{CONF.parent / 'outputs' / 'mlflow.db'}"  # what 'make ui' shows
+
+
+def one(request: Request, name: str, labels: Mapping[str, str], folder: Path, console: Console) -> Comparison:
+    """One comparison of all methods, shown as a table."""
+    comparison = comparison_of(request, name, labels, folder, partial(ConsoleProgress, console))
+    if console.width < TABLE_WIDTH:
+        console.print(outline(comparison.rows), highlight=False, soft_wrap=True)
+    else:
+        console.print(comparison_table(comparison.rows, title=name))
+    console.print(written(comparison.folder, request.tracker), markup=False, soft_wrap=True)
+    return comparison
+
+
+def each_case(
+    requests: Mapping[str, Request],
+    title: str,
+    labels: Mapping[str, Mapping[str, str]],
+    folder: Path,
+    console: Console,
+) -> None:
+    """A comparison for each, and the table of all; one that fails stops no other.
+
+    Raises:
+        NetSplitError: a case failed, or methods of it; after the table.
+    """
+
+    def compare_case(case: str, request: Request, published: Mapping[str, str]) -> Comparison:
+        return one(request, f"{title}: {case}", {**labels[case], **published}, folder / case, console)
+
+    cases = comparisons_of(requests, compare_case)
+    if cases.comparisons:
+        show(cases, title, folder, console)
+    for case, reason in cases.reasons.items():
+        counted = f"{len(cases.reasons)} of {len(requests)} cases failed ({', '.join(cases.reasons)})"
+        raise NetSplitError(f"{counted}; {case}: {reason}")
+
+
+def show(cases: Cases, title: str, folder: Path, console: Console) -> None:
+    cases.write(folder)
+    console.print(cases.table(title))
+    if cases.agreement:
+        console.print(agreement_table(cases.agreement).terminal())
+    console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
+
+
+def written(folder: Path, tracker: Tracker) -> str:
+    """Where all that was recorded is."""
+    runs, table = "", "'comparison.md' there is this table"
+    if tracker.enabled:
+        runs, place = ("'make ui' shows the runs, ", "") if tracker.uri == SHOWN else ("", tracker.uri)
+        table += f"; the runs are in {masked(place)}" if place else ""
+    return f"Written to {folder}; {runs}{table}."

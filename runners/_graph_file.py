@@ -1,0 +1,122 @@
+"""What `runners.partition` and `runners.simulate` are told alike: a graph file, one method, a cluster."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.config import TARGET, build
+from netsplit.errors import ConfigError
+from runners._entry import settings_of
+
+if TYPE_CHECKING:
+    from netsplit.partition.partitioner import Partitioner
+
+__all__ = [
+    "GraphSettings",
+    "SimulateSettings",
+    "described",
+    "graph_settings",
+    "need_graph",
+    "one_partitioner",
+    "with_limit",
+]
+
+GROUPS = ("partitioner", "cluster", "schedule")
+HERE = ("netsplit.cluster.local.", "netsplit.cluster.nvml.")  # builders of what workers run on
+TIME_LIMIT = "time_limit_s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSettings:
+    """The top-level keys that both have; defaults are those of `conf/`."""
+
+    graph: str
+    time_limit: float | None = None
+    seed: int = 0
+    alpha: int | None = None
+    inputs: Literal["free", "profiled"] = "free"
+
+    def __post_init__(self) -> None:
+        if self.time_limit is not None and not (self.time_limit > 0 and math.isfinite(self.time_limit)):
+            raise ConfigError(f"time_limit is {self.time_limit}: give more than 0 seconds, or null.")
+        self.at_least(0, "seed")
+
+    def at_least(self, least: int, key: str) -> None:
+        if getattr(self, key) < least:
+            raise ConfigError(f"{key} is {getattr(self, key)}: give at least {least}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateSettings(GraphSettings):
+    """The top-level keys of `conf/simulate.yaml`."""
+
+    placement: str | None = None
+    show_program: bool = False
+    pieces: int = 10
+    picture: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.at_least(1, "pieces")
+
+
+def need_graph(cfg: DictConfig) -> None:
+    """Raises ConfigError: the command line gives no graph file."""
+    how = "the path of a graph file, as in graph=vgg16.txt."
+    if "graph" not in cfg:  # so it is where ??? was left
+        raise ConfigError(f"graph must be given: {how}")
+    if isinstance(cfg.graph, str) and not cfg.graph.strip():
+        raise ConfigError(f"graph is empty: give {how}")
+
+
+def graph_settings(cfg: DictConfig, kind: type[GraphSettings]) -> Any:
+    """The command's own keys as its settings.
+
+    Raises:
+        ConfigError: an unknown key, or a value that cannot be used.
+    """
+    owner = f"{kind.__module__}.{kind.__qualname__}"
+    return settings_of(cfg, owner, [field.name for field in fields(kind)], GROUPS)
+
+
+def one_partitioner(cfg: DictConfig, time_limit: float | None) -> Partitioner:
+    """The method that the command line chooses, with `time_limit` for its own where that is not given."""
+    chosen = cfg.get("partitioner") or {}
+    if len(chosen) != 1:
+        names = ", ".join(map(str, chosen)) or "none"
+        raise ConfigError(
+            f"partitioner chooses {names}: give exactly one, as in partitioner=m_topo, or sweep over several "
+            "with --multirun partitioner=m_topo,single."
+        )
+    ((name, node),) = chosen.items()
+    return with_limit(build(node), str(name), time_limit)
+
+
+def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partitioner:
+    """The method's own time limit follows `time_limit`, unless the command line sets it."""
+    own = f"partitioner.{name}.{TIME_LIMIT}="
+    given = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
+    if time_limit is not None and hasattr(partitioner, TIME_LIMIT) and not given:
+        partitioner = replace(partitioner, **{TIME_LIMIT: time_limit})
+    return partitioner  # type: ignore[no-any-return]
+
+
+def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
+    """The cluster that is described, or None for the file's own; `command` names who asks."""
+    node = cfg.get("cluster")
+    if node is None:
+        return None
+    here = str(node.get(TARGET, "")).startswith(HERE)
+    description = None if here else build(node)  # GPUs that are not there would be refused for that
+    if not isinstance(description, ClusterDescription):
+        raise ConfigError(
+            f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
+            f"which {command} does not start: choose cluster=uniform, mixed3 or mixed4."
+        )
+    return description

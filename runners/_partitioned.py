@@ -1,0 +1,229 @@
+"""What `runners.partition` does: decides, shows the plan as a table, why, and what moved, and writes it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.markup import escape
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
+from netsplit.files import check_writable, write_json
+from netsplit.formats.placements import read_placement
+from netsplit.formats.read import read_workload
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import decide, verified
+from netsplit.planning.plan import Plan, infeasible_record
+from netsplit.planning.what_if import what_if, what_if_lines
+from netsplit.planning.workload import Workload
+from netsplit.profile.memory import memory_of
+from netsplit.program.schedules import Schedule
+from netsplit.tables import Column, Table
+from runners._entry import console_of
+from runners._graph_file import GraphSettings
+from runners._progress import Waiting
+
+__all__ = ["NO_LIMIT", "PartitionSettings", "read", "run"]
+
+log = logging.getLogger(__name__)
+
+NO_LIMIT = 2**50  # bytes: a capacity that stands for none
+_WIDTH = 110  # columns of a table that goes to a file or a pipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionSettings(GraphSettings):
+    """The top-level keys of `conf/partition.yaml`."""
+
+    objective: ObjectiveName = "latency"
+    contiguous: bool = False
+    passes: Literal["training", "forward"] = "training"
+    variable_copies: int | None = None
+    result: str | None = None
+    explain: bool = False
+    compare_with: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
+            raise ConfigError(
+                f"result is '{self.result}', which is the graph file itself: give another path."
+            )
+        if self.contiguous and self.objective not in CONTIGUOUS:
+            raise ConfigError(
+                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
+            )
+        if self.result is not None and (not self.result or Path(self.result).is_dir()):
+            raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
+
+
+def run(
+    settings: PartitionSettings,
+    partitioner: Partitioner,
+    schedule: Schedule,
+    cluster: ClusterDescription | None,
+    other: Partitioner | Path | None,
+    result: Path,
+) -> float:
+    """From the graph file to the table and `result`; seconds of the objective."""
+    work = read(settings)
+    problem = work.problem(
+        cluster,
+        CONTIGUOUS[settings.objective] if settings.contiguous else settings.objective,
+        schedule=schedule,
+        seed=settings.seed,
+        time_limit_s=settings.time_limit,
+        passes=settings.passes,
+        alpha=settings.alpha,
+        variable_copies=settings.variable_copies,
+    )
+    before = None if other is None else _before(other, problem)
+    try:
+        check_writable(result)  # before the decision, which may take long
+    except NetSplitError as error:
+        raise ConfigError(f"result cannot be written: {error}") from error
+    console = console_of(_WIDTH)
+    log.info("%s", headline(work, problem, partitioner))
+    try:
+        with Waiting(console, partitioner.name, settings.time_limit):
+            plan = decide(problem, partitioner)
+        work.check_supported(problem, plan.placement)
+    except InfeasibleError as error:
+        reason = infeasible_record(problem, partitioner.name, str(error), work.unit)
+        write_json(result, {"graph": settings.graph, **reason})
+        raise InfeasibleError(f"{error} (written to {result})") from error
+    record = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}
+    show_plan(console, plan, work)
+    write_json(result, record)  # what follows may take long, or be interrupted
+    if settings.explain:
+        record["explanation"] = explain_plan(console, plan, partitioner, settings.time_limit)
+    if before is not None:
+        record["compared_with"] = show_moves(console, plan, before, work, settings.time_limit)
+    if settings.explain or before is not None:
+        write_json(result, record)
+    console.print(f"Written to {result}.", highlight=False, soft_wrap=True)
+    return plan.objective_s
+
+
+def read(settings: GraphSettings) -> Workload:
+    """The graph file, with its remarks in the log."""
+    work = read_workload(settings.graph, settings.inputs)
+    for remark in work.remarks:
+        log.info("%s: %s", work.name, remark)
+    return work
+
+
+def _before(other: Partitioner | Path, problem: Problem) -> Partitioner | Placement:
+    if isinstance(other, Path):
+        return replace(read_placement(other, problem, "compare_with"), method="earlier plan")
+    return other
+
+
+def headline(work: Workload, problem: Problem, partitioner: Partitioner) -> str:
+    graph, cluster = problem.graph, problem.cluster
+    need = memory_of(graph, graph.nodes, problem.costs.alpha, problem.copies)
+    return (
+        f"{work.name}: {len(graph)} nodes, {len(graph.edges)} edges, {read_bytes(need)} in all; "
+        f"{len(cluster.devices)} devices ({cluster.name}); {partitioner.name} for {problem.objective.name}"
+    )
+
+
+def show_plan(console: Console, plan: Plan, work: Workload) -> None:
+    """The headline, a row per device, and the stages where there are replicas."""
+    unit, unit_s, report = work.unit, work.unit_s, plan.placement.report
+    facts = [
+        f"{plan.placement.method}: {plan.status}",
+        f"{plan.problem.objective.name} {_number(plan.objective_s / unit_s)} {unit}",
+        f"bound {_number(plan.bound_s / unit_s)} {unit}" if plan.bound_s is not None else "no bound",
+    ]
+    if plan.gap is not None:
+        facts.append(f"gap {100 * plan.gap:.2f} %")
+    facts.append(f"{plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
+    console.print("[bold]" + escape(", ".join(facts)), highlight=False)
+    console.print(_devices(plan, work).terminal())
+    for i, stage in enumerate(plan.placement.stages):
+        console.print(
+            f"stage {i}: {len(stage.nodes)} nodes on {', '.join(stage.devices)}, warm-up {stage.warm_up}",
+            highlight=False,
+            markup=False,
+        )
+
+
+def _devices(plan: Plan, work: Workload) -> Table:
+    unit, unit_s = work.unit, work.unit_s
+    columns = [
+        Column("device", text=True),
+        Column("nodes"),
+        Column(f"{plan.problem.objective.column} {unit}"),
+        Column(f"transfers {unit}"),
+        Column("%", ".1f", 100.0),
+        Column("MB", ",.1f", 1e-6),
+        Column("of MB", ",.1f", 1e-6),
+        Column("full %", ".1f", 100.0),
+    ]
+    rows = [
+        (
+            name,
+            load.nodes,
+            _number(load.seconds / unit_s),
+            _number(load.transfer_s / unit_s),
+            load.seconds / plan.objective_s if plan.objective_s > 0 else 0.0,
+            load.nbytes,
+            load.capacity_bytes if load.capacity_bytes < NO_LIMIT else "no limit",
+            load.filled,
+        )
+        for name, load in plan.loads.items()
+    ]
+    return Table(columns, rows)
+
+
+def explain_plan(
+    console: Console, plan: Plan, partitioner: Partitioner, time_limit_s: float | None
+) -> dict[str, Any]:
+    """Print why the plan is as it is and what would help; answers both for the file."""
+    explanation = plan.explain()
+    _lines(console, explanation.lines())
+    limit = 2 * time_limit_s if time_limit_s is not None else 120.0
+    with Waiting(console, f"{partitioner.name} for what would help", limit):
+        changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
+    _lines(console, what_if_lines(changes))
+    return explanation.to_dict() | {"what_if": [change.to_dict() for change in changes]}
+
+
+def show_moves(
+    console: Console,
+    plan: Plan,
+    other: Partitioner | Placement,
+    work: Workload,
+    limit_s: float | None,
+) -> dict[str, Any]:
+    """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
+    if isinstance(other, Placement):
+        before = verified(plan.problem, other, room=False, contiguity=False)
+    else:
+        with Waiting(console, other.name, limit_s):
+            before = decide(plan.problem, other, room=False, contiguity=False)
+    moves = plan.moved_from(before)
+    console.print(
+        f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "
+        f"{plan.placement.method} ({_number(plan.objective_s / work.unit_s)} {work.unit})",
+        highlight=False,
+    )
+    _lines(console, moves.lines())
+    return moves.to_dict()
+
+
+def _lines(console: Console, lines: list[str]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"

@@ -1,0 +1,167 @@
+"""What fits is what lifetimes say: no accepted plan is above a capacity, and none is refused needlessly."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import InfeasibleError
+from netsplit.graph import Graph, capture
+from netsplit.graph.ir import Initializer, Node, Variable
+from netsplit.partition import METHODS, Auto, MTopo, NetSplitExact, Problem, Single
+from netsplit.partition.base import BOUND_FOR, MemoryRule
+from netsplit.planning.decide import decide
+from netsplit.planning.plan import Plan
+from netsplit.planning.workload import Workload
+from netsplit.profile.memory import lifetimes_model
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
+from tests.builders import costs_of, cpus
+from tests.nets import CASES
+
+SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4), "1f1b": OneFOneB(4)}
+SEARCH = Auto(time_limit_s=0.4, starts=2)
+ROOM = 2**40
+
+
+@cache
+def captured(case: str) -> Graph:
+    own = CASES[case]
+    return capture(own.fresh(), own.loss, own.batch())
+
+
+def problem_of(
+    case: str,
+    schedule: str,
+    capacity: int,
+    *,
+    devices: int = 2,
+    memory: MemoryRule = "lifetimes",
+    objective: Any = "simulated",
+) -> Problem:
+    graph = captured(case)
+    work = Workload("net", graph, costs_of(graph, 1e-3, 1e-3, alpha=4), cpus(devices, capacity))
+    return work.problem(objective=objective, schedule=SCHEDULES[schedule], memory=memory)
+
+
+def peak(plan: Plan) -> int:
+    assert plan.problem.evaluate is not None
+    return max(plan.problem.evaluate(plan.placement).peak_bytes.values())
+
+
+@cache
+def peak_of_one(case: str, schedule: str) -> int:
+    return peak(decide(problem_of(case, schedule, ROOM), Single()))
+
+
+def enough(refusal: InfeasibleError) -> int:
+    """The bytes with which it says that there is a plan."""
+    said = re.search(r"(\d+) bytes\)? on each device is enough", str(refusal))
+    assert said is not None, refusal
+    return int(said[1])
+
+
+def test_what_is_counted_is_what_stays_for_the_backward() -> None:
+    """a saves what it reads and 7 bytes beside; b is a view of a's output; c, elsewhere, saves that view."""
+    nodes = (
+        Node("a", "op", ("x",), ("k_a",), ("w",), saved=("x",), saved_bytes=7),
+        Node("b", "op", ("k_a",), ("k_b",)),
+        Node("c", "op", ("k_b",), ("k_c",), ("frozen",), saved=("k_b",)),
+    )
+    sizes = {"x": (10, None, "a", None), "k_a": (100, "a", "b", None), "k_b": (100, "b", "c", "k_a")}
+    variables = {
+        k: Variable(k, "uint8", (size,), made, (read,), requires_grad=k != "x", alias_of=root)
+        for k, (size, made, read, root) in sizes.items()
+    }
+    variables["k_c"] = Variable("k_c", "uint8", (1000,), "c", (), requires_grad=True)
+    graph = Graph(
+        nodes={node.name: node for node in nodes},
+        variables=variables,
+        input_variables=("x",),
+        output_variables=("k_c",),
+        initializers={
+            "w": Initializer("w", "uint8", (20,), True, True),
+            "frozen": Initializer("frozen", "uint8", (30,), True, False),
+        },
+    )
+    model = lifetimes_model(graph, alpha=4, in_flight=3)
+    apart = {"a": "d0", "b": "d0", "c": "d1"}
+    assert model.by_device(apart) == {"d0": 4 * 20 + 3 * (7 + 10 + 100), "d1": 30 + 3 * 100}
+    assert model.total_bytes == 4 * 20 + 30 + 3 * (7 + 10 + 100)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("case", ["chain", "u_shape"])
+def test_a_device_holds_its_peak_and_not_a_byte_more(case: str, schedule: str) -> None:
+    need = peak_of_one(case, schedule)
+    plan = decide(problem_of(case, schedule, need), Single())
+    assert peak(plan) == need
+    assert plan.placement.method == "single"
+    with pytest.raises(InfeasibleError, match=rf"\({need} bytes\) on '.*: 1 bytes are missing there"):
+        decide(problem_of(case, schedule, need - 1), Single())
+
+
+def test_the_static_count_refuses_what_fits() -> None:
+    need = peak_of_one("chain", "gpipe")
+    assert peak(decide(problem_of("chain", "gpipe", need), SEARCH)) <= need
+    with pytest.raises(InfeasibleError):
+        decide(problem_of("chain", "gpipe", need, memory="static"), Single())
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    case=st.sampled_from(["chain", "u_shape", "tied"]),
+    schedule=st.sampled_from(sorted(SCHEDULES)),
+    devices=st.integers(2, 3),
+    part=st.floats(0.3, 1.05),
+)
+def test_an_accepted_plan_fits_and_what_is_said_to_be_enough_is(
+    case: str, schedule: str, devices: int, part: float
+) -> None:
+    def planned(capacity: int) -> Plan:
+        return decide(problem_of(case, schedule, capacity, devices=devices), SEARCH)
+
+    capacity = int(part * peak_of_one(case, schedule))
+    try:
+        plan = planned(capacity)
+    except InfeasibleError as refusal:
+        capacity = enough(refusal)
+        plan = planned(capacity)
+    assert peak(plan) <= capacity
+
+
+def test_a_schedule_that_fits_is_named() -> None:
+    """One device has room for what 1f1b keeps of the micro-batches, and not for what gpipe keeps."""
+    capacity = peak_of_one("chain", "1f1b")
+    with pytest.raises(InfeasibleError, match=r"schedule=1f1b, under which that packing fits"):
+        decide(problem_of("chain", "gpipe", capacity, devices=1), MTopo())
+    assert peak(decide(problem_of("chain", "1f1b", capacity, devices=1), MTopo())) == capacity
+
+
+@pytest.mark.parametrize("name", sorted(name for name, kind in METHODS.items() if kind.respects_capacity))
+def test_every_method_that_heeds_capacities_heeds_peaks(name: str) -> None:
+    capacity = int(0.8 * peak_of_one("u_shape", "gpipe"))
+    problem = replace(problem_of("u_shape", "gpipe", capacity), time_limit_s=1.0)
+    with suppress(InfeasibleError):
+        assert peak(decide(problem, METHODS[name]())) <= capacity
+
+
+def test_a_bound_proven_within_another_count_is_none() -> None:
+    need = peak_of_one("chain", "single_batch")
+    exact = NetSplitExact(time_limit_s=20.0)
+    free, tight = (
+        decide(problem_of("chain", "single_batch", capacity, objective="latency"), exact)
+        for capacity in (ROOM, need)
+    )
+    assert free.status == "optimal"
+    assert free.placement.report.notes[BOUND_FOR] == "latency"
+    assert tight.bound_s is None
+    assert tight.placement.report.bound is None
+    assert tight.status == "feasible"
+    assert peak(tight) <= need
