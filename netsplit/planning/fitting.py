@@ -142,7 +142,7 @@ class _Fitting:
         return True
 
     def _nearest_fill(self) -> Placement:
-        """Of fills in order of one, two, four, ... devices, whose peaks are evened out, the nearest to fit."""
+        """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
         devices = self.problem.cluster.devices
         counts = {min(2**i, len(devices)) for i in range(len(devices).bit_length() + 1)}
         for count in sorted(counts):
