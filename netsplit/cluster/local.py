@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from netsplit.cluster.catalogue import CONTEXT_BYTES
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError
 
@@ -31,7 +32,7 @@ class LocalDevice:
 
     name: str
     torch_device: str = "cpu"  # "cpu" or "cuda:<index>"
-    capacity: int | str = "all"  # bytes, "24MiB", or "all" that the machine or GPU has
+    capacity: int | str = "all"  # bytes, "24MiB", or "all": of the machine; of the GPU, less its context
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,8 @@ def _device(device: LocalDevice, key: str, host: str | None) -> Device:
     if match[1] is None:
         kind, total = "cpu", int(psutil.virtual_memory().total)
     else:
-        kind, total = gpu(int(match[1]), f"{key}.torch_device")
+        kind, memory = gpu(int(match[1]), f"{key}.torch_device")
+        total = memory - CONTEXT_BYTES
     everything = str(device.capacity).strip().lower() == "all"
     capacity = total if everything else parse_bytes(device.capacity, f"{key}.capacity")
     return Device(device.name, kind, capacity, device.torch_device, host=host)

@@ -243,6 +243,7 @@ class Problem:
     """Nodes of a task graph that are backward computations of their own: they have forward seconds only.
     Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
 
+    known: Placement | None = None  # one that fits, from which a search may begin
     memory: MemoryRule = "static"
     """What the methods count: (5-18), or what is near the lifetimes that `evaluate` predicts."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import BOUND_FOR, Evaluate, Placement, Problem, SolverReport
-from netsplit.partition.common.capacity import least_fill, read_bytes
+from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
@@ -26,6 +26,7 @@ from netsplit.program.schedules import OneFOneB, Schedule
 __all__ = ["fitted"]
 
 _ROUNDS = 8
+_EVENED = 5  # fills of a number of devices, each with the peaks of the one before made even
 _WORTH = 1.02  # a device may hold this much more than it was told: worth asking again
 _SAFE = 0.995  # of what the last answer's ratio allows, as the next one's may be another
 
@@ -46,7 +47,7 @@ class _Fitting:
     problem: Problem
     partitioner: Partitioner
     told: dict[str, float] = field(init=False)  # device -> bytes of the count that it may hold
-    least: tuple[Placement, dict[str, int]] | None = None  # of those that do not fit: the nearest, its peaks
+    least: tuple[Placement, dict[str, int]] | None = None  # the nearest to fit, and its peaks
     best: Placement | None = None
     best_s: float = float("inf")
 
@@ -59,7 +60,7 @@ class _Fitting:
 
     def run(self) -> Placement:
         if min(self.told.values(), default=0.0) < self.total:
-            self._learn(self._fill())
+            self._learn(self._nearest_fill())
         for _ in range(_ROUNDS):
             try:
                 placement = self.partitioner.partition(self._asked())
@@ -91,7 +92,15 @@ class _Fitting:
         cluster = self.problem.cluster
         told = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
         left_s = None if self.until is None else max(0.1, self.until - time.perf_counter()) / 2
-        return replace(self.problem, cluster=replace(cluster, devices=tuple(told)), time_limit_s=left_s)
+        known = self.best
+        if known is None and self.least is not None and self._missing(self.least[1]) <= 0:
+            known = self.least[0]
+        return replace(
+            self.problem,
+            cluster=replace(cluster, devices=tuple(told)),
+            time_limit_s=left_s,
+            known=known,
+        )
 
     def _again(self, placement: Placement) -> bool:
         """Whether to ask once more, having seen this answer."""
@@ -132,12 +141,38 @@ class _Fitting:
         self.told = {name: 1.25 * nbytes for name, nbytes in self.told.items()}
         return True
 
-    def _fill(self) -> Placement:
-        device_of = least_fill(self.problem)
-        order = topological_priority(self.problem.graph, self.problem.graph.position)
-        placement = Placement("a fill in order", device_of, order, SolverReport("heuristic", 0.0))
-        self._note(placement, self._peaks(placement))
-        return placement
+    def _nearest_fill(self) -> Placement:
+        """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
+        devices = self.problem.cluster.devices
+        counts = {min(2**i, len(devices)) for i in range(len(devices).bit_length() + 1)}
+        for count in sorted(counts):
+            parts = {each.name: float(each.capacity_bytes) for each in devices[:count]}
+            for _ in range(_EVENED if count > 1 else 1):
+                placement = self._filled(parts)
+                peaks = self._peaks(placement)
+                self._note(placement, peaks)
+                for name in parts:
+                    parts[name] *= self.capacity[name] / max(peaks.get(name, 0), 0.5 * self.capacity[name])
+        assert self.least is not None
+        return self.least[0]
+
+    def _filled(self, parts: Mapping[str, float]) -> Placement:
+        """The fill in order with the least common multiple of these parts, to within a hundredth."""
+        problem, low, high = self.problem, 0.0, 1.0
+        wanted = [parts.get(device.name, 0.0) for device in problem.cluster.devices]
+        device_of = None
+        while device_of is None:
+            high *= 2
+            device_of = fill_in_order(problem, [int(high * part) for part in wanted])
+        while high - low > 0.01 * high:
+            middle = (low + high) / 2
+            trial = fill_in_order(problem, [int(middle * part) for part in wanted])
+            if trial is None:
+                low = middle
+            else:
+                device_of, high = trial, middle
+        order = topological_priority(problem.graph, problem.graph.position)
+        return Placement("a fill in order", device_of, order, SolverReport("heuristic", 0.0))
 
     def _note(self, placement: Placement, peaks: dict[str, int]) -> None:
         if self.least is None or self._missing(peaks) < self._missing(self.least[1]):

@@ -89,7 +89,7 @@ class FakeNvml:
             "nvmlDeviceGetHandleByIndex": self.by_index,
             "nvmlDeviceGetHandleByUUID": lambda uuid: int(uuid[-1]),
             "nvmlDeviceGetName": lambda handle: self.names[handle],
-            "nvmlDeviceGetMemoryInfo": lambda handle: type("Memory", (), {"total": 100 + handle}),
+            "nvmlDeviceGetMemoryInfo": lambda handle: type("Memory", (), {"total": 2**30 + 100 + handle}),
         }.items():
             monkeypatch.setattr(pynvml, name, value)
 
@@ -112,7 +112,9 @@ def test_a_gpu_is_the_one_that_torch_would_use(
     assert gpu(0)[0] == name
 
 
-def test_a_gpu_device_has_the_gpu_s_name_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_device_has_the_gpu_s_memory_less_the_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     FakeNvml(monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     spec = local_cluster("gpus", [LocalDevice("g", "cuda:1")])

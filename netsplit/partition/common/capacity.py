@@ -12,7 +12,7 @@ from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
 from netsplit.profile.memory import Load
 
-__all__ = ["check_capacity", "fill_in_order", "infeasible", "least_fill", "read_bytes"]
+__all__ = ["check_capacity", "fill_in_order", "infeasible", "read_bytes"]
 
 
 def fill_in_order(
@@ -77,7 +77,7 @@ def infeasible(problem: Problem, method: str, reason: str | None = None) -> Infe
     fill in topological order succeeds. Without a `reason`, the shortage of that placement is named.
     """
     devices = problem.cluster.devices
-    used = problem.memory_model.by_device(least_fill(problem))
+    used = problem.memory_model.by_device(_least_fill(problem))
     worst = max(devices, key=lambda device: used.get(device.name, 0) - device.capacity_bytes)
     missing = used.get(worst.name, 0) - worst.capacity_bytes
     if reason is None:
@@ -106,7 +106,7 @@ def read_bytes(nbytes: int) -> str:
     return f"{nbytes} bytes" if unit == "bytes" else f"{value:.4g} {unit} ({nbytes} bytes)"
 
 
-def least_fill(problem: Problem) -> dict[str, str]:
+def _least_fill(problem: Problem) -> dict[str, str]:
     """The fill in topological order with the least common rise of all capacities (by bisection)."""
     capacities = [device.capacity_bytes for device in problem.cluster.devices]
     low, high = -1, max(0, problem.memory_model.total_bytes - min(capacities))

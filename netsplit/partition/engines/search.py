@@ -140,6 +140,10 @@ class Search:
         if filled is not None:  # whatever the clock does, there is an answer
             where = self.instance.encode(filled)
             self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
+        known = self.problem.known
+        if known is not None:
+            where = self.instance.encode(known.device_of)
+            self._offer(Scheduled(where, order_of(self.instance, known), self._value_of(known), known.method))
         until = self.started + 0.3 * (self.deadline - self.started)
         for each in candidates(self.problem, self.instance, self.methods, self._value_of, until):
             tried.append(each)

@@ -1,0 +1,21 @@
+"""The benchmark of capacities: what is accepted is no less than any plan needs, and runs in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory import main
+
+
+def test_a_small_model_is_planned_run_and_metered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "memory.json"
+    asked = ["--models", "vgg19_small", "--schedules", "1f1b", "--devices", "2"]
+    assert main([*asked, "--time-limit", "0.1", "--out", str(out)]) == 0
+    (case,) = json.loads(out.read_text())
+    assert case["failure"] == ""
+    assert case["bound"] <= case["predicted"] <= case["accepted"] < case["static"]
+    assert 0.9 * case["predicted"] <= case["metered"] <= 1.02 * case["accepted"]
+    assert "1 of 1 cases planned" in capsys.readouterr().out
