@@ -209,7 +209,8 @@ def apply_change(problem: Problem, change: Change) -> tuple[Cluster, Costs]:
         kinds = {device.kind for device in cluster.devices if device.name in change.devices}
         faster = {_faster(kind, factor): costs.devices[kind].scaled(factor) for kind in kinds}
         costs = replace(costs, devices=costs.devices | faster)
-    return replace(cluster, devices=tuple(map(changed, cluster.devices)), links=cluster.links | wider), costs
+    devices = tuple(map(changed, cluster.devices))
+    return replace(cluster, devices=devices).with_links(cluster.links | wider), costs
 
 
 def what_if_lines(results: Sequence[WhatIf]) -> list[str]:
