@@ -20,6 +20,7 @@ from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_timeline import verify_timeline
@@ -82,7 +83,7 @@ def verified(
         program, timeline = _simulated(problem, placement)
         objective_s = timeline.iteration_s
     if room and problem.memory == "lifetimes":
-        _require_peaks(problem, placement, timeline)
+        _require_room(problem, placement, timeline)
     _require_same_score(problem, placement, objective_s)
     bound_s = problem.objective.bound_s(placement.report)
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
@@ -122,29 +123,16 @@ def _require_same_score(problem: Problem, placement: Placement, objective_s: flo
         )
 
 
-def _require_peaks(problem: Problem, placement: Placement, timeline: Timeline | None) -> None:
-    """By the lifetimes of tensors, under the schedule that `evaluate` has."""
-    assert problem.evaluate is not None
-    peaks = (timeline or problem.evaluate(placement)).peak_bytes
-    for device in problem.cluster.devices:
-        over = peaks.get(device.name, 0) - device.capacity_bytes
-        if over > 0:
-            raise InfeasibleError(
-                f"{placement.method} needs {read_bytes(peaks[device.name])} on '{device.name}' of "
-                f"{read_bytes(device.capacity_bytes)} at its peak: {read_bytes(over)} are missing there; "
-                "give the devices more capacity, or take a method that heeds it."
-            )
-
-
-def _require_room(problem: Problem, placement: Placement) -> None:
+def _require_room(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> None:
     """For methods that heed no capacities; says what is missing where it is most."""
     instance = Instance.of(problem)
-    used = instance.totals(placement.all_stages).nbytes
-    over = used - instance.capacity
+    needed = needed_bytes(instance, placement, timeline)
+    over = needed - instance.capacity
     p = int(np.argmax(over))
     if over[p] > 0:
+        when = " at its peak" if problem.memory == "lifetimes" else ""
         raise InfeasibleError(
-            f"{placement.method} puts {read_bytes(int(used[p]))} on '{instance.devices[p]}' of "
-            f"{read_bytes(int(instance.capacity[p]))}: {read_bytes(int(over[p]))} are missing there; "
+            f"{placement.method} needs {read_bytes(int(needed[p]))} on '{instance.devices[p]}' of "
+            f"{read_bytes(int(instance.capacity[p]))}{when}: {read_bytes(int(over[p]))} are missing there; "
             "give the devices more capacity, or take a method that heeds it."
         )

@@ -19,6 +19,7 @@ from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import PlanDiff, plan_diff
 from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
@@ -37,7 +38,7 @@ class DeviceLoad:
     compute_s: float
     transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
     seconds: float  # max_load: its load; else that it is busy
-    nbytes: int  # by `Problem.memory`: its peak, or what it holds under (5-18)
+    nbytes: int  # `needed_bytes`
     capacity_bytes: int
 
     @property
@@ -217,7 +218,7 @@ def infeasible_record(problem: Problem, method: str, reason: str, unit: str = "s
 def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceLoad]:
     instance = Instance.of(problem)
     totals = instance.totals(placement.all_stages)
-    nodes, used, compute = totals.nodes, totals.nbytes, totals.forward_s + totals.backward_s
+    compute, used = totals.forward_s + totals.backward_s, needed_bytes(instance, placement, timeline)
     loads = problem.objective.loads(problem, placement)
     if loads is not None:
         seconds, transfer = loads.seconds, loads.transfer_s
@@ -229,11 +230,9 @@ def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) ->
                 sent[event.device] += event.seconds  # type: ignore[assignment]
         transfer = np.array([float(sent[name]) for name in instance.devices])
         seconds = np.array([timeline.busy_s(name) for name in instance.devices])
-        if problem.memory == "lifetimes":
-            used = np.array([timeline.peak_bytes.get(name, 0) for name in instance.devices])
     return {
         name: DeviceLoad(
-            int(nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
+            int(totals.nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
             int(instance.capacity[p]),
         )
         for p, name in enumerate(instance.devices)

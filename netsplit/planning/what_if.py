@@ -17,6 +17,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.explanation.words import percent, seconds, wrapped
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import Costs
 from netsplit.tables import Column, Table
@@ -152,8 +153,8 @@ def _decided(problem: Problem, partitioner: Partitioner, left_s: float) -> tuple
 def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
     """Memory and speed of every device and of every kind, bandwidth of every pair, port and equal links.
 
-    What cannot matter is left out: the memory of a device that can hold the whole graph, and links which
-    the objective does not count.
+    What is not likely to matter is left out: the memory of a device that can hold the whole graph by the
+    linear count of `Problem.memory_model`, and links which the objective does not count.
     """
     devices = problem.cluster.devices
     instance = Instance.of(problem)
@@ -267,7 +268,7 @@ class _Scorer:
         if i not in self._instances:
             self._instances[i] = Instance.of(problem)
         instance = self._instances[i]
-        return instance.fits(instance.encode(placement.device_of))
+        return bool((needed_bytes(instance, placement) <= instance.capacity).all())
 
 
 def _moved(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
