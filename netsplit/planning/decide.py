@@ -22,9 +22,9 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
+from netsplit.planning.simulated import simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_timeline import verify_timeline
-from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -96,8 +96,7 @@ def verified(
 
 def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timeline]:
     """The program and its predicted timeline, checked by code that is not the simulator's."""
-    assert isinstance(problem.evaluate, Simulated)
-    program = problem.evaluate.program(placement)
+    program = simulated_by(problem).program(placement)
     timeline = simulate(program, problem.cluster, problem.costs)
     verify_timeline(problem, placement, program, timeline).require()
     return program, timeline

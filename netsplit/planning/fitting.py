@@ -20,7 +20,7 @@ from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.workload import Simulated
+from netsplit.planning.simulated import simulated_by
 from netsplit.program.schedules import OneFOneB, Schedule
 
 __all__ = ["fitted"]
@@ -210,9 +210,8 @@ class _Fitting:
 
     def _other_schedule(self) -> str:
         """The first change of schedule with the same gradients under which the nearest plan fits, if any."""
-        evaluate = self.problem.evaluate
-        assert isinstance(evaluate, Simulated)
         assert self.least is not None
+        evaluate = simulated_by(self.problem)
         schedule = evaluate.schedule
         others: dict[str, Schedule] = {
             "schedule=1f1b": OneFOneB(schedule.microbatches),

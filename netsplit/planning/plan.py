@@ -21,7 +21,7 @@ from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import PlanDiff, plan_diff
-from netsplit.planning.workload import Simulated
+from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
 
@@ -81,8 +81,7 @@ class Plan:
     @property
     def compiler(self) -> Simulated:
         """What made the program; of an objective that is simulated."""
-        assert isinstance(self.problem.evaluate, Simulated)
-        return self.problem.evaluate
+        return simulated_by(self.problem)
 
     @property
     def simulated(self) -> tuple[Program, Timeline]:

@@ -18,7 +18,6 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.explanation.words import percent, seconds, wrapped
 from netsplit.planning.needed_bytes import needed_bytes
-from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import Costs
 from netsplit.tables import Column, Table
 
@@ -253,7 +252,7 @@ class _Scorer:
 
     def __init__(self, problem: Problem, changes: Sequence[Change]) -> None:
         self.problem = problem
-        self.problems = [_moved(problem, *apply_change(problem, change)) for change in changes]
+        self.problems = [problem.moved_to(*apply_change(problem, change)) for change in changes]
         self._scores: dict[int | None, Callable[[Placement], float]] = {}
         self._instances: dict[int | None, Instance] = {}
 
@@ -269,12 +268,6 @@ class _Scorer:
             self._instances[i] = Instance.of(problem)
         instance = self._instances[i]
         return bool((needed_bytes(instance, placement) <= instance.capacity).all())
-
-
-def _moved(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
-    if problem.evaluate is None:
-        return replace(problem, cluster=cluster, costs=costs)
-    return Simulated.moved_to(problem, cluster, costs)
 
 
 def _same(a: Placement, b: Placement) -> bool:

@@ -10,7 +10,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.workload import Simulated
+from netsplit.planning.simulated import Simulated
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.simulate import simulate
 from tests.partition.builders import with_capacities
@@ -97,7 +97,7 @@ def test_a_moved_problem_is_simulated_where_it_was_moved_to() -> None:
     slow: Cluster = problem.cluster.with_links(
         {ends: replace(link, latency_s=10.0) for ends, link in problem.cluster.links.items()}
     )
-    moved = Simulated.moved_to(problem, slow, problem.costs)
+    moved = problem.moved_to(slow, problem.costs)
     placement = answer(problem, "0012")
     assert verified(moved, placement).objective_s > verified(problem, placement).objective_s + 20
 

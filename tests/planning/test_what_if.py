@@ -25,6 +25,7 @@ from netsplit.partition import (
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.decide import decide
+from netsplit.planning.simulated import Simulated
 from netsplit.planning.what_if import (
     Change,
     WhatIf,
@@ -34,7 +35,6 @@ from netsplit.planning.what_if import (
     what_if,
     what_if_lines,
 )
-from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import NodeSeconds
 from netsplit.program import SingleBatch
 from tests.builders import cluster_of, costs_of, graph_of

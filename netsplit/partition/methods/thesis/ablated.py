@@ -43,9 +43,7 @@ class Ablated(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         poorer = _ABLATIONS[self.without](problem)
-        if problem.evaluate is not None:
-            poorer = problem.evaluate.moved_to(problem, poorer.cluster, poorer.costs)
-        return self.method.choose(poorer)
+        return self.method.choose(problem.moved_to(poorer.cluster, poorer.costs))
 
 
 def without_backward(problem: Problem) -> Problem:
