@@ -198,10 +198,6 @@ class Objective(ABC):
         """What its devices do in a period, whose seconds are the score; None: it is simulated."""
         return None
 
-    def recomputed_s(self, problem: Problem, placement: Placement) -> float | None:
-        """The score by its definition, in code that neither `loads` nor methods use; None: there is none."""
-        return None
-
     def score_s(self, problem: Problem, placement: Placement) -> float:
         """Seconds of a placement, however it was made."""
         score = self.scorer(problem)

@@ -24,6 +24,7 @@ from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
+from netsplit.planning.verify_score import recomputed_s
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.program.instructions import Program
 from netsplit.simulate.simulate import simulate
@@ -114,7 +115,7 @@ def _require_contiguous(problem: Problem, placement: Placement) -> None:
 
 def _require_same_score(problem: Problem, placement: Placement, objective_s: float) -> None:
     """By code that is not the methods', where the objective has some."""
-    again_s = problem.objective.recomputed_s(problem, placement)
+    again_s = recomputed_s(problem, placement)
     if again_s is not None and not math.isclose(again_s, objective_s, rel_tol=SAME, abs_tol=1e-15):
         raise NetSplitError(
             f"{problem.objective.name} of {placement.method} is {objective_s:.12g} s, but {again_s:.12g} s "
