@@ -48,7 +48,10 @@ class DeviceLoad:
 
 @dataclass(frozen=True)
 class Plan:
-    """A placement that was verified, compiled and simulated, with its score; `verified` makes it."""
+    """A verified placement with its score; compiled and simulated too, where its objective asks for that.
+
+    `verified` makes it.
+    """
 
     problem: Problem
     placement: Placement
@@ -85,9 +88,14 @@ class Plan:
 
     @property
     def simulated(self) -> tuple[Program, Timeline]:
-        """The program, and what is predicted of it; of an objective that is simulated."""
-        assert self.program is not None
-        assert self.timeline is not None
+        """The program, and what is predicted of it.
+
+        Raises:
+            TypeError: the objective is not simulated.
+        """
+        if self.program is None or self.timeline is None:
+            name = self.problem.objective.name
+            raise TypeError(f"a plan for {name} has no program: its objective is not simulated")
         return self.program, self.timeline
 
     @property
@@ -113,6 +121,8 @@ class Plan:
 
     def summary(self) -> str:
         """The decision in words: per device operators, seconds and bytes; what is predicted."""
+        if self.program is None:
+            return self._summary_of_loads()
         program, predicted = self.simulated
         schedule, size = self.compiler.schedule.name, self.problem.graph.batch_size
         lines = [
@@ -127,6 +137,19 @@ class Plan:
                 f"  {name}: {load.nodes} operators, {1e3 * predicted.busy_s(name):.1f} ms busy, peak "
                 f"{peak / 2**20:.1f} MiB (static {static.get(name, 0) / 2**20:.1f}) of "
                 f"{load.capacity_bytes / 2**20:.1f}"
+            )
+        return "\n".join(lines)
+
+    def _summary_of_loads(self) -> str:
+        objective = self.problem.objective
+        lines = [
+            f"{self.placement.method}: {self.placement.report.summary()}",
+            f"{objective.name}: {objective.says} {1e3 * self.objective_s:.1f} ms",
+        ]
+        for name, load in self.loads.items():
+            lines.append(
+                f"  {name}: {load.nodes} operators, {objective.column} {1e3 * load.seconds:.1f} ms, "
+                f"{load.nbytes / 2**20:.1f} MiB of {load.capacity_bytes / 2**20:.1f}"
             )
         return "\n".join(lines)
 

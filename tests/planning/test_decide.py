@@ -90,6 +90,14 @@ def test_a_largest_load_has_no_program() -> None:
     plan = decide(problem, Given(answer(problem, "0012")))
     assert (plan.program, plan.timeline) == (None, None)
     assert plan.objective_s == pytest.approx(6.4)
+    lines = plan.summary().splitlines()
+    assert "the largest load is 6400.0 ms" in lines[1]
+    assert [line.split(":")[0].strip() for line in lines[2:]] == list(plan.loads)
+    assert "2 operators, load 6400.0 ms" in lines[2]
+    with pytest.raises(TypeError, match="a plan for max_load has no program"):
+        _ = plan.simulated
+    with pytest.raises(TypeError, match="not simulated"):
+        _ = plan.compiler
 
 
 def test_a_moved_problem_is_simulated_where_it_was_moved_to() -> None:
