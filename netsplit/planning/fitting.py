@@ -213,13 +213,14 @@ class _Fitting:
         assert self.least is not None
         evaluate = simulated_by(self.problem)
         schedule = evaluate.schedule
-        others: dict[str, Schedule] = {
-            "schedule=1f1b": OneFOneB(schedule.microbatches),
-            "schedule.recompute=true": replace(schedule, recompute=True),  # type: ignore[type-var]
-            "schedule=1f1b schedule.recompute=true": OneFOneB(schedule.microbatches, recompute=True),
-        }
+        others: tuple[Schedule, ...] = (
+            OneFOneB(schedule.microbatches),
+            replace(schedule, recompute=True),  # type: ignore[type-var]
+            OneFOneB(schedule.microbatches, recompute=True),
+        )
         if schedule.microbatches > 1:
-            for words, other in others.items():
+            for other in others:
                 if self._missing(replace(evaluate, schedule=other)(self.least[0]).peak_bytes) <= 0:
-                    return f"; or {words}, under which that packing fits"
+                    how = " with recompute" if other.recompute else ""
+                    return f"; under schedule {other.name}{how} that packing fits"
         return ", or a schedule with fewer micro-batches in flight"
