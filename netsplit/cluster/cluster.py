@@ -104,4 +104,23 @@ class Cluster:
         return 0.0 if source == target else self.links[source, target].seconds(nbytes)
 
     def with_links(self, links: dict[tuple[str, str], Link]) -> Cluster:
-        return replace(self, links=links)
+        """The same devices over other links; where the slowest link of a level changes, so does its rate."""
+        old, new = (self._rates_by_level(each) for each in (self.links, links))
+        levels = tuple(
+            (units, rate if before == after else after)
+            for (units, rate), before, after in zip(self.levels, old, new, strict=True)
+        )
+        return replace(self, links=links, levels=levels)
+
+    def _rates_by_level(self, links: dict[tuple[str, str], Link]) -> list[float]:
+        """Bytes per second of the slowest link that joins two units of each level."""
+        rank = {device.name: p for p, device in enumerate(self.devices)}
+        rates = [math.inf] * len(self.levels)
+        for (source, target), link in links.items():
+            p, q = rank[source], rank[target]
+            for level, (units, _) in enumerate(self.levels):
+                p, q = p // units, q // units
+                if p == q:
+                    rates[level] = min(rates[level], link.bandwidth)
+                    break
+        return rates

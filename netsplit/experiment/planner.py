@@ -18,7 +18,8 @@ from netsplit.partition.base import MemoryRule, Placement, Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
-from netsplit.planning.workload import Simulated, Workload
+from netsplit.planning.simulated import Simulated
+from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -121,8 +121,8 @@ class Evaluate(Protocol):
 
     def __call__(self, placement: Placement) -> Predicted: ...
 
-    def moved_to(self, problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
-        """The same problem on another cluster with other costs, its `evaluate` included."""
+    def moved_to(self, cluster: Cluster, costs: Costs) -> Evaluate:
+        """The same on another cluster with other costs."""
 
 
 class Solvers(Protocol[Answer]):
@@ -198,10 +198,6 @@ class Objective(ABC):
         """What its devices do in a period, whose seconds are the score; None: it is simulated."""
         return None
 
-    def recomputed_s(self, problem: Problem, placement: Placement) -> float | None:
-        """The score by its definition, in code that neither `loads` nor methods use; None: there is none."""
-        return None
-
     def score_s(self, problem: Problem, placement: Placement) -> float:
         """Seconds of a placement, however it was made."""
         score = self.scorer(problem)
@@ -246,6 +242,11 @@ class Problem:
     known: Placement | None = None  # one that fits, from which a search may begin
     memory: MemoryRule = "static"
     """What the methods count: (5-18), or what is near the lifetimes that `evaluate` predicts."""
+
+    def moved_to(self, cluster: Cluster, costs: Costs) -> Problem:
+        """The same problem on another cluster with other costs, its `evaluate` included."""
+        evaluate = None if self.evaluate is None else self.evaluate.moved_to(cluster, costs)
+        return replace(self, cluster=cluster, costs=costs, evaluate=evaluate)
 
     @property
     def copies(self) -> int:

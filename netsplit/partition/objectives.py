@@ -86,43 +86,6 @@ class MaxLoad(Period):
             receive_s=np.asarray((instance.hop_s * received).sum(axis=0)),
         )
 
-    def recomputed_s(self, problem: Problem, placement: Placement) -> float:
-        """Seconds of the busiest device in one period of a saturated pipeline.
-
-        A device spends its nodes' forward and backward seconds; then, for every variable with a producer
-        and a reader, one crossing if it is made here and read on any other device, and one if it is made
-        elsewhere and read here. A crossing takes the time of the device's port, or, without one, of the
-        slowest of its links; twice where the variable's gradient comes back.
-        """
-        where = placement.device_of
-        graph, costs = problem.graph, problem.costs
-        requires_backward = graph.requires_backward
-        largest = 0.0
-        for device in problem.cluster.devices:
-            load = 0.0
-            for name, node in graph.nodes.items():
-                if where[name] == device.name:
-                    load += costs.forward_s(name, device.kind)
-                    if any(k in requires_backward for k in node.outputs):
-                        load += costs.backward_s(name, device.kind)
-            links = [device.port] if device.port is not None else []
-            if not links:
-                links = [link for ends, link in problem.cluster.links.items() if device.name in ends]
-            for k, variable in graph.variables.items():
-                if variable.producer is None or not variable.consumers:
-                    continue
-                home = where[variable.producer]
-                readers = {where[name] for name in variable.consumers}
-                out = home == device.name and readers != {home}
-                into = home != device.name and device.name in readers
-                if out or into:
-                    crossing = max(
-                        (x.latency_s + variable.nbytes * x.seconds_per_byte for x in links), default=0.0
-                    )
-                    load += max(crossing, 0.0) * (2 if k in requires_backward else 1)
-            largest = max(largest, load)
-        return largest
-
     def solved_by(self, solvers: Solvers[Answer]) -> Answer:
         return solvers.max_load(self.contiguous)
 

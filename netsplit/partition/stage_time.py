@@ -64,9 +64,8 @@ class Formula:
 def levels_of(problem: Problem) -> tuple[tuple[int, float], ...]:
     """The network as (units, bandwidth) per level: the cluster's own levels, else one over its links."""
     cluster = problem.cluster
-    levels: tuple[tuple[int, float], ...] = tuple(getattr(cluster, "levels", ()) or ())
-    if levels and math.prod(units for units, _ in levels) == len(cluster.devices):
-        return tuple((int(units), float(bandwidth)) for units, bandwidth in levels)
+    if cluster.levels and math.prod(units for units, _ in cluster.levels) == len(cluster.devices):
+        return cluster.levels
     ports = [device.port for device in cluster.devices if device.port is not None]
     links = [*cluster.links.values(), *ports]
     return ((len(cluster.devices), min((link.bandwidth for link in links), default=math.inf)),)

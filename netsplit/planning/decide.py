@@ -20,10 +20,12 @@ from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
+from netsplit.planning.simulated import simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
+from netsplit.planning.verify_score import recomputed_s
 from netsplit.planning.verify_timeline import verify_timeline
-from netsplit.planning.workload import Simulated
 from netsplit.program.instructions import Program
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -82,7 +84,7 @@ def verified(
         program, timeline = _simulated(problem, placement)
         objective_s = timeline.iteration_s
     if room and problem.memory == "lifetimes":
-        _require_peaks(problem, placement, timeline)
+        _require_room(problem, placement, timeline)
     _require_same_score(problem, placement, objective_s)
     bound_s = problem.objective.bound_s(placement.report)
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
@@ -95,8 +97,7 @@ def verified(
 
 def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timeline]:
     """The program and its predicted timeline, checked by code that is not the simulator's."""
-    assert isinstance(problem.evaluate, Simulated)
-    program = problem.evaluate.program(placement)
+    program = simulated_by(problem).program(placement)
     timeline = simulate(program, problem.cluster, problem.costs)
     verify_timeline(problem, placement, program, timeline).require()
     return program, timeline
@@ -114,7 +115,7 @@ def _require_contiguous(problem: Problem, placement: Placement) -> None:
 
 def _require_same_score(problem: Problem, placement: Placement, objective_s: float) -> None:
     """By code that is not the methods', where the objective has some."""
-    again_s = problem.objective.recomputed_s(problem, placement)
+    again_s = recomputed_s(problem, placement)
     if again_s is not None and not math.isclose(again_s, objective_s, rel_tol=SAME, abs_tol=1e-15):
         raise NetSplitError(
             f"{problem.objective.name} of {placement.method} is {objective_s:.12g} s, but {again_s:.12g} s "
@@ -122,29 +123,16 @@ def _require_same_score(problem: Problem, placement: Placement, objective_s: flo
         )
 
 
-def _require_peaks(problem: Problem, placement: Placement, timeline: Timeline | None) -> None:
-    """By the lifetimes of tensors, under the schedule that `evaluate` has."""
-    assert problem.evaluate is not None
-    peaks = (timeline or problem.evaluate(placement)).peak_bytes
-    for device in problem.cluster.devices:
-        over = peaks.get(device.name, 0) - device.capacity_bytes
-        if over > 0:
-            raise InfeasibleError(
-                f"{placement.method} needs {read_bytes(peaks[device.name])} on '{device.name}' of "
-                f"{read_bytes(device.capacity_bytes)} at its peak: {read_bytes(over)} are missing there; "
-                "give the devices more capacity, or take a method that heeds it."
-            )
-
-
-def _require_room(problem: Problem, placement: Placement) -> None:
+def _require_room(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> None:
     """For methods that heed no capacities; says what is missing where it is most."""
     instance = Instance.of(problem)
-    used = instance.totals(placement.all_stages).nbytes
-    over = used - instance.capacity
+    needed = needed_bytes(instance, placement, timeline)
+    over = needed - instance.capacity
     p = int(np.argmax(over))
     if over[p] > 0:
+        when = " at its peak" if problem.memory == "lifetimes" else ""
         raise InfeasibleError(
-            f"{placement.method} puts {read_bytes(int(used[p]))} on '{instance.devices[p]}' of "
-            f"{read_bytes(int(instance.capacity[p]))}: {read_bytes(int(over[p]))} are missing there; "
+            f"{placement.method} needs {read_bytes(int(needed[p]))} on '{instance.devices[p]}' of "
+            f"{read_bytes(int(instance.capacity[p]))}{when}: {read_bytes(int(over[p]))} are missing there; "
             "give the devices more capacity, or take a method that heeds it."
         )

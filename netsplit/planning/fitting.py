@@ -20,7 +20,7 @@ from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.workload import Simulated
+from netsplit.planning.simulated import simulated_by
 from netsplit.program.schedules import OneFOneB, Schedule
 
 __all__ = ["fitted"]
@@ -210,17 +210,17 @@ class _Fitting:
 
     def _other_schedule(self) -> str:
         """The first change of schedule with the same gradients under which the nearest plan fits, if any."""
-        evaluate = self.problem.evaluate
-        assert isinstance(evaluate, Simulated)
         assert self.least is not None
+        evaluate = simulated_by(self.problem)
         schedule = evaluate.schedule
-        others: dict[str, Schedule] = {
-            "schedule=1f1b": OneFOneB(schedule.microbatches),
-            "schedule.recompute=true": replace(schedule, recompute=True),  # type: ignore[type-var]
-            "schedule=1f1b schedule.recompute=true": OneFOneB(schedule.microbatches, recompute=True),
-        }
+        others: tuple[Schedule, ...] = (
+            OneFOneB(schedule.microbatches),
+            replace(schedule, recompute=True),  # type: ignore[type-var]
+            OneFOneB(schedule.microbatches, recompute=True),
+        )
         if schedule.microbatches > 1:
-            for words, other in others.items():
+            for other in others:
                 if self._missing(replace(evaluate, schedule=other)(self.least[0]).peak_bytes) <= 0:
-                    return f"; or {words}, under which that packing fits"
+                    how = " with recompute" if other.recompute else ""
+                    return f"; under schedule {other.name}{how} that packing fits"
         return ", or a schedule with fewer micro-batches in flight"

@@ -19,8 +19,9 @@ from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import PlanDiff, plan_diff
-from netsplit.planning.workload import Simulated
+from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
 
@@ -37,7 +38,7 @@ class DeviceLoad:
     compute_s: float
     transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
     seconds: float  # max_load: its load; else that it is busy
-    nbytes: int  # by `Problem.memory`: its peak, or what it holds under (5-18)
+    nbytes: int  # `needed_bytes`
     capacity_bytes: int
 
     @property
@@ -47,7 +48,10 @@ class DeviceLoad:
 
 @dataclass(frozen=True)
 class Plan:
-    """A placement that was verified, compiled and simulated, with its score; `verified` makes it."""
+    """A verified placement with its score; compiled and simulated too, where its objective asks for that.
+
+    `verified` makes it.
+    """
 
     problem: Problem
     placement: Placement
@@ -80,14 +84,18 @@ class Plan:
     @property
     def compiler(self) -> Simulated:
         """What made the program; of an objective that is simulated."""
-        assert isinstance(self.problem.evaluate, Simulated)
-        return self.problem.evaluate
+        return simulated_by(self.problem)
 
     @property
     def simulated(self) -> tuple[Program, Timeline]:
-        """The program, and what is predicted of it; of an objective that is simulated."""
-        assert self.program is not None
-        assert self.timeline is not None
+        """The program, and what is predicted of it.
+
+        Raises:
+            TypeError: the objective is not simulated.
+        """
+        if self.program is None or self.timeline is None:
+            name = self.problem.objective.name
+            raise TypeError(f"a plan for {name} has no program: its objective is not simulated")
         return self.program, self.timeline
 
     @property
@@ -113,6 +121,8 @@ class Plan:
 
     def summary(self) -> str:
         """The decision in words: per device operators, seconds and bytes; what is predicted."""
+        if self.program is None:
+            return self._summary_of_loads()
         program, predicted = self.simulated
         schedule, size = self.compiler.schedule.name, self.problem.graph.batch_size
         lines = [
@@ -127,6 +137,19 @@ class Plan:
                 f"  {name}: {load.nodes} operators, {1e3 * predicted.busy_s(name):.1f} ms busy, peak "
                 f"{peak / 2**20:.1f} MiB (static {static.get(name, 0) / 2**20:.1f}) of "
                 f"{load.capacity_bytes / 2**20:.1f}"
+            )
+        return "\n".join(lines)
+
+    def _summary_of_loads(self) -> str:
+        objective = self.problem.objective
+        lines = [
+            f"{self.placement.method}: {self.placement.report.summary()}",
+            f"{objective.name}: {objective.says} {1e3 * self.objective_s:.1f} ms",
+        ]
+        for name, load in self.loads.items():
+            lines.append(
+                f"  {name}: {load.nodes} operators, {objective.column} {1e3 * load.seconds:.1f} ms, "
+                f"{load.nbytes / 2**20:.1f} MiB of {load.capacity_bytes / 2**20:.1f}"
             )
         return "\n".join(lines)
 
@@ -217,7 +240,7 @@ def infeasible_record(problem: Problem, method: str, reason: str, unit: str = "s
 def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceLoad]:
     instance = Instance.of(problem)
     totals = instance.totals(placement.all_stages)
-    nodes, used, compute = totals.nodes, totals.nbytes, totals.forward_s + totals.backward_s
+    compute, used = totals.forward_s + totals.backward_s, needed_bytes(instance, placement, timeline)
     loads = problem.objective.loads(problem, placement)
     if loads is not None:
         seconds, transfer = loads.seconds, loads.transfer_s
@@ -229,11 +252,9 @@ def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) ->
                 sent[event.device] += event.seconds  # type: ignore[assignment]
         transfer = np.array([float(sent[name]) for name in instance.devices])
         seconds = np.array([timeline.busy_s(name) for name in instance.devices])
-        if problem.memory == "lifetimes":
-            used = np.array([timeline.peak_bytes.get(name, 0) for name in instance.devices])
     return {
         name: DeviceLoad(
-            int(nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
+            int(totals.nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
             int(instance.capacity[p]),
         )
         for p, name in enumerate(instance.devices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from netsplit.planning.explanation.words import (
     short,
     wrapped,
 )
+from netsplit.planning.needed_bytes import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.program.instructions import Program
@@ -49,7 +50,7 @@ class MovedGroup:
 
 @dataclass(frozen=True)
 class DeviceChange:
-    """One device before and after: its nodes' seconds of one micro-batch, and its bytes under (5-18)."""
+    """One device before and after: its nodes' seconds of one micro-batch, and its bytes (`needed_bytes`)."""
 
     device: str
     nodes_before: int
@@ -140,20 +141,23 @@ def plan_diff(
     lost = [e for e in cuts[0] if (e.variable, e.source, e.target) not in keys[1]]
     gained = [e for e in cuts[1] if (e.variable, e.source, e.target) not in keys[0]]
     loads = [problem.objective.loads(problem, each) for each in (before, after)]
+    timelines = [before_timeline, after_timeline]
     if loads[0] is not None and loads[1] is not None:
         objectives, parts = _load_parts(instance, (loads[0], loads[1]), plays)
     else:
         timelines = [
             predicted(problem, placement) if t is None else t
-            for t, placement in ((before_timeline, before), (after_timeline, after))
+            for t, placement in zip(timelines, (before, after), strict=True)
         ]
         objectives, parts = _path_parts(problem, timelines, (before_program, after_program), renamed)
+    used = [needed_bytes(instance, p, t) for p, t in zip((before, after), timelines, strict=True)]
+    used[1] = used[1][np.argsort(plays)]
     return PlanDiff(
         before=before.method,
         after=after.method,
         renamed={q: p for q, p in renamed.items() if p != q},
         groups=_groups(instance, old, new),
-        devices=_devices(instance, old, new),
+        devices=_devices(instance, old, new, used),
         lost=tuple(lost),
         gained=tuple(gained),
         reordered=_reordered(instance, before, after, old, new),
@@ -233,12 +237,11 @@ def _shared_module(modules: Iterable[str]) -> str:
     return ".".join(shared)
 
 
-def _devices(instance: Instance, old: Ints, new: Ints) -> tuple[DeviceChange, ...]:
+def _devices(instance: Instance, old: Ints, new: Ints, used: Sequence[Ints]) -> tuple[DeviceChange, ...]:
     count, rows = len(instance.devices), np.arange(instance.n)
     total = instance.forward_s + instance.backward_s
     nodes = [np.bincount(where, minlength=count) for where in (old, new)]
     spent = [np.bincount(where, weights=total[rows, where], minlength=count) for where in (old, new)]
-    used = [instance.used_bytes(where) for where in (old, new)]
     return tuple(
         DeviceChange(
             name,

@@ -17,7 +17,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.explanation.words import percent, seconds, wrapped
-from netsplit.planning.workload import Simulated
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.profile.costs import Costs
 from netsplit.tables import Column, Table
 
@@ -152,8 +152,8 @@ def _decided(problem: Problem, partitioner: Partitioner, left_s: float) -> tuple
 def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
     """Memory and speed of every device and of every kind, bandwidth of every pair, port and equal links.
 
-    What cannot matter is left out: the memory of a device that can hold the whole graph, and links which
-    the objective does not count.
+    What is not likely to matter is left out: the memory of a device that can hold the whole graph by the
+    linear count of `Problem.memory_model`, and links which the objective does not count.
     """
     devices = problem.cluster.devices
     instance = Instance.of(problem)
@@ -209,7 +209,8 @@ def apply_change(problem: Problem, change: Change) -> tuple[Cluster, Costs]:
         kinds = {device.kind for device in cluster.devices if device.name in change.devices}
         faster = {_faster(kind, factor): costs.devices[kind].scaled(factor) for kind in kinds}
         costs = replace(costs, devices=costs.devices | faster)
-    return replace(cluster, devices=tuple(map(changed, cluster.devices)), links=cluster.links | wider), costs
+    devices = tuple(map(changed, cluster.devices))
+    return replace(cluster, devices=devices).with_links(cluster.links | wider), costs
 
 
 def what_if_lines(results: Sequence[WhatIf]) -> list[str]:
@@ -251,7 +252,7 @@ class _Scorer:
 
     def __init__(self, problem: Problem, changes: Sequence[Change]) -> None:
         self.problem = problem
-        self.problems = [_moved(problem, *apply_change(problem, change)) for change in changes]
+        self.problems = [problem.moved_to(*apply_change(problem, change)) for change in changes]
         self._scores: dict[int | None, Callable[[Placement], float]] = {}
         self._instances: dict[int | None, Instance] = {}
 
@@ -266,13 +267,7 @@ class _Scorer:
         if i not in self._instances:
             self._instances[i] = Instance.of(problem)
         instance = self._instances[i]
-        return instance.fits(instance.encode(placement.device_of))
-
-
-def _moved(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
-    if problem.evaluate is None:
-        return replace(problem, cluster=cluster, costs=costs)
-    return Simulated.moved_to(problem, cluster, costs)
+        return bool((needed_bytes(instance, placement) <= instance.capacity).all())
 
 
 def _same(a: Placement, b: Placement) -> bool:

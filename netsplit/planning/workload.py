@@ -1,4 +1,4 @@
-"""A profiled graph as a file gives it: what there is to place, what it costs, and perhaps on which devices.
+"""A profiled graph, as a file gives it: what there is to place, what it costs, and perhaps on which devices.
 
     graph file ──formats.read──► Workload ──problem(cluster, objective, ...)──► Problem ──► a partitioner
 
@@ -18,17 +18,13 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import MemoryRule, Placement, Problem
 from netsplit.partition.objectives import MaxLoad, ObjectiveName, Period, objective_named
+from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import memory_of
 from netsplit.profile.predict import predicted_costs
-from netsplit.program.compile import compile_program
-from netsplit.program.instructions import Program
-from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule, SingleBatch
-from netsplit.simulate.simulate import simulate
-from netsplit.simulate.timeline import Timeline
 
-__all__ = ["ACCELERATOR", "CPU", "Passes", "Simulated", "Workload"]
+__all__ = ["ACCELERATOR", "CPU", "Passes", "Workload"]
 
 ACCELERATOR, CPU = "accelerator", "cpu"
 """Device kinds of the public formats."""
@@ -36,52 +32,6 @@ ACCELERATOR, CPU = "accelerator", "cpu"
 Passes = Literal["training", "forward"]
 
 _TORCH = "aten."  # begins the operators of a captured graph; those of the public formats have other names
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """`Problem.evaluate`: the program of a placement under one schedule, and its predicted timeline."""
-
-    graph: Graph
-    cluster: Cluster
-    costs: Costs
-    schedule: Schedule
-    training: bool = True
-    shared_norm: bool = False  # see `compile_program`
-    tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
-
-    def __call__(self, placement: Placement) -> Timeline:
-        return simulate(self._of_whole_microbatches(placement), self.cluster, self.costs)
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of all micro-batches."""
-        missing = 0 if self.tail is None else self.graph.batch_size - self.tail.batch_size
-        return self.graph.batch_size * self.schedule.microbatches - missing
-
-    def program(self, placement: Placement) -> Program:
-        """Raises as `compile_program` and `with_tail`."""
-        program = self._of_whole_microbatches(placement)
-        return program if self.tail is None else with_tail(program, self.graph, self.tail)
-
-    def _of_whole_microbatches(self, placement: Placement) -> Program:
-        return compile_program(
-            self.graph,
-            placement.device_of,
-            placement.priority,
-            self.cluster,
-            self.schedule,
-            self.training,
-            placement.replicas,
-            self.shared_norm,
-        )
-
-    @staticmethod
-    def moved_to(problem: Problem, cluster: Cluster, costs: Costs) -> Problem:
-        """The same problem on another cluster with other costs, its `evaluate` included."""
-        assert isinstance(problem.evaluate, Simulated)
-        evaluate = replace(problem.evaluate, cluster=cluster, costs=costs)
-        return replace(problem, cluster=cluster, costs=costs, evaluate=evaluate)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.priority import topological_priority
+from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
-from netsplit.planning.workload import Simulated
 from netsplit.program.inference import inference_placement, like_priority
 from netsplit.program.instructions import Program
 from netsplit.simulate.memory import predicted_peak_bytes

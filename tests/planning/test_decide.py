@@ -10,7 +10,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.workload import Simulated
+from netsplit.planning.simulated import Simulated
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.simulate import simulate
 from tests.partition.builders import with_capacities
@@ -90,6 +90,14 @@ def test_a_largest_load_has_no_program() -> None:
     plan = decide(problem, Given(answer(problem, "0012")))
     assert (plan.program, plan.timeline) == (None, None)
     assert plan.objective_s == pytest.approx(6.4)
+    lines = plan.summary().splitlines()
+    assert "the largest load is 6400.0 ms" in lines[1]
+    assert [line.split(":")[0].strip() for line in lines[2:]] == list(plan.loads)
+    assert "2 operators, load 6400.0 ms" in lines[2]
+    with pytest.raises(TypeError, match="a plan for max_load has no program"):
+        _ = plan.simulated
+    with pytest.raises(TypeError, match="not simulated"):
+        _ = plan.compiler
 
 
 def test_a_moved_problem_is_simulated_where_it_was_moved_to() -> None:
@@ -97,7 +105,7 @@ def test_a_moved_problem_is_simulated_where_it_was_moved_to() -> None:
     slow: Cluster = problem.cluster.with_links(
         {ends: replace(link, latency_s=10.0) for ends, link in problem.cluster.links.items()}
     )
-    moved = Simulated.moved_to(problem, slow, problem.costs)
+    moved = problem.moved_to(slow, problem.costs)
     placement = answer(problem, "0012")
     assert verified(moved, placement).objective_s > verified(problem, placement).objective_s + 20
 

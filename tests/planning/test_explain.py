@@ -163,6 +163,7 @@ def test_bytes_and_seconds_of_devices_add_up(drawn: tuple[Problem, Placement, Pr
     used = static_bytes(problem.graph, placement.device_of, problem.costs.alpha, problem.copies)
     for use in explanation.devices:
         assert use.used_bytes == used.get(use.device, 0)
+        assert use.used_bytes == use.state_bytes + use.variable_bytes + use.copy_bytes
         assert use.busy_s == pytest.approx(timeline.busy_s(use.device), abs=EXACT)
         assert sum(h.nbytes for h in use.owners) <= use.state_bytes
         for largest in (use.owners, use.variables, use.copies):

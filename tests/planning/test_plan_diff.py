@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Link
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport
 from netsplit.planning.plan_diff import Part, PlanDiff, plan_diff
-from netsplit.planning.workload import Simulated
+from netsplit.planning.simulated import Simulated
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.builders import cluster_of, costs_of, graph_of

@@ -14,6 +14,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
 from netsplit.planning.verify import recompute_used_bytes, verify
+from netsplit.planning.verify_score import recomputed_max_load_s
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.memory import static_bytes
 from netsplit.program import compile_program
@@ -159,7 +160,7 @@ def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
     device_of = placement.device_of
     instance = Instance.of(problem)
     where = instance.encode(device_of)
-    largest_s = MaxLoad().recomputed_s(problem, placement)
+    largest_s = recomputed_max_load_s(problem, placement)
     assert largest_s == pytest.approx(instance.loads(where).max(), abs=1e-12)
     for p, device in enumerate(instance.devices):
         nodes = {name for name, q in device_of.items() if q == device}
@@ -169,8 +170,8 @@ def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
 def test_max_load_by_hand():
     """d0: 3 + 3, and 10 bytes at 0.01 s and 0.1 s there and back; d1 the same and another such crossing."""
     problem = replace(four(), cluster=cluster_of([1000] * 3, latency_s=0.1))
-    assert MaxLoad().recomputed_s(problem, answer(problem, "0012")) == pytest.approx(6.4)
-    assert MaxLoad().recomputed_s(problem, answer(problem, "0000")) == pytest.approx(12.0)
+    assert recomputed_max_load_s(problem, answer(problem, "0012")) == pytest.approx(6.4)
+    assert recomputed_max_load_s(problem, answer(problem, "0000")) == pytest.approx(12.0)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

@@ -10,10 +10,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from netsplit.cluster.cluster import Link
+from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition import Choice, MaxLoad, MTopo, Partitioner, Placement, Problem, SolverReport
+from netsplit.partition import (
+    Choice,
+    MaxLoad,
+    MTopo,
+    Partitioner,
+    PipeDream,
+    Placement,
+    Problem,
+    SolverReport,
+)
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
+from netsplit.planning.decide import decide
+from netsplit.planning.simulated import Simulated
 from netsplit.planning.what_if import (
     Change,
     WhatIf,
@@ -23,12 +35,12 @@ from netsplit.planning.what_if import (
     what_if,
     what_if_lines,
 )
-from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import NodeSeconds
 from netsplit.program import SingleBatch
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
 from tests.partition.builders import problems
+from tests.partition.stage_problems import chain_problem
 from tests.planning.test_explain import trained
 
 
@@ -242,6 +254,49 @@ def test_a_change_changes_what_it_says_and_nothing_else() -> None:
     wider, _ = apply_change(replace(problem, cluster=ported), Change("bandwidth", "", ("d0", "d1")))
     assert wider.devices[0].port == Link(0.0, pytest.approx(2.0))
     assert wider.devices[1].port is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "bandwidth", "wide"),
+    [(4, [100.0], [110.0]), ([2, 2], [1000.0, 100.0], [1000.0, 110.0])],
+    ids=["one level", "the outer of two"],
+)
+def test_wider_links_are_a_cluster_described_with_them(
+    devices: int | list[int], bandwidth: list[float], wide: list[float]
+) -> None:
+    """Also for PipeDream's period, which knows the rates of levels and no links."""
+    given_, other = (
+        uniform_cluster(devices, rates, capacity=10**6).cluster("cpu", 0) for rates in (bandwidth, wide)
+    )
+    problem = chain_problem([1.0, 1.0, 1.0, 1.0], [400, 300, 500], [0, 0, 0, 0], given_)
+    slow = tuple(ends for ends, link in given_.links.items() if link.bandwidth == pytest.approx(100.0))
+    change = Change("bandwidth", "", (), slow)
+    cluster, _ = apply_change(problem, change)
+    assert [units for units, _ in cluster.levels] == [units for units, _ in other.levels]
+    assert [rate for _, rate in cluster.levels] == pytest.approx([rate for _, rate in other.levels])
+    placed = Placement(
+        "given",
+        {f"n{i}": f"d{i}" for i in range(4)},
+        {f"n{i}": i for i in range(4)},
+        SolverReport("limit", 0),
+    )
+    before, after, said = (
+        problem.objective.score_s(replace(problem, cluster=each), placed) for each in (given_, cluster, other)
+    )
+    assert after == pytest.approx(said)
+    assert after < before
+    (result,) = what_if(problem, PipeDream(), [change], placement=placed)
+    assert result.value_s == pytest.approx(
+        min(said, decide(replace(problem, cluster=other), PipeDream()).objective_s)
+    )
+
+
+def test_a_wider_link_beside_others_is_no_wider_level() -> None:
+    problem = chain_problem(
+        [1.0, 1.0], [100], [0, 0], uniform_cluster(4, 100.0, capacity=10**6).cluster("cpu", 0)
+    )
+    cluster, _ = apply_change(problem, Change("bandwidth", "", (), (("d0", "d1"), ("d1", "d0"))))
+    assert cluster.levels == problem.cluster.levels
 
 
 def test_a_faster_kind_keeps_what_disturbs_its_own() -> None:

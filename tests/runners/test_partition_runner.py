@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from netsplit.partition import MaxLoad
+from netsplit.planning import verify_score
 from runners._entry import entry
 from runners.partition import job
 from tests.commands import Command, Ended
@@ -111,7 +111,7 @@ def test_infeasible_is_said_with_the_missing_bytes(run: Run) -> None:
 def test_a_plan_of_a_method_that_heeds_no_memory_is_refused_where_it_does_not_fit(run: Run) -> None:
     ended = run("graph=g.txt", *FAST, "partitioner=single", "result=r.json")
     assert ended.code == 2
-    assert "single puts" in ended.err
+    assert "single needs" in ended.err
     assert "3000 bytes) are missing there" in ended.err
     assert result()["status"] == "infeasible"
 
@@ -193,8 +193,8 @@ def test_a_largest_load_that_the_definition_contradicts_is_no_plan(
 ) -> None:
     asked = ["graph=g.json", "partitioner=m_topo", "objective=max_load", "result=r.json"]
     assert run(*asked).code == 0
-    most = MaxLoad.recomputed_s
-    monkeypatch.setattr(MaxLoad, "recomputed_s", lambda *args: most(*args) * (1 + 1e-8))
+    most = verify_score.recomputed_max_load_s
+    monkeypatch.setattr(verify_score, "recomputed_max_load_s", lambda *args: most(*args) * (1 + 1e-8))
     ended = run(*asked)
     assert ended.code == 2
     assert "max_load of m_topo is" in ended.err

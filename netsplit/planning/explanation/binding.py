@@ -1,7 +1,7 @@
 """What binds: the device, link or chain that makes the objective as large as it is, and tight memory limits.
 
 Whether a memory limit is tight is found by trying: moves of a few nodes to another device are scored with
-the problem's own objective, and those that would improve it but do not fit under (5-18) are kept.
+the problem's own objective, and those that would improve it but do not fit (`needed_bytes`) are kept.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from netsplit.partition.common.instance import Instance, Ints
 from netsplit.planning.explanation.path import PathSpan, totals
 from netsplit.planning.explanation.uses import CutEdge
 from netsplit.planning.explanation.words import listed, nbytes, node_run, percent, seconds
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.verify import verify
 
 __all__ = [
@@ -199,7 +200,7 @@ def try_moves(
         gain = base - score(candidate)
         if gain <= _WORTH * base or not (anything_goes or verify(problem, candidate, False).ok):
             continue
-        missing = int(instance.used_bytes(trial)[q] - instance.capacity[q])
+        missing = int(needed_bytes(instance, candidate)[q] - instance.capacity[q])
         names = tuple(instance.names[v] for v in nodes)
         move = Move(names, instance.devices[int(where[nodes[0]])], instance.devices[q], gain, max(0, missing))
         (blocked if missing > 0 else free).append(move)

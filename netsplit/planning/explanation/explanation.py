@@ -48,7 +48,7 @@ class Explanation:
             "objective_s": self.objective_s,
             "devices": [
                 asdict(use)
-                | {"busy_s": use.busy_s, "transfer_s": use.transfer_s, "used_bytes": use.used_bytes}
+                | {"busy_s": use.busy_s, "transfer_s": use.transfer_s}
                 | {"filled": use.filled if use.capacity_bytes else None}
                 for use in self.devices
             ],
@@ -119,6 +119,8 @@ def _device(use: DeviceUse, whole: float) -> Iterator[str]:
     held += f" ({percent(use.used_bytes, use.capacity_bytes)})" if use.capacity_bytes else ""
     if use.capacity_bytes >= _NO_LIMIT:
         held = f"{nbytes(use.used_bytes)}, no limit"
+    if use.memory == "lifetimes":
+        held = f"peaks at {held}; in the linear count"
     yield from wrapped("; ".join([held, *(text for text in fill if text)]), "      ", "      ")
 
 

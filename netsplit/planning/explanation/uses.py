@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from netsplit.partition.base import Loads, Placement
+from netsplit.partition.base import Loads, MemoryRule, Placement
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.planning.explanation.words import is_path
+from netsplit.planning.needed_bytes import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.simulate.timeline import Timeline
@@ -19,7 +20,7 @@ __all__ = ["CutEdge", "DeviceUse", "Holding", "cut_edges", "device_uses"]
 
 @dataclass(frozen=True)
 class Holding:
-    """Bytes under (5-18), and whose they are."""
+    """Bytes by the linear count (`Problem.memory_model`), and whose they are."""
 
     name: str  # a module or node that owns states, or a variable
     nbytes: int
@@ -28,10 +29,11 @@ class Holding:
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """One device under a placement. Seconds of one iteration (`max_load`: of one period), bytes of (5-18).
+    """One device under a placement. Seconds are of one iteration (`max_load`: of one period).
 
-    `state_bytes + variable_bytes + copy_bytes` are the device's static bytes. The three tuples hold the
-    largest of each, largest first.
+    What fits is said by `used_bytes` (`needed_bytes`). `state_bytes + variable_bytes + copy_bytes` are the
+    linear count of `Problem.memory_model`: the same where `memory` is static, near the peak where it is
+    lifetimes. The three tuples hold the largest of each, largest first.
     """
 
     device: str
@@ -43,9 +45,11 @@ class DeviceUse:
     wait_s: float
     send_s: float  # that a link out of it is occupied; `max_load`: that its own sends occupy it
     receive_s: float
-    state_bytes: int  # parameters, gradients and optimiser states
+    state_bytes: int  # parameters, gradients and optimiser states; lifetimes: and what operators save beside
     variable_bytes: int  # variables made here, and inputs of the graph
     copy_bytes: int  # of variables made elsewhere
+    used_bytes: int
+    memory: MemoryRule  # by which `used_bytes` are
     capacity_bytes: int
     owners: tuple[Holding, ...]
     variables: tuple[Holding, ...]
@@ -58,10 +62,6 @@ class DeviceUse:
     @property
     def transfer_s(self) -> float:
         return self.send_s + self.receive_s
-
-    @property
-    def used_bytes(self) -> int:
-        return self.state_bytes + self.variable_bytes + self.copy_bytes
 
     @property
     def filled(self) -> float:
@@ -133,8 +133,9 @@ def device_uses(
     devices_of = {name: stage.devices for stage in placement.all_stages for name in stage.nodes}
     counts = Counter(device for devices in devices_of.values() for device in devices)
     owners, variables, copies = _holdings(instance, devices_of)
+    used = needed_bytes(instance, placement, None if isinstance(seconds, Loads) else seconds)
     uses = []
-    for device in instance.problem.cluster.devices:
+    for p, device in enumerate(instance.problem.cluster.devices):
         mine = spent.get(device.name, {})
         own, made, got = (kinds[device.name] for kinds in (owners, variables, copies))
         uses.append(
@@ -151,6 +152,8 @@ def device_uses(
                 state_bytes=sum(h.nbytes for h in own),
                 variable_bytes=sum(h.nbytes for h in made),
                 copy_bytes=sum(h.nbytes for h in got),
+                used_bytes=int(used[p]),
+                memory=instance.problem.memory,
                 capacity_bytes=device.capacity_bytes,
                 owners=_largest(own, top),
                 variables=_largest(made, top),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Literal
 
-from netsplit.cluster.cluster import Cluster, Link
+from netsplit.cluster.cluster import Link
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 
@@ -43,9 +43,7 @@ class Ablated(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         poorer = _ABLATIONS[self.without](problem)
-        if problem.evaluate is not None:
-            poorer = problem.evaluate.moved_to(problem, poorer.cluster, poorer.costs)
-        return self.method.choose(poorer)
+        return self.method.choose(problem.moved_to(poorer.cluster, poorer.costs))
 
 
 def without_backward(problem: Problem) -> Problem:
@@ -62,7 +60,7 @@ def without_links(problem: Problem) -> Problem:
         mean(link.latency_s for link in links.values()),
         mean(link.seconds_per_byte for link in links.values()),
     )
-    cluster: Cluster = replace(problem.cluster, links=dict.fromkeys(links, common))
+    cluster = problem.cluster.with_links(dict.fromkeys(links, common))
     return replace(problem, cluster=cluster)
 
 

@@ -14,7 +14,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer, clusters_of
 from netsplit.partition.engines.candidates import candidates
 from netsplit.partition.engines.kernels import SingleBatchStep
-from netsplit.planning.workload import Simulated
+from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch, compile_program
 from netsplit.simulate import Timeline, simulate

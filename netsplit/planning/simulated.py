@@ -1,0 +1,72 @@
+"""From a placement to its program and predicted timeline: the one way there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Placement, Problem
+from netsplit.profile.costs import Costs
+from netsplit.program.compile import compile_program
+from netsplit.program.instructions import Program
+from netsplit.program.resize import with_tail
+from netsplit.program.schedules import Schedule
+from netsplit.simulate.simulate import simulate
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["Simulated", "simulated_by"]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """`Problem.evaluate`: the program of a placement under one schedule, and its predicted timeline."""
+
+    graph: Graph
+    cluster: Cluster
+    costs: Costs
+    schedule: Schedule
+    training: bool = True
+    shared_norm: bool = False  # see `compile_program`
+    tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
+
+    def __call__(self, placement: Placement) -> Timeline:
+        return simulate(self._of_whole_microbatches(placement), self.cluster, self.costs)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of all micro-batches."""
+        missing = 0 if self.tail is None else self.graph.batch_size - self.tail.batch_size
+        return self.graph.batch_size * self.schedule.microbatches - missing
+
+    def program(self, placement: Placement) -> Program:
+        """Raises as `compile_program` and `with_tail`."""
+        program = self._of_whole_microbatches(placement)
+        return program if self.tail is None else with_tail(program, self.graph, self.tail)
+
+    def _of_whole_microbatches(self, placement: Placement) -> Program:
+        return compile_program(
+            self.graph,
+            placement.device_of,
+            placement.priority,
+            self.cluster,
+            self.schedule,
+            self.training,
+            placement.replicas,
+            self.shared_norm,
+        )
+
+    def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:
+        """The same on another cluster with other costs."""
+        return replace(self, cluster=cluster, costs=costs)
+
+
+def simulated_by(problem: Problem) -> Simulated:
+    """What predicts a problem that is simulated.
+
+    Raises:
+        TypeError: the problem has no `evaluate`, or one that has no programs.
+    """
+    if not isinstance(problem.evaluate, Simulated):
+        raise TypeError(f"the problem is not simulated: its `evaluate` is {problem.evaluate!r}")
+    return problem.evaluate
