@@ -88,6 +88,10 @@ def test_a_public_function_name_means_one_thing() -> None:
 
 
 def test_a_folder_has_at_most_fifteen_files() -> None:
+    """Of Python, in the package, benchmarks and commands.
+
+    Exempt are folders with one case or one page a file: `tests/models_of_people/`, `conf/` and `docs/`.
+    """
     count = Counter(file.parent for file in FILES.values())
     assert not {folder: files for folder, files in count.items() if files > 15}
 
