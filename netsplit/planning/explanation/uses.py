@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.partition.base import Loads, Placement
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.planning.explanation.words import is_path
+from netsplit.planning.explanation.notation import is_path
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.simulate.timeline import Timeline
