@@ -77,8 +77,9 @@ def split(cluster: ClusterSpec, **options: Any) -> ParallelModel:
 @pytest.fixture(scope="module")
 def parallel(pools: Pools) -> Iterator[ParallelModel]:
     """On two workers of which neither has room for all; the tests train it further and leave it usable."""
-    with lent_to_sessions(pools):
-        knots = split(netsplit.cpu_cluster(2, capacity="16KiB"), optimizer=partial(torch.optim.Adam, lr=0.02))
+    with lent_to_sessions(pools), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("netsplit.partition.engines.search.MOVES_A_CHOICE", 30)
+        knots = split(stated("13KiB"), optimizer=partial(torch.optim.Adam, lr=0.02))
     with knots:
         yield knots
 

@@ -1,9 +1,10 @@
-"""`docs/extending.md`, followed from an empty folder outside the repository."""
+"""`docs/extending.md`, followed from a folder outside the repository."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ PAGE = sections("extending.md")
 def only(folder: Path, pattern: str) -> Path:
     (path,) = folder.glob(pattern)
     return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, empty_database: Path) -> Path:
+    """Empty but for the database, which the first command would take seconds to create."""
+    (tmp_path / "outputs").mkdir()
+    shutil.copy(empty_database, tmp_path / "outputs" / "mlflow.db")
+    return tmp_path
 
 
 def devices_in(table: str) -> set[str]:
@@ -55,10 +64,10 @@ def test_options_may_lie_in_a_package(
     assert (ended.code, ended.err, seen) == (0, "", [3])
 
 
-def test_a_partitioner_of_one_s_own_is_compared_with_others(tmp_path: Path) -> None:
-    printed = follow(PAGE["A partitioner"], tmp_path)
+def test_a_partitioner_of_one_s_own_is_compared_with_others(folder: Path) -> None:
+    printed = follow(PAGE["A partitioner"], folder)
     assert "least_busy" in printed
-    run = only(tmp_path, "outputs/compare/runs/*")
+    run = only(folder, "outputs/compare/runs/*")
     table = (run / "comparison.md").read_text()
     assert "least_busy" in table
     assert "failed" not in table
@@ -72,50 +81,50 @@ def test_a_partitioner_of_one_s_own_is_compared_with_others(tmp_path: Path) -> N
     assert "handicap: 1.5" in (run / ".hydra" / "config.yaml").read_text()
 
 
-def test_a_schedule_of_one_s_own_trains_what_plain_pytorch_trains(tmp_path: Path) -> None:
-    printed = follow(PAGE["A schedule"], tmp_path)
+def test_a_schedule_of_one_s_own_trains_what_plain_pytorch_trains(folder: Path) -> None:
+    printed = follow(PAGE["A schedule"], folder)
     losses = re.findall(r"loss ([\d.]+) split, ([\d.]+) plain", printed)
     assert len(losses) == 3
     for split, whole in losses:
         assert float(split) == pytest.approx(float(whole), abs=1e-11)
     (difference,) = re.findall(r"parameters differ by at most (\S+)", printed)
     assert float(difference) < 1e-12
-    run = only(tmp_path, "outputs/compare/runs/*")
+    run = only(folder, "outputs/compare/runs/*")
     program = (run / "balanced" / "program.txt").read_text()
     first = program.partition("\ngpu0:")[2].partition("\ngpu1:")[0]
     done = re.findall(r"(forward|backward) of segment 0, micro-batch (\d+)", first)
     assert done == [(phase, str(i)) for i in range(8) for phase in ("forward", "backward")]
 
 
-def test_clusters_of_one_s_own_are_planned_for(tmp_path: Path) -> None:
-    follow(PAGE["A cluster"], tmp_path)
-    lab = (tmp_path / "clusters" / "0" / "comparison.md").read_text()
-    ring = (tmp_path / "clusters" / "1" / "comparison.md").read_text()
+def test_clusters_of_one_s_own_are_planned_for(folder: Path) -> None:
+    follow(PAGE["A cluster"], folder)
+    lab = (folder / "clusters" / "0" / "comparison.md").read_text()
+    ring = (folder / "clusters" / "1" / "comparison.md").read_text()
     assert {"new0", "new1", "old"} == devices_in(lab)
     assert {"ring0", "ring1", "ring2", "ring3"} == devices_in(ring)
-    links = read_workload(tmp_path / "clusters" / "1" / "graph.json").cluster
+    links = read_workload(folder / "clusters" / "1" / "graph.json").cluster
     assert links is not None
     assert links.links["ring0", "ring3"].bandwidth == pytest.approx(40e9)
     assert links.links["ring0", "ring2"].bandwidth == pytest.approx(10e9)
 
 
-def test_a_model_of_one_s_own_trains(tmp_path: Path) -> None:
-    follow(PAGE["A model"], tmp_path)
-    log = only(tmp_path, "trained/*.log").read_text()
+def test_a_model_of_one_s_own_trains(folder: Path) -> None:
+    follow(PAGE["A model"], folder)
+    log = only(folder, "trained/*.log").read_text()
     accuracy = [float(each) for each in re.findall(r"test accuracy ([\d.]+) %", log)]
     assert len(accuracy) == 2
     assert accuracy[-1] > 50  # of ten classes
-    state = torch.load(tmp_path / "trained" / "balanced" / "checkpoint.pt", weights_only=True)
+    state = torch.load(folder / "trained" / "balanced" / "checkpoint.pt", weights_only=True)
     assert state["stem.1.weight"].shape == (96, 64)
-    assert devices_in((tmp_path / "trained" / "comparison.md").read_text()) == {"cpu:0", "cpu:1"}
+    assert devices_in((folder / "trained" / "comparison.md").read_text()) == {"cpu:0", "cpu:1"}
 
 
-def test_batches_of_a_data_set_of_one_s_own_arrive(tmp_path: Path) -> None:
-    printed = follow(PAGE["A data set"], tmp_path)
+def test_batches_of_a_data_set_of_one_s_own_arrive(folder: Path) -> None:
+    printed = follow(PAGE["A data set"], folder)
     batches = re.findall(r"\(64, 3, 32, 32\) torch.float32, (\d+) of 64 are columns", printed)
     assert len(batches) == 3
     assert sum(map(int, batches)) == 96
-    run = only(tmp_path, "outputs/compare/runs/*")
+    run = only(folder, "outputs/compare/runs/*")
     assert "stripes: 192 train, 32 test, 2 classes" in only(run, "*.log").read_text()
     graph = read_workload(run / "graph.json").graph
     assert (16, 3, 32, 32) in {graph.variables[name].shape for name in graph.input_variables}

@@ -33,6 +33,7 @@ def test_operators_are_as_many_as_published() -> None:
     assert count == {nn.Conv2d: 279, nn.BatchNorm2d: 275}
 
 
+@pytest.mark.slow
 def test_full_size_images_give_logits() -> None:
     with torch.device("meta"):
         model = amoebanet_d(num_classes=1000)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from netsplit.models import bert, gpt
 from netsplit.models._transformer import TransformerBlock, attend
 from netsplit.models.bert import BERT
+from tests.examples import tried
 from tests.models.subjects import count
 
 VOCABULARY, TOKENS = 13, 7
@@ -67,7 +68,7 @@ def test_a_bert_is_as_large_as_published(size: str, layers: int, width: int, wit
     context=st.integers(1, 20),
     tied=st.booleans(),
 )
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=tried(25))
 def test_any_size_has_the_weights_that_arithmetic_gives_it(
     layers: int, heads: int, each: int, vocabulary: int, context: int, tied: bool
 ) -> None:

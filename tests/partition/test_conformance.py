@@ -11,6 +11,7 @@ from netsplit.partition import METHODS, Auto, NetSplit, NetSplitExact, Partition
 from netsplit.planning.verify import verify
 from netsplit.profile.memory import static_bytes
 from tests.builders import chain, cluster_of, costs_of
+from tests.examples import tried
 from tests.partition.builders import problems, trained, with_capacities
 
 SET = {
@@ -33,7 +34,7 @@ def by_name(method: Partitioner) -> str:
 
 
 @pytest.mark.parametrize("method", HEURISTICS, ids=by_name)
-@settings(quiet, max_examples=40)
+@settings(quiet, max_examples=tried(40))
 @given(problem=drawn)
 def test_answers_keep_the_rules(method: Partitioner, problem: Problem) -> None:
     check(method, problem)
@@ -72,7 +73,7 @@ def placed(method: Partitioner, problem: Problem) -> Placement | None:
 
 
 @pytest.mark.parametrize("method", [m for m in HEURISTICS if m.respects_capacity], ids=by_name)
-@settings(quiet, max_examples=25)
+@settings(quiet, max_examples=tried(25))
 @given(problem=problems())
 def test_an_infeasible_problem_is_told_capacities_that_are_enough(
     method: Partitioner, problem: Problem

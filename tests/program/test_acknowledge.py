@@ -6,15 +6,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netsplit.graph import capture
 from netsplit.program import SCHEDULES, Backward, Forward, Program, Recv, Send, compile_program
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.check import needs
 from tests.builders import cpus
-from tests.nets import CASES, placements
+from tests.nets import placements
+from tests.runtime.equivalence.running import captured
 
 NAMES = ("chain", "cells", "two_inputs")
-GRAPHS = {name: capture(CASES[name].fresh(), CASES[name].loss, CASES[name].batch(2)) for name in NAMES}
+GRAPHS = {name: captured(name, 2) for name in NAMES}
 
 
 class Run:

@@ -27,10 +27,12 @@ from netsplit.program import (
 from netsplit.program.inference import inference_placement
 from netsplit.program.transfers import insert_transfers
 from tests.builders import cpus
+from tests.examples import tried
 from tests.messages import tells
 from tests.nets import CASES, placements
+from tests.runtime.equivalence.running import captured
 
-GRAPHS = {name: capture(case.fresh(), case.loss, case.batch(2)) for name, case in CASES.items()}
+GRAPHS = {name: captured(name, 2) for name in CASES}
 
 
 def halves(graph: Graph) -> dict[str, str]:
@@ -45,7 +47,7 @@ def program_of(graph: Graph, microbatches: int = 2) -> Program:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_segments_are_a_partition_that_never_waits_in_a_circle(name: str, data: st.DataObject) -> None:
     graph = GRAPHS[name]
@@ -64,7 +66,7 @@ def test_segments_are_a_partition_that_never_waits_in_a_circle(name: str, data: 
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_variable_goes_once_to_a_device_and_every_send_has_its_receive(
     name: str, data: st.DataObject

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,8 +105,10 @@ class Command:
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
-    return Command(tmp_path_factory.mktemp("commands"))
+def command(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Command:
+    folder = tmp_path_factory.mktemp("commands")
+    shutil.copy(empty_database, folder / "mlflow.db")
+    return Command(folder)
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,19 @@ from netsplit.simulate.contention import Contended
 from netsplit.simulate.device_times import device_times, peak_moment_s, waits
 from netsplit.simulate.run import Run
 from netsplit.simulate.timeline import Event, Timeline
+from tests.examples import tried
 from tests.simulate.drawn import Drawn, programs
 
 EXACT = 1e-9  # seconds; sums of a few hundred numbers below 10, in double precision
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(drawn=programs())
 def test_every_schedules_timeline_passes_the_verifier(drawn: Drawn) -> None:
     verify_timeline(drawn.problem, drawn.placement, drawn.program, drawn.timeline).require()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(drawn=programs())
 def test_the_critical_path_is_contiguous_and_adds_up_to_the_iteration(drawn: Drawn) -> None:
     path = critical_path(drawn.timeline, drawn.program, *overheads(drawn.cluster, drawn.costs))
@@ -38,7 +39,7 @@ def test_the_critical_path_is_contiguous_and_adds_up_to_the_iteration(drawn: Dra
     assert sum(totals(path).values()) == pytest.approx(drawn.timeline.iteration_s, abs=EXACT)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(drawn=programs())
 def test_the_critical_path_is_made_of_events_and_whole_instructions(drawn: Drawn) -> None:
     """Nothing on it is idle: what is no event is some instructions' overhead, one after another."""
@@ -58,7 +59,7 @@ def test_the_critical_path_is_made_of_events_and_whole_instructions(drawn: Drawn
         assert round(span.seconds, 6) in possible
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(drawn=programs())
 def test_a_measured_timelines_path_adds_up_too(drawn: Drawn) -> None:
     """Sends that last from their issue on, gaps between instructions, and no program at hand."""
@@ -70,7 +71,7 @@ def test_a_measured_timelines_path_adds_up_too(drawn: Drawn) -> None:
         assert all(a.end_s == b.start_s for a, b in pairwise(path))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(drawn=programs(disturbed=False))
 def test_without_disturbance_both_engines_agree_bit_for_bit(drawn: Drawn) -> None:
     runs = [kind(drawn.program, drawn.cluster, drawn.costs) for kind in (Run, Contended)]
@@ -84,7 +85,7 @@ def _order(event: Event) -> tuple[object, ...]:
     return (event.device, event.start_s, event.end_s, event.kind, event.name, event.microbatch)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(drawn=programs(disturbed=True))
 def test_a_disturbed_computation_does_all_its_work(drawn: Drawn) -> None:
     """Undisturbed seconds, worked off at the rates that the other devices' spans and transfers imply."""
@@ -127,7 +128,7 @@ def _copied_bytes(event: Event, device: str) -> float:
     return 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(drawn=programs())
 def test_times_and_waits_add_up(drawn: Drawn) -> None:
     timeline = drawn.timeline
@@ -142,7 +143,7 @@ def test_times_and_waits_add_up(drawn: Drawn) -> None:
     assert sum(w.count for w in waiting) == sum(e.kind == "wait" for e in timeline.events)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(drawn=programs())
 def test_bytes_add_up_and_peak_within_the_iteration(drawn: Drawn) -> None:
     for device, profile in memory_profile(drawn.program, drawn.costs.alpha).items():

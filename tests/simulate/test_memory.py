@@ -24,6 +24,7 @@ from netsplit.simulate.segment_memory import SegmentMemory
 from tests.builders import cpus
 from tests.messages import tells
 from tests.nets import CASES, SGD, placements
+from tests.runtime.equivalence.running import captured_for
 from tests.runtime.equivalence.running import compiled as compiled_where
 from tests.runtime.test_memory_meter import metered_iteration
 
@@ -167,10 +168,8 @@ def measured_peak_bytes(
     return {name: nbytes for name, nbytes in metered.items() if program.instructions[name]}
 
 
-@cache
 def case_graph(name: str, schedule: str) -> Graph:
-    case = CASES[name]
-    return capture(case.fresh(), case.loss, case.batch(SCHEDULES[schedule].microbatch_size(8)))
+    return captured_for(CASES[name], SCHEDULES[schedule])
 
 
 @cache
@@ -257,17 +256,11 @@ SPLIT: dict[str, Schedule] = {
 }
 
 
-@cache
-def quarter_graph(name: str) -> Graph:
-    case = CASES[name]
-    return capture(case.fresh(), case.loss, case.batch(2))
-
-
 @pytest.mark.parametrize("schedule", SPLIT)
 @pytest.mark.parametrize("name", LARGE)
 def test_all_instructions_bytes_are_predicted(name: str, schedule: str) -> None:
     """On one device closely; on two, by turns, within one tensor and what is predicted to be on its way."""
-    case, graph = CASES[name], quarter_graph(name)
+    case, graph = CASES[name], case_graph(name, "gpipe")
     values = initial_values(case.fresh(), graph)
     sizes = [v.nbytes for v in graph.variables.values()] + [k.nbytes for k in graph.initializers.values()]
     largest = max(sizes)

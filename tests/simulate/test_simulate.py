@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError, DeadlockError, NetSplitError
-from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import Backward, Forward, GPipe, Recv, Schedule, Send, SingleBatch, compile_program
@@ -22,6 +21,7 @@ from netsplit.program.instructions import Program
 from netsplit.simulate import Event, Timeline, simulate
 from tests.builders import graph_fed, linked
 from tests.nets import CASES, placements
+from tests.runtime.equivalence.running import captured
 
 EXACT = 1e-9  # seconds; sums of a few hundred numbers below 1000, in double precision
 FREE = Link(0.0, 0.0)
@@ -378,7 +378,7 @@ def test_a_timeline_has_peak_bytes_of_every_device(data: st.DataObject) -> None:
 # What must hold of captured models too: tied weights, views, inputs read on several devices, paths without
 # gradient.
 
-GRAPHS = {name: capture(case.fresh(), case.loss, case.batch(2)) for name, case in CASES.items()}
+GRAPHS = {name: captured(name, 2) for name in CASES}
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(3)}
 
 

@@ -18,6 +18,7 @@ from netsplit.profile.costs import NodeSeconds
 from netsplit.simulate import simulate
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.simulate.trace import chrome_trace, lanes, write_trace
+from tests.examples import tried
 from tests.simulate.drawn import Drawn, programs
 from tests.tracking.samples import timeline
 
@@ -144,7 +145,7 @@ def hasty(draw: st.DrawFn) -> Drawn:
     return replace(drawn, timeline=simulate(drawn.program, cluster, costs))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(drawn=hasty())
 def test_what_takes_no_time_has_a_slice_its_device_s_one_lane_and_its_arrows(drawn: Drawn) -> None:
     trace = chrome_trace(drawn.timeline, program=drawn.program)
@@ -171,7 +172,7 @@ def test_whole_nanoseconds_are_read_as_they_were(start: int, length: int) -> Non
     assert (ns(span["ts"]), ns(span["dur"])) == (start, length)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(drawn=programs())
 def test_every_transfer_has_its_arrow_to_the_computation_that_reads_it(drawn: Drawn) -> None:
     trace = chrome_trace(drawn.timeline, drawn.timeline, drawn.program)
@@ -201,7 +202,7 @@ def readers_of(drawn: Drawn) -> dict[str, set[str]]:
     return readers
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tried(30), deadline=None)
 @given(drawn=programs())
 def test_every_event_has_a_span_of_its_kind(drawn: Drawn) -> None:
     spans = Counter(e["cat"] for e in chrome_trace(drawn.timeline)["traceEvents"] if e["ph"] == "X")

@@ -34,7 +34,10 @@ def test_equal_operators_are_merged_where_that_is_asked_for() -> None:
     assert merged.parameter_bytes == unmerged.parameter_bytes
 
 
-@pytest.mark.parametrize("build", [Counted, lambda: amoebanet_d(10, 3, 32, small_images=True)])
+@pytest.mark.parametrize(
+    "build",
+    [Counted, pytest.param(lambda: amoebanet_d(10, 3, 32, small_images=True), marks=pytest.mark.slow)],
+)
 def test_merging_leaves_what_an_exporter_that_merges_writes(build: Callable[[], nn.Module]) -> None:
     """And an export without merging has more than that: the pass is left out, and is back afterwards."""
     model, image = build(), torch.zeros(1, IN, 32, 32)

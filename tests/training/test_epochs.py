@@ -27,6 +27,7 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
 from netsplit.training.epochs import RESTARTS, Epoch, History, Iteration, fit
 from netsplit.training.parallel import ParallelModel
+from tests.examples import tried
 from tests.messages import tells
 
 BATCH, SAMPLES, TEST = 4, 30, 9  # seven whole batches an epoch, and one of two samples
@@ -286,7 +287,7 @@ class Even(Mortal):
         return self.weight
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(
     dies_at=st.sets(st.integers(1, 30), max_size=3),
     accumulate=st.integers(1, 3),
@@ -311,7 +312,7 @@ def test_a_training_whose_workers_die_ends_as_one_whose_workers_live(
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tried(30), deadline=None)
 @given(stops_at=st.integers(2, 24), every_iterations=st.sampled_from([1, 2, 5]), accumulate=st.integers(1, 3))
 def test_a_command_started_again_ends_as_one_that_was_never_stopped(
     stops_at: int, every_iterations: int, accumulate: int

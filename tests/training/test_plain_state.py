@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.training.plain_state import loaded, plain_state
+from tests.workers import Pools, lent_to_sessions
 
 
 class Inner(nn.Module):
@@ -131,7 +133,8 @@ def test_what_the_model_does_not_take_changes_nothing() -> None:
         assert_equal(values_of(model), before)
 
 
-def test_a_trained_model_is_saved_and_goes_on_under_its_own_keys(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("unmeasured")
+def test_a_trained_model_is_saved_and_goes_on_under_its_own_keys(pools: Pools, tmp_path: Path) -> None:
     x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
     model, loss = seeded(Halved, 1), nn.CrossEntropyLoss()
     plain = seeded(Halved, 1)
@@ -140,8 +143,9 @@ def test_a_trained_model_is_saved_and_goes_on_under_its_own_keys(tmp_path: Path)
         step.zero_grad()
         loss(plain(x), y).backward()
         step.step()
-    with netsplit.parallelize(
-        model, loss, (x, y), partitioner="m_topo", schedule="single_batch",
+    stated = replace(netsplit.cpu_cluster(2), latency_s=1e-5, bandwidth=1e9)
+    with lent_to_sessions(pools), netsplit.parallelize(
+        model, loss, (x, y), cluster=stated, partitioner="m_topo", schedule="single_batch",
         optimizer=lambda p: torch.optim.SGD(p, 0.1),
     ) as parallel:  # fmt: skip
         parallel.train_batch(x, y)

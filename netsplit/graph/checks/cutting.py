@@ -25,6 +25,7 @@ from netsplit.graph.checks.plain import has_values, stance, tensors_kept, thread
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph
+from netsplit.graph.random_draws import seed_generators
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
 
@@ -156,7 +157,7 @@ def _loss_of(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch, se
 
 
 def _run(step: TrainingStep, graph: Graph, batch: Batch, seed: int) -> float:
-    torch.manual_seed(seed)
+    seed_generators(seed)
     with tensors_kept(step), stance(graph), autocast_of(graph, "cpu"):
         return float(step(*copies(batch.tensors))[0])
 

@@ -23,6 +23,7 @@ from netsplit.partition.common.step_graph import Edge, StepGraph
 from netsplit.partition.engines.kernels import SingleBatchStep
 from netsplit.partition.methods.auto.auto import Auto
 from tests.builders import chain, cluster_of, costs_of
+from tests.examples import tried
 from tests.partition.brute_force import least_latency
 from tests.partition.builders import disturbed, large_problem, problems, trained
 from tests.partition.methods.exact.test_netsplit_exact import quick, steps
@@ -46,7 +47,7 @@ def test_no_bound_exceeds_the_optimum(problem):
         assert bound is None or bound <= most
 
 
-@settings(quick, max_examples=25)
+@settings(quick, max_examples=tried(25))
 @given(problem=steps(max_nodes=5))
 def test_edges_that_are_never_cut_are_not_cut_in_an_optimum(problem):
     instance = Instance.of(problem)
@@ -127,7 +128,7 @@ def test_a_model_that_takes_too_long_to_build_is_given_up():
         never_cut(step, serial_s, deadline=time.perf_counter())
 
 
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=tried(60))
 @given(problem=problems(max_nodes=6, max_devices=4), seed=st.integers(0, 10**6))
 def test_no_step_takes_less_than_the_work_of_devices_that_slow_one_another(problem, seed):
     draw = random.Random(seed)

@@ -16,6 +16,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import StepGraph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, costs_of
+from tests.examples import tried
 from tests.partition.brute_force import least_latency
 from tests.partition.methods.exact.test_netsplit_exact import quick, steps
 
@@ -51,7 +52,7 @@ def test_no_bound_exceeds_the_optimum_of_a_chain_without_bytes_on_its_edges(seed
         assert bound <= best * (1 + 1e-9)
 
 
-@settings(quick, max_examples=25)
+@settings(quick, max_examples=tried(25))
 @given(problem=steps(max_nodes=6))
 def test_no_bound_exceeds_the_optimum(problem):
     instance = Instance.of(problem)

@@ -20,6 +20,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.builders import linked
+from tests.examples import tried
 from tests.nets import CASES, placements
 from tests.partition.builders import disturbed, large_problem, problems, trained
 
@@ -29,7 +30,7 @@ def simulated_s(problem: Problem, device_of: Mapping[str, str], priority: Mappin
     return simulate(program, problem.cluster, problem.costs).iteration_s
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(problem=problems(max_nodes=9, max_devices=4), seed=st.integers(0, 10**6), data=st.data())
 def test_a_step_takes_what_the_simulator_says(problem: Problem, seed: int, data: st.DataObject) -> None:
     draw = random.Random(seed)

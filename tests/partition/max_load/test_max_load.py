@@ -18,9 +18,10 @@ from netsplit.partition.max_load.contraction import contract, probe
 from netsplit.partition.max_load.ideals import Ideals, Order
 from netsplit.partition.max_load.model import Hypergraph
 from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.partition.builders import large_problem, problems, with_capacities
 
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def plain_load(instance: Instance, where: tuple[int, ...]) -> float:

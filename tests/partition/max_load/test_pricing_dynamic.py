@@ -15,9 +15,10 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load import column_generation
 from netsplit.partition.max_load.model import Hypergraph
 from netsplit.partition.max_load.pricing_dynamic import DynamicPricing
+from tests.examples import tried
 from tests.partition.builders import problems
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=tried(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def plain_column(model: Hypergraph, chosen: np.ndarray, device: int) -> float:

@@ -16,10 +16,11 @@ from netsplit.partition.methods.heft import Heft, mean_ranks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.partition.builders import problems, with_capacities
 from tests.partition.work import growth, twice
 
-examples = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+examples = settings(max_examples=tried(60), deadline=None, suppress_health_check=list(HealthCheck))
 ROOMY = 10**6
 
 # Topcuoglu et al. 2002, figure 2 and table 1: seconds on three processors, and data of each edge

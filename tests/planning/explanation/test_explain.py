@@ -26,6 +26,7 @@ from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
 from netsplit.program.instructions import Program
 from netsplit.simulate import Timeline, simulate
 from tests.builders import cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.messages import tells
 from tests.partition.builders import problems
 from tests.partition.stage_problems import chain_problem as stage_problem
@@ -108,7 +109,7 @@ def runs(draw: st.DrawFn, overhead: bool = True) -> tuple[Problem, Placement, Pr
     return problem, placement, *run(problem, placement, schedule)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(drawn=runs(), named=st.booleans())
 def test_the_spans_of_the_critical_path_add_up_to_the_iteration(
     drawn: tuple[Problem, Placement, Program, Timeline], named: bool
@@ -125,7 +126,7 @@ def test_the_spans_of_the_critical_path_add_up_to_the_iteration(
         assert (path[0].start_s, path[-1].end_s) == (0.0, timeline.iteration_s)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(drawn=runs())
 def test_every_span_is_an_event_or_whole_instructions(
     drawn: tuple[Problem, Placement, Program, Timeline],
@@ -154,7 +155,7 @@ def test_every_span_is_an_event_or_whole_instructions(
             assert (span.where, span.name, span.microbatch, span.start_s, span.end_s) in events
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(drawn=runs())
 def test_bytes_and_seconds_of_devices_add_up(drawn: tuple[Problem, Placement, Program, Timeline]) -> None:
     problem, placement, program, timeline = drawn
@@ -175,7 +176,7 @@ def test_bytes_and_seconds_of_devices_add_up(drawn: tuple[Problem, Placement, Pr
     assert longest_chain(Instance.of(problem))[0] <= timeline.iteration_s + EXACT
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(drawn=runs(overhead=False))
 def test_cut_edges_cost_one_micro_batch_what_the_links_are_occupied(
     drawn: tuple[Problem, Placement, Program, Timeline],
@@ -192,7 +193,7 @@ def test_cut_edges_cost_one_micro_batch_what_the_links_are_occupied(
     assert sum(e.gradient_s for e in cuts) * program.microbatches >= back - EXACT
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(problem=problems(max_nodes=10))
 def test_the_parts_of_a_load_are_the_load(problem: Problem) -> None:
     instance = Instance.of(trained(problem))
@@ -203,7 +204,7 @@ def test_the_parts_of_a_load_are_the_load(problem: Problem) -> None:
     assert loads.seconds == pytest.approx(instance.loads(where), abs=EXACT)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tried(40), deadline=None)
 @given(drawn=runs(), periodic=st.booleans())
 def test_text_is_narrow_and_the_dictionary_is_json(
     drawn: tuple[Problem, Placement, Program, Timeline], periodic: bool

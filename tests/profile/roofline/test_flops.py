@@ -19,6 +19,7 @@ from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.profile.roofline.classes import unknown_operators
 from netsplit.profile.roofline.flops import CLASSES, Pass, Work, node_work, operator_class
+from tests.examples import tried
 
 PRODUCTS = (
     "convolution", "pointwise convolution", "depthwise convolution", "transposed convolution", "matmul",
@@ -62,7 +63,7 @@ def meta(*shape: int, grad: bool = True) -> Tensor:
     return torch.empty(shape, device="meta", requires_grad=grad)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=tried(40))
 @given(
     n=st.integers(1, 3), groups=st.integers(1, 4), cin=st.integers(1, 4), cout=st.integers(1, 4),
     side=st.integers(7, 12), tap=st.integers(1, 3), stride=st.integers(1, 2), dilation=st.integers(1, 2),
@@ -93,7 +94,7 @@ def test_convolutions_are_as_torch_counts_them(
     assert operator_class(graph, node).endswith("convolution")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=tried(30))
 @given(
     a=st.integers(1, 5),
     b=st.integers(1, 5),

@@ -430,7 +430,7 @@ def _save_for_ever(folder: Path, saved: Connection) -> None:
 def test_a_kill_at_any_moment_leaves_one_whole_checkpoint(tmp_path: Path) -> None:
     """A process that replaces one checkpoint for ever, killed at times drawn at random."""
     processes = multiprocessing.get_context("forkserver")  # a fork of this process would have its locks
-    processes.set_forkserver_preload([__name__])
+    processes.set_forkserver_preload([__name__, "torch._dynamo"])  # which each would load to capture
     held = set(runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD).shares["cpu:0"].tensors)
     draw, folder = random.Random(3), tmp_path / "one"
     for _ in range(6):

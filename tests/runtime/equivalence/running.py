@@ -29,7 +29,7 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.builders import cpus
 from tests.nets import CASES, DRAWING, DROPPED, SGD, STAGES, TOLERANCE, Case, placements
-from tests.runtime.references import Batch, Trained
+from tests.runtime.references import Batch, Trained, plain_loop
 
 Placed = tuple[dict[str, str], dict[str, int]]  # device and priority of every node
 
@@ -49,6 +49,7 @@ __all__ = [
     "local",
     "on_workers",
     "parameters_of",
+    "plain",
     "scattered",
 ]
 
@@ -110,8 +111,17 @@ def compiled(
     return compile_program(graph, device_of, priority, cpus(devices), schedule, **options)
 
 
-def batches_of(case: Case, steps: int = 3) -> list[Batch]:
+def batches_of(case: Case, steps: int = 2) -> list[Batch]:
+    """Two steps by default: the second has moments, statistics and weights that the first left."""
     return [case.another(seed) for seed in range(steps)]
+
+
+@cache
+def plain(name: str, size: int, steps: int = 2, group: int = 1, clip_norm: float | None = None) -> Trained:
+    """What the plain loop makes of a case's batches; many tests split the same one."""
+    case = _ALL[name]
+    batches = batches_of(case, steps)
+    return plain_loop(case.fresh(), case.loss, batches, size, SGD, group=group, clip_norm=clip_norm)
 
 
 def local(

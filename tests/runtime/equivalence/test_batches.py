@@ -32,6 +32,7 @@ from tests.runtime.equivalence.running import (
     cut,
     local,
     on_workers,
+    plain,
     scattered,
 )
 from tests.runtime.references import Batch as Example
@@ -82,8 +83,8 @@ def test_batches_of_any_size_count_by_their_samples(name: str, schedule: str, da
         runtime.train_batch(*batch, program=resized(placed, case, order, devices, count, size))
         for batch, count in zip(batches, counts, strict=True)
     ]
-    plain = plain_loop(case.fresh(), case.loss, batches, size, SGD)
-    assert_same(Trained(losses, runtime.state()), plain)
+    wanted = plain_loop(case.fresh(), case.loss, batches, size, SGD)
+    assert_same(Trained(losses, runtime.state()), wanted)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -129,11 +130,9 @@ def test_gradients_of_several_batches_make_one_step(name: str, schedule: str, da
     program = compiled(graph, scattered(data, graph, 3), 3, order, shared_norm=clip_norm is not None)
     values = initial_values(case.fresh(), graph)
     runtime = LocalRuntime(program, cpus(3), values, SGD, UpdateRule(clip_norm))
-    batches = batches_of(case, 6)
-    plain = plain_loop(
-        case.fresh(), case.loss, batches, order.microbatch_size(8), SGD, group=group, clip_norm=clip_norm
-    )
-    assert_same(accumulated(runtime, batches, group), plain)
+    steps = 2 * group
+    wanted = plain(name, order.microbatch_size(8), steps, group, clip_norm)
+    assert_same(accumulated(runtime, batches_of(case, steps), group), wanted)
 
 
 def test_gradients_of_several_batches_make_one_step_on_worker_processes(pools: Pools) -> None:
@@ -141,9 +140,7 @@ def test_gradients_of_several_batches_make_one_step_on_worker_processes(pools: P
     graph = captured_for(case, order)
     program = compiled(graph, cut(graph, [0.5]), 2, order)
     runtime = DistributedRuntime(program, pools(2), initial_values(case.fresh(), graph), SGD)
-    batches = batches_of(case, 4)
-    plain = plain_loop(case.fresh(), case.loss, batches, 2, SGD, group=2)
-    assert_same(accumulated(runtime, batches, 2), plain)
+    assert_same(accumulated(runtime, batches_of(case, 4), 2), plain("cells", 2, 4, 2))
 
 
 def test_batches_of_different_size_in_one_step_count_by_their_samples() -> None:
@@ -162,8 +159,8 @@ def test_batches_of_different_size_in_one_step_count_by_their_samples() -> None:
         )
         for n, (batch, samples) in enumerate(zip(batches, (19, 19, 16, 16), strict=True))
     ]
-    plain = plain_loop(case.fresh(), case.loss, batches, 3, SGD, group=2)
-    assert_same(Trained(losses, runtime.state()), plain)
+    wanted = plain_loop(case.fresh(), case.loss, batches, 3, SGD, group=2)
+    assert_same(Trained(losses, runtime.state()), wanted)
 
 
 def test_accumulation_is_refused_where_devices_step_within_the_batch(pools: Pools) -> None:
@@ -188,8 +185,7 @@ def test_the_norm_is_of_all_devices_gradients(name: str, schedule: str, data: st
     placed = scattered(data, graph, devices)
     program = compiled(graph, placed, devices, order, shared_norm=True)
     ours = local(program, case, batches_of(case), rule=UpdateRule(clip_norm))
-    size = order.microbatch_size(8)
-    assert_same(ours, plain_loop(case.fresh(), case.loss, batches_of(case), size, SGD, clip_norm=clip_norm))
+    assert_same(ours, plain(name, order.microbatch_size(8), clip_norm=clip_norm))
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -200,9 +196,7 @@ def test_the_norm_on_worker_processes(pools: Pools, workers: int) -> None:
         placed = cut(graph, [n / workers for n in range(1, workers)])
         program = compiled(graph, placed, workers, order, shared_norm=True)
         trained = on_workers(program, case, batches_of(case), pools(workers), rule=UpdateRule(0.1))
-        size = order.microbatch_size(8)
-        plain = plain_loop(case.fresh(), case.loss, batches_of(case), size, SGD, clip_norm=0.1)
-        assert_same(trained, plain)
+        assert_same(trained, plain("tied", order.microbatch_size(8), clip_norm=0.1))
 
 
 def test_a_norm_that_is_not_reached_changes_nothing() -> None:

@@ -23,8 +23,9 @@ from tests.runtime.equivalence.running import (
     cut,
     local,
     on_workers,
+    plain,
 )
-from tests.runtime.references import Trained, plain_loop
+from tests.runtime.references import Trained
 from tests.workers import Pools
 
 METHODS: dict[str, Partitioner] = {
@@ -33,11 +34,6 @@ METHODS: dict[str, Partitioner] = {
     "netsplit": NetSplit(time_limit_s=20),
 }
 PLANNED: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4), "1f1b": OneFOneB(4)}
-
-
-def plain(name: str, schedule: Schedule) -> Trained:
-    case = CASES.get(name, STAGES)
-    return plain_loop(case.fresh(), case.loss, batches_of(case), schedule.microbatch_size(8), SGD)
 
 
 def assert_bits(trained: Trained, wanted: Trained) -> None:
@@ -52,7 +48,7 @@ def test_one_device_trains_bit_for_bit_as_plain_pytorch(name: str, schedule: str
     case, order = CASES[name], SCHEDULES[schedule]
     graph = captured_for(case, order)
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, order)
-    assert_bits(local(program, case, batches_of(case)), plain(name, order))
+    assert_bits(local(program, case, batches_of(case)), plain(name, order.microbatch_size(8)))
 
 
 @pytest.mark.parametrize("at", [[0.5], [0.2, 0.7]])
@@ -63,7 +59,7 @@ def test_a_cut_chain_trains_bit_for_bit(name: str, schedule: str, at: list[float
     case, order = CASES.get(name, STAGES), SCHEDULES[schedule]
     graph = captured_for(case, order)
     program = compiled(graph, cut(graph, at), len(at) + 1, order)
-    assert_bits(local(program, case, batches_of(case)), plain(name, order))
+    assert_bits(local(program, case, batches_of(case)), plain(name, order.microbatch_size(8)))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -71,7 +67,8 @@ def test_a_cut_chain_trains_bit_for_bit_on_worker_processes(pools: Pools, schedu
     case, order = CASES["chain"], SCHEDULES[schedule]
     graph = captured_for(case, order)
     program = compiled(graph, cut(graph, [0.5]), 2, order)
-    assert_bits(on_workers(program, case, batches_of(case), pools(2)), plain("chain", order))
+    trained = on_workers(program, case, batches_of(case), pools(2))
+    assert_bits(trained, plain("chain", order.microbatch_size(8)))
 
 
 def decided(method: str, graph: Graph, schedule: Schedule, devices: int) -> Program:
@@ -94,8 +91,8 @@ def test_every_method_trains_as_plain_pytorch_on_both_runtimes(
 ) -> None:
     case, order = CASES[name], PLANNED[schedule]
     program = decided(method, captured_for(case, order), order, 2)
-    assert_same(local(program, case, batches_of(case)), plain(name, order))
-    assert_same(on_workers(program, case, batches_of(case), pools(2)), plain(name, order))
+    assert_same(local(program, case, batches_of(case)), plain(name, order.microbatch_size(8)))
+    assert_same(on_workers(program, case, batches_of(case), pools(2)), plain(name, order.microbatch_size(8)))
 
 
 def test_a_device_holds_only_its_own_parameters() -> None:

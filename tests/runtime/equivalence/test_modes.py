@@ -14,8 +14,8 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
 from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case
-from tests.runtime.equivalence.running import assert_same, batches_of, captured_for, compiled, cut
-from tests.runtime.references import Trained, plain_loop
+from tests.runtime.equivalence.running import assert_same, batches_of, captured_for, compiled, cut, plain
+from tests.runtime.references import Trained
 from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
@@ -73,13 +73,13 @@ def test_evaluation_between_batches_does_not_disturb_training(name: str, schedul
         runtime.predict(inference, inputs)
         losses.append(runtime.train_batch(*batch))
     outputs = torch.cat([output for (output,) in runtime.predict(inference, inputs)])
-    plain = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD)
-    assert_same(Trained(losses, runtime.state()), plain)
+    wanted = plain(case.name, 2)
+    assert_same(Trained(losses, runtime.state()), wanted)
     model = case.fresh()
-    model.load_state_dict(plain.state)
+    model.load_state_dict(wanted.state)
     with torch.no_grad():
-        wanted = model.eval()(*inputs)
-    torch.testing.assert_close(outputs, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+        plain_outputs = model.eval()(*inputs)
+    torch.testing.assert_close(outputs, plain_outputs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("weights", ["stashed", "double"])

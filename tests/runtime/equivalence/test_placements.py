@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.program import Schedule
-from tests.nets import CASES, SGD
+from tests.nets import CASES
 from tests.runtime.equivalence.running import (
     PATIENT,
     SCHEDULES,
@@ -19,16 +17,10 @@ from tests.runtime.equivalence.running import (
     compiled,
     local,
     on_workers,
+    plain,
     scattered,
 )
-from tests.runtime.references import Trained, plain_loop
 from tests.workers import Pools
-
-
-@cache
-def plain(name: str, microbatches: int, steps: int = 2) -> Trained:
-    case = CASES[name]
-    return plain_loop(case.fresh(), case.loss, batches_of(case, steps), 8 // microbatches, SGD)
 
 
 def check_locally(name: str, schedule: Schedule, data: st.DataObject) -> None:
@@ -36,15 +28,15 @@ def check_locally(name: str, schedule: Schedule, data: st.DataObject) -> None:
     graph = captured_for(case, schedule)
     devices = data.draw(st.sampled_from([3, 4]), label="devices")
     program = compiled(graph, scattered(data, graph, devices), devices, schedule)
-    assert_same(local(program, case, batches_of(case, 2)), plain(name, schedule.microbatches))
+    assert_same(local(program, case, batches_of(case)), plain(name, schedule.microbatch_size(8)))
 
 
 def check_on_workers(name: str, schedule: Schedule, workers: int, pools: Pools, data: st.DataObject) -> None:
     case = CASES[name]
     graph = captured_for(case, schedule)
     program = compiled(graph, scattered(data, graph, workers), workers, schedule)
-    trained = on_workers(program, case, batches_of(case, 2), pools(workers))
-    assert_same(trained, plain(name, schedule.microbatches))
+    trained = on_workers(program, case, batches_of(case), pools(workers))
+    assert_same(trained, plain(name, schedule.microbatch_size(8)))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

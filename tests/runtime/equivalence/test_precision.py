@@ -57,6 +57,7 @@ def captured_as(name: str, schedule: str, autocast: str) -> Graph:
     return capture(fresh(case), case.loss, example, autocast=autocast)
 
 
+@cache
 def plain(name: str, schedule: str, autocast: str, clip_norm: float | None = None) -> Trained:
     case = CASES.get(name, STAGES)
     size = SCHEDULES[schedule].microbatch_size(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 
 import pytest
 import torch
@@ -58,6 +59,12 @@ def plain(case: Case, batches: Sequence[Batch], size: int, group: int = 1) -> Tr
     return plain_loop(case.fresh(), case.loss, batches, size, SGD, group=group, drawing=drawing(case, size))
 
 
+@cache
+def plain_of(name: str, size: int) -> Trained:
+    case = BOTH[name]
+    return plain(case, batches_of(case), size)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", BOTH)
 @settings(PATIENT, max_examples=2)
@@ -66,8 +73,8 @@ def test_any_placement_draws_what_the_plain_loop_draws(name: str, schedule: str,
     case, order = BOTH[name], SCHEDULES[schedule]
     graph = captured_for(case, order)
     program = compiled(graph, scattered(data, graph, 3), 3, order)
-    trained = local(program, case, batches_of(case, 2), seed=SEED)
-    assert_same(trained, plain(case, batches_of(case, 2), order.microbatch_size(8)))
+    trained = local(program, case, batches_of(case), seed=SEED)
+    assert_same(trained, plain_of(name, order.microbatch_size(8)))
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -77,7 +84,7 @@ def test_on_one_device_it_is_the_plain_loop_bit_for_bit(name: str) -> None:
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, GPipe(4))
     trained, wanted = (
         local(program, case, batches_of(case), seed=SEED),
-        plain(case, batches_of(case), 2),
+        plain_of(name, 2),
     )
     assert trained.losses == wanted.losses
     assert all(torch.equal(tensor, wanted.state[key]) for key, tensor in trained.state.items())
@@ -94,8 +101,8 @@ def test_worker_processes_draw_what_the_plain_loop_draws(
     case, order = BOTH[name], ON_WORKERS[schedule]
     graph = captured_for(case, order)
     program = compiled(graph, scattered(data, graph, 2), 2, order)
-    trained = on_workers(program, case, batches_of(case, 2), pools(2), seed=SEED)
-    assert_same(trained, plain(case, batches_of(case, 2), 2))
+    trained = on_workers(program, case, batches_of(case), pools(2), seed=SEED)
+    assert_same(trained, plain_of(name, 2))
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b+recompute", "interleaved_1f1b", "zb_h1"])
@@ -108,7 +115,7 @@ def test_replicas_draw_what_the_plain_loop_draws(name: str, schedule: str, data:
     replicas = {"cpu:0": ("cpu:0", "cpu:2", "cpu:4"), "cpu:1": ("cpu:1", "cpu:3")}
     program = compiled(graph, scattered(data, graph, 2), 5, order, replicas=replicas)
     trained = local(program, case, batches_of(case), seed=SEED)
-    assert_same(parameters_of(case, trained), parameters_of(case, plain(case, batches_of(case), 2)))
+    assert_same(parameters_of(case, trained), parameters_of(case, plain_of(name, 2)))
 
 
 def test_replicas_on_worker_processes(pools: Pools) -> None:
@@ -116,7 +123,7 @@ def test_replicas_on_worker_processes(pools: Pools) -> None:
     placed = dict.fromkeys(graph.nodes, "cpu:0")
     program = compiled(graph, placed, 2, OneFOneB(4), replicas={"cpu:0": ("cpu:0", "cpu:1")})
     trained = on_workers(program, DRAWING, batches_of(DRAWING), pools(2), seed=SEED)
-    assert_same(trained, plain(DRAWING, batches_of(DRAWING), 2))
+    assert_same(trained, plain_of(DRAWING.name, 2))
 
 
 def resized(case: Case, placed: Placed, samples: int) -> Program:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, EagerOneFOneB, OneFOneB
-from tests.nets import CASES, DRAWING, DROPPED, SGD, Case
+from tests.nets import CASES, DRAWING, DROPPED, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
     batches_of,
@@ -21,9 +21,10 @@ from tests.runtime.equivalence.running import (
     cut,
     local,
     on_workers,
+    plain,
     scattered,
 )
-from tests.runtime.references import Trained, plain_loop
+from tests.runtime.references import Trained
 from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
@@ -73,12 +74,12 @@ def test_buffers_are_updated_once(name: str) -> None:
     graph = captured_for(case, GPipe(4))
     program = compiled(graph, cut(graph, [0.3, 0.7]), 3, GPipe(4, recompute=True))
     assert recomputed(program)
-    state = local(program, case, batches_of(case)).state
-    plain = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD).state
+    state = local(program, case, batches_of(case, 3)).state
+    wanted = plain(name, 2, 3).state
     buffers = [key for key, _ in case.fresh().named_buffers()]
     assert buffers
     for key in buffers:
-        torch.testing.assert_close(state[key], plain[key], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(state[key], wanted[key], rtol=1e-12, atol=1e-12)
         if key.endswith(("num_batches_tracked", "count")):
             assert int(state[key]) == 12 * (3 if name == "shared_norm" else 1)
 

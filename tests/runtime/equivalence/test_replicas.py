@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -26,9 +28,10 @@ from tests.runtime.equivalence.running import (
     local,
     on_workers,
     parameters_of,
+    plain,
     scattered,
 )
-from tests.runtime.references import Trained, plain_loop, replicated_loop
+from tests.runtime.references import Trained, replicated_loop
 from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
@@ -66,7 +69,8 @@ def program_of(
     )
 
 
-def wanted(shape: str, clip_norm: float | None = None) -> Trained:
+@cache
+def data_parallel(shape: str, clip_norm: float | None = None) -> Trained:
     where, replicas = SHAPES[shape]
     counts = [len(replicas.get(home, (home,))) for home in where]
     return replicated_loop(
@@ -78,7 +82,7 @@ def wanted(shape: str, clip_norm: float | None = None) -> Trained:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_replicated_stages_train_as_data_parallel_ones(shape: str, schedule: str) -> None:
     program = program_of(shape, SCHEDULES[schedule])
-    assert_same(local(program, STAGES, batches_of(STAGES)), wanted(shape))
+    assert_same(local(program, STAGES, batches_of(STAGES)), data_parallel(shape))
 
 
 @pytest.mark.parametrize(
@@ -88,14 +92,14 @@ def test_replicated_stages_train_as_data_parallel_ones(shape: str, schedule: str
 def test_replicated_stages_on_worker_processes(pools: Pools, shape: str, workers: int) -> None:
     for schedule in SCHEDULES.values():
         program = program_of(shape, schedule, workers)
-        assert_same(on_workers(program, STAGES, batches_of(STAGES), pools(workers)), wanted(shape))
+        assert_same(on_workers(program, STAGES, batches_of(STAGES), pools(workers)), data_parallel(shape))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_norm_counts_a_replicated_parameter_once(shape: str) -> None:
     program = program_of(shape, OneFOneB(4), shared_norm=True)
     trained = local(program, STAGES, batches_of(STAGES), rule=UpdateRule(clip_norm=0.2))
-    assert_same(trained, wanted(shape, clip_norm=0.2))
+    assert_same(trained, data_parallel(shape, clip_norm=0.2))
 
 
 @pytest.mark.parametrize("shape", ["ddp", "three over two"])
@@ -134,8 +138,8 @@ def test_any_placement_with_replicated_devices(name: str, schedule: str, data: s
     clip_norm = data.draw(st.sampled_from([None, 0.3]), label="clip_norm")
     program = compiled(graph, placed, 5, order, replicas=replicas, shared_norm=clip_norm is not None)
     trained = local(program, case, batches_of(case), rule=UpdateRule(clip_norm))
-    plain = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD, clip_norm=clip_norm)
-    assert_same(parameters_of(case, trained), parameters_of(case, plain), TOLERANCE)
+    wanted = plain(name, 2, clip_norm=clip_norm)
+    assert_same(parameters_of(case, trained), parameters_of(case, wanted), TOLERANCE)
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,7 @@ def test_frozen_parameters_stay_and_the_rest_trains(name: str, data: st.DataObje
     plain = CASES.get(name, STAGES)
     case = Frozen(plain.name, plain.build, plain.inputs, plain.targets, plain.loss)
     optimizer = partial(optim.AdamW, lr=0.01, weight_decay=0.1)
-    graph = capture(case.fresh(), case.loss, case.another(0, 2))
+    graph = frozen_graph(case, 2)
     program = compiled(graph, scattered(data, graph, 3), 3, OneFOneB(4))
     batches = batches_of(case, STEPS)
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, optimizer)

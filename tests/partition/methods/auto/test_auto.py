@@ -18,6 +18,7 @@ from netsplit.planning.workload import Simulated
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch, compile_program
 from netsplit.simulate import Timeline, simulate
+from tests.examples import tried
 from tests.partition.builders import large_problem, problems, required_bytes, trained, with_capacities
 
 pytestmark = pytest.mark.usefixtures("few_moves")
@@ -141,7 +142,7 @@ def test_senseless_parameters_are_refused(key: str, value: float) -> None:
         Auto(**{key: value})  # type: ignore[arg-type]
 
 
-@settings(quiet, max_examples=30)
+@settings(quiet, max_examples=tried(30))
 @given(problem=problems(max_nodes=9).map(trained))
 def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Problem) -> None:
     instance = Instance.of(problem)

@@ -15,6 +15,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baechi.baechi import memory_for
 from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
 from tests.builders import costs_of
+from tests.examples import tried
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import problems, with_capacities
 from tests.partition.work import growth, twice
@@ -127,7 +128,7 @@ def test_a_dead_end_names_the_node_the_device_and_a_capacity_that_works():
     assert devices(with_capacities(problem, [enough] * 2)) == "010"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tried(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(roomy=True))
 def test_the_schedule_is_one_exclusive_devices_and_precedence(problem):
     tasks = tasks_of(problem)
@@ -150,7 +151,7 @@ def test_the_schedule_is_one_exclusive_devices_and_precedence(problem):
         assert all(first[1] <= second[0] for first, second in pairwise(spans))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tried(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems())
 def test_every_memory_rule_places_within_its_own_limit_or_says_a_capacity_that_does(problem):
     for memory in ("static", "kept", "freed"):

@@ -10,6 +10,7 @@ from netsplit.partition.methods.baechi.baechi import memory_for
 from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
 from netsplit.partition.methods.baechi.m_sct import MSct, SctLoop
 from netsplit.partition.methods.baechi.sct_relaxation import assign, favourite_lp, favourites
+from tests.examples import tried
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import large_problem, problems
 
@@ -78,7 +79,7 @@ def test_a_later_edge_takes_the_place_of_an_earlier_one_at_its_parent_and_at_its
     assert assign(4, ends, [False, True, True]).tolist() == [-1, 3, -1, -1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tried(100), deadline=None)
 @given(st.data())
 def test_no_child_has_two_parents_and_favourites_are_chosen_edges(data):
     n = data.draw(st.integers(2, 8))
@@ -92,7 +93,7 @@ def test_no_child_has_two_parents_and_favourites_are_chosen_edges(data):
     assert {(i, j) for i, j in enumerate(favourite.tolist()) if j >= 0} <= wanted
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tried(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(roomy=True))
 def test_both_engines_agree_on_the_makespan_which_is_between_free_and_paid_transfers(problem):
     tasks = tasks_of(problem)

@@ -14,6 +14,7 @@ from netsplit.partition.methods.exact import netsplit_exact
 from netsplit.partition.methods.exact.cp_schedule import latency_of
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact, canonical, solve_latency
 from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.partition.brute_force import arrays, iteration, least_latency
 from tests.partition.builders import large_problem, problems
 
@@ -59,13 +60,13 @@ def test_it_equals_brute_force(problem):
 
 
 @pytest.mark.slow
-@settings(quick, max_examples=150)
+@settings(quick, max_examples=tried(150))
 @given(problem=steps(max_nodes=8))
 def test_it_equals_brute_force_up_to_eight_nodes_on_three_devices(problem):
     assert_equals_enumeration(problem)
 
 
-@settings(quick, max_examples=100)
+@settings(quick, max_examples=tried(100))
 @given(problem=steps(max_nodes=8), data=st.data())
 def test_the_schedule_is_what_the_plain_loops_say(problem, data):
     instance = Instance.of(problem)

@@ -9,9 +9,10 @@ from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pesto.coarsen import coarsen, heights, mergeable_batch
 from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.partition.builders import large_problem, problems, required_bytes
 
-examples = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+examples = settings(max_examples=tried(80), deadline=None, suppress_health_check=list(HealthCheck))
 PLENTY = 10**12
 
 dags = st.integers(2, 9).flatmap(

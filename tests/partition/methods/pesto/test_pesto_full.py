@@ -20,11 +20,12 @@ from netsplit.partition.methods.pesto.tasks import CoarseTasks
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.partition.builders import large_problem, problems, required_bytes, with_capacities
 from tests.partition.every_placement import fitting
 
 EXACT = {"gap": 0.0, "target": 1000}
-examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+examples = settings(max_examples=tried(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def trained(graph):
@@ -113,7 +114,7 @@ def best_of_all(problem):
     return best
 
 
-@settings(examples, max_examples=150)
+@settings(examples, max_examples=tried(150))
 @given(problem=trained_problems(max_nodes=5, max_devices=2))
 def test_without_coarsening_the_objective_is_the_least_of_all_placements_and_orders(problem):
     best = best_of_all(problem)
@@ -133,7 +134,7 @@ def test_without_coarsening_the_objective_is_the_least_of_all_placements_and_ord
     assert fixed == pytest.approx(report.objective, rel=1e-5, abs=1e-9)
 
 
-@settings(examples, max_examples=150)
+@settings(examples, max_examples=tried(150))
 @given(problem=trained_problems(max_nodes=5, max_devices=2, roomy=True))
 def test_the_engine_finds_the_least_from_a_poor_start_too(problem):
     instance = Instance.of(problem)

@@ -19,10 +19,11 @@ from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.partition.builders import large_problem, problems, trained
 from tests.partition.every_placement import least
 
-quiet = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+quiet = settings(max_examples=tried(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def best_of_all(problem, groups):

@@ -13,11 +13,12 @@ from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.costs import NodeSeconds
 from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.partition.builders import large_problem, problems
 from tests.partition.every_placement import assert_best_of_all, least
 
 EXACT = {"gap": 0.0, "groups": 1000}
-examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+examples = settings(max_examples=tried(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def makespan(problem, device_of):

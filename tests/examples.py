@@ -1,0 +1,21 @@
+"""How many examples a property is tried on.
+
+A property that takes long is tried on a third of its examples by `make test`, and on all of them where the
+slow tests are asked for too (`make test-all`). Each run draws others.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ask_for_all", "tried"]
+
+_asked: set[str] = set()
+
+
+def ask_for_all() -> None:
+    """From now on `tried` leaves out none."""
+    _asked.add("all")
+
+
+def tried(examples: int) -> int:
+    """Of so many examples, those of this run."""
+    return examples if _asked else -(-examples // 3)
