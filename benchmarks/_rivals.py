@@ -159,8 +159,8 @@ class TorchPipeline:
 
     def __init__(self, subject: Subject, microbatches: int, cut: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="netsplit-rivals-")
-        meeting = str(Path(self._folder.name) / "meeting")
-        starts = [(_stage, (subject, microbatches, cut, rank, meeting)) for rank in range(2)]
+        init_file = str(Path(self._folder.name) / "init")
+        starts = [(_stage, (subject, microbatches, cut, rank, init_file)) for rank in range(2)]
         self._children = _Children(starts)
         self.pids = self._children.pids
 
@@ -180,7 +180,7 @@ class TorchPipeline:
         self._folder.cleanup()
 
 
-def _stage(subject: Subject, microbatches: int, cut: int, rank: int, meeting: str) -> Answer:
+def _stage(subject: Subject, microbatches: int, cut: int, rank: int, init_file: str) -> Answer:
     import torch.distributed as dist
     from torch.distributed.pipelining import (
         PipelineStage,
@@ -189,7 +189,7 @@ def _stage(subject: Subject, microbatches: int, cut: int, rank: int, meeting: st
         ScheduleInterleavedZeroBubble,
     )
 
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{init_file}", rank=rank, world_size=2)
     model = subject.fresh()
     assert isinstance(model, nn.Sequential)
     part = model[:cut] if rank == 0 else model[cut:]

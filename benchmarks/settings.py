@@ -66,9 +66,9 @@ def _of_file(suite: str, file: Path, workload: Workload, reference: dict[str, An
             methods=("auto", "netsplit_exact", "balanced", "layerwise") if contiguous else _all(),
             known={} if known is None else {"": known},
         )
-    if suite == "stages" and isinstance(workload.period, StageTime):
+    if suite == "stages" and workload.period.bound_key == StageTime.bound_key:
         yield from _stages(file, workload, reference)
-    if suite == "baechi" and isinstance(workload.period, StageTime):
+    if suite == "baechi" and workload.period.bound_key == StageTime.bound_key:
         yield from _baechi(file)
     if suite == "latency":
         for name in MIXED:

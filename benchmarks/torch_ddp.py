@@ -81,7 +81,7 @@ def train(cfg: DictConfig, processes: int) -> History:
 
 def _replica(rank: int, cfg: DictConfig, processes: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=processes)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=processes)
     torch.manual_seed(cfg.seed)  # the order of `runners.compare`, so that the parameters are the same
     data: Data = build(cfg.dataset)
     model: nn.Module = build(cfg.model)

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from netsplit.errors import NetSplitError
 from netsplit.experiment.agreement import agreement_table
+from netsplit.experiment.carry_out import comparison_of, comparisons_of
 from netsplit.experiment.cases import Cases
 from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
-from netsplit.experiment.requested import comparison_of, comparisons_of
 from netsplit.tracking import Tracker, comparison_table, outline
 from netsplit.tracking.values import masked
 from runners._entry import CONF

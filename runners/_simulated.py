@@ -15,8 +15,8 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.explanation import path_lines
+from netsplit.planning.explanation.notation import counted, nbytes, percent, seconds, short
 from netsplit.planning.explanation.path import critical_path, overheads
-from netsplit.planning.explanation.words import counted, nbytes, percent, seconds, short
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.device_times import device_times, peak_moment_s, waits

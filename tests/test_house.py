@@ -62,6 +62,31 @@ def test_a_command_imports_inside_a_function_its_work_alone() -> None:
     assert all(importing[module] == [("job", 1)] for module in with_one)
 
 
+def test_the_library_imports_itself_at_the_top_of_its_files() -> None:
+    """So that a reader sees there what a file stands on; `lazy.py` takes names that are given."""
+    inside = [
+        f"{module}, {function.name}"
+        for module, tree in TREES.items()
+        if module.startswith("netsplit")
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for statement in ast.walk(function)
+        if "netsplit" in {name.partition(".")[0] for name in _imports(statement)}
+    ]
+    assert not inside
+
+
+def _imports(statement: ast.AST) -> Iterator[str]:
+    """Modules that a statement names, and the constant first argument of a call of `import_module`."""
+    match statement:
+        case ast.Import(names=names):
+            yield from (each.name for each in names)
+        case ast.ImportFrom(module=str(home)):
+            yield home
+        case ast.Call(func=ast.Name(called) | ast.Attribute(attr=called), args=[ast.Constant(str(home)), *_]):
+            yield from (home,) if called == "import_module" else ()
+
+
 def test_a_class_name_means_one_class() -> None:
     """Private ones too: an underscore does not make another word of it."""
     names = Counter(
@@ -88,6 +113,10 @@ def test_a_public_function_name_means_one_thing() -> None:
 
 
 def test_a_folder_has_at_most_fifteen_files() -> None:
+    """Of Python, in the package, benchmarks and commands.
+
+    Exempt are folders with one case or one page a file: `tests/models_of_people/`, `conf/` and `docs/`.
+    """
     count = Counter(file.parent for file in FILES.values())
     assert not {folder: files for folder, files in count.items() if files > 15}
 

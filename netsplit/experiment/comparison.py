@@ -53,7 +53,7 @@ from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
 from netsplit.training.parallel import save_state
 
-__all__ = ["Comparison", "Experiment", "Progress", "compare", "each_method", "experiment_of", "recorded"]
+__all__ = ["Experiment", "Progress", "compare", "each_method", "experiment_of", "recorded"]
 
 log = logging.getLogger(__name__)
 

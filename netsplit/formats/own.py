@@ -55,7 +55,7 @@ def dumps_workload(work: Workload) -> str:
         "name": work.name,
         "unit": work.unit,
         "unit_s": work.unit_s,
-        "stage_time": isinstance(work.period, StageTime),
+        "stage_time": work.period.bound_key == StageTime.bound_key,
         "backward_nodes": sorted(work.backward_nodes),
         "unsupported": sorted(work.unsupported),
         "remarks": list(work.remarks),

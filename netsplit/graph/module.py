@@ -116,9 +116,9 @@ def _recomputed(module: nn.Module, *args: torch.Tensor) -> Any:
     """Only what carries a gradient is an argument: a buffer that the module writes may change in between."""
     given = {i: arg for i, arg in enumerate(args) if arg.requires_grad}
 
-    def run(*carrying: torch.Tensor) -> Any:
+    def run(*grad_args: torch.Tensor) -> Any:
         whole = list(args)
-        for i, arg in zip(given, carrying, strict=True):
+        for i, arg in zip(given, grad_args, strict=True):
             whole[i] = arg
         return module(*whole)
 

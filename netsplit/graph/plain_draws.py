@@ -22,6 +22,7 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.code_places import quoted, user_frame
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.random_draws import (
     DrawKey,
@@ -34,7 +35,6 @@ from netsplit.graph.random_draws import (
 from netsplit.graph.recording.own_seeds import marked, process_seed_told, setters_told
 from netsplit.graph.recording.step import Inference, LossFunction, TrainingStep
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
-from netsplit.graph.words import quoted, user_frame
 
 __all__ = ["draws"]
 

@@ -14,9 +14,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, R
 
 from netsplit.errors import ConfigError
 from netsplit.optim.factories import called, check_settings
+from netsplit.optim.factory_lines import where_of
 from netsplit.optim.guarded import ReadsValues, guard
 from netsplit.optim.optimizers import ForModel, make_optimizer
-from netsplit.optim.words import where_of
 
 __all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
 

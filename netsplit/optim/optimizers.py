@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.optim.attributes import sendable_attributes
 from netsplit.optim.factories import called, check_settings
-from netsplit.optim.words import where_of
+from netsplit.optim.factory_lines import where_of
 
 __all__ = [
     "MOMENTUM",

@@ -14,9 +14,7 @@ from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Loads, Placement, Problem
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
-from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
-from netsplit.planning.explanation.uses import CutEdge, cut_edges
-from netsplit.planning.explanation.words import (
+from netsplit.planning.explanation.notation import (
     counted,
     is_path,
     nbytes,
@@ -26,6 +24,8 @@ from netsplit.planning.explanation.words import (
     short,
     wrapped,
 )
+from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
+from netsplit.planning.explanation.uses import CutEdge, cut_edges
 from netsplit.planning.needed_bytes import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room

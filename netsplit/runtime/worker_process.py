@@ -22,7 +22,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from importlib import import_module
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from typing import Any, NoReturn
@@ -98,12 +97,6 @@ def _serve(line: _LogLine) -> None:
             return None
         return task.function(worker, *task.args)
 
-    line.answer(answer)
-    line.busy.set()  # on a busy machine the first call may come, and wait, before this is loaded
-    # Calls come pickled by the name of their function. To load its module takes a second, in which the
-    # controller has other things to do; at the top of this file it would wait for that.
-    import_module("netsplit.runtime.worker_calls")
-    line.busy.clear()
     while True:
         line.answer(answer)
 

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map_only
 from netsplit.errors import NetSplitError
 from netsplit.graph.checks.holding import first_names, holding, unseen
 from netsplit.graph.checks.python_state.state import changed_names, state_of
+from netsplit.graph.code_places import where_of
 from netsplit.graph.recording.stand_ins import named_tensors
-from netsplit.graph.words import where_of
 
 __all__ = ["loaded", "plain_state"]
 

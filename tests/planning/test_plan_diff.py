@@ -20,7 +20,7 @@ from netsplit.simulate import simulate
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
 from tests.partition.builders import problems, with_capacities
-from tests.planning.test_explain import trained
+from tests.planning.explanation.test_explain import trained
 
 
 def placed(problem: Problem, devices: str) -> Placement:

@@ -41,7 +41,7 @@ from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
 from tests.partition.builders import problems
 from tests.partition.stage_problems import chain_problem
-from tests.planning.test_explain import trained
+from tests.planning.explanation.test_explain import trained
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from netsplit.graph.checks.python_state.state import (
     memory_key,
     state_of,
 )
+from netsplit.graph.code_places import SWITCH, line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references
@@ -50,7 +51,6 @@ from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
-from netsplit.graph.words import SWITCH, line_of, where_of
 
 __all__ = ["check_capture"]
 

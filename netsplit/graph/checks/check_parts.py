@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Arguments, Batch
 from netsplit.graph.batches.tree import flatten
+from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.recording.step import TrainingStep, capture
 from netsplit.graph.surroundings.keep import kept
-from netsplit.graph.words import line_of, where_of
 
 __all__ = ["check_parts"]
 

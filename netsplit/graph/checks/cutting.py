@@ -23,11 +23,11 @@ from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.copies import copies
 from netsplit.graph.checks.plain import has_values, stance, tensors_kept, threads_for
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
+from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import seed_generators
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
-from netsplit.graph.words import SWITCH
 
 __all__ = ["check_cutting"]
 

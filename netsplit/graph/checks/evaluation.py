@@ -29,6 +29,7 @@ from netsplit.graph.checks.plain import hidden, stance
 from netsplit.graph.checks.python_state.mode_switch import ModeSwitch
 from netsplit.graph.checks.python_state.other_draws import no_other_draws
 from netsplit.graph.checks.python_state.state import StateSnapshot, bare, changed_state, state_of
+from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
 from netsplit.graph.operators import written_initializers
@@ -37,7 +38,6 @@ from netsplit.graph.random_draws import DrawKey, node_draws, run_microbatch
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
-from netsplit.graph.words import line_of, where_of
 
 __all__ = ["check_inference", "mixes_samples"]
 

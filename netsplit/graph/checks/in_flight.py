@@ -10,11 +10,11 @@ from torch import Tensor
 from netsplit.errors import CaptureError
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
+from netsplit.graph.code_places import SWITCH, line_of, where_of
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.module import rebuild
 from netsplit.graph.operators import written_initializers
 from netsplit.graph.random_draws import DrawKey, run_microbatch
-from netsplit.graph.words import SWITCH, line_of, where_of
 
 __all__ = ["check_order", "order_may_matter"]
 

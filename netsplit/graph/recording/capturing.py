@@ -29,6 +29,7 @@ from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.tree import flatten
+from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.build import built
 from netsplit.graph.recording.observe import Kind, Observation, Observed, observe
@@ -38,7 +39,6 @@ from netsplit.graph.recording.stand_ins import named_tensors, refuse_other_param
 from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
 from netsplit.graph.surroundings.keep import kept
-from netsplit.graph.words import line_of, quoted, where_of
 
 __all__ = ["RecordedStep", "graph_of_step"]
 

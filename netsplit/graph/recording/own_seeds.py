@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from netsplit.errors import CaptureError
-from netsplit.graph.words import quoted, user_frame
+from netsplit.graph.code_places import quoted, user_frame
 
 __all__ = [
     "SETTERS_OF_DEVICES", "MarkedGenerator", "SeedWatch", "SeededCall", "marked", "process_seed_told",

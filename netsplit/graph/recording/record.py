@@ -22,6 +22,7 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph.code_places import frame_of, line_of, user_frame
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import written_by_schema
 from netsplit.graph.random_draws import operator_draws
@@ -30,7 +31,6 @@ from netsplit.graph.recording.constants import constant_value
 from netsplit.graph.recording.own_seeds import MarkedGenerator
 from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import encode
-from netsplit.graph.words import frame_of, line_of, user_frame
 
 __all__ = ["Recorder", "Unrecordable", "Watched"]
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from netsplit.graph.code_places import is_users
 from netsplit.graph.surroundings.reach import (
     CONTAINERS,
     attributes,
@@ -29,7 +30,6 @@ from netsplit.graph.surroundings.reach import (
     slots,
     within,
 )
-from netsplit.graph.words import is_users
 
 __all__ = ["kept"]
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.words import is_users
+from netsplit.graph.code_places import is_users
 
 __all__ = [
     "INSIDE",

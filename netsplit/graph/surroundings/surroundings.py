@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from netsplit.errors import ConfigError
+from netsplit.graph.code_places import line_of
 from netsplit.graph.surroundings.reach import (
     SIMPLE,
     attributes,
@@ -33,7 +34,6 @@ from netsplit.graph.surroundings.reach import (
     within,
 )
 from netsplit.graph.surroundings.settings import settings, take_settings
-from netsplit.graph.words import line_of
 
 __all__ = ["Surroundings", "surroundings_of"]
 

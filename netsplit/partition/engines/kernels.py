@@ -25,7 +25,7 @@ class SingleBatchStep:
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.transfer_s,
-            i.trainable_bytes, _of_devices(i), i.unit_of, _blocks(i),
+            i.trainable_bytes, _of_devices(i), i.unit_of, _units(i),
         )  # fmt: skip
 
     def makespan_s(self, where: Ints, order: Ints) -> float:
@@ -63,8 +63,8 @@ def _of_devices(instance: Instance) -> DeviceSeconds:
     )
 
 
-def _blocks(instance: Instance) -> Packed:
-    """The nodes of each block: units run in one piece."""
+def _units(instance: Instance) -> Packed:
+    """The nodes of each unit, which run in one piece."""
     unit = instance.unit_of
     members = np.argsort(unit, kind="stable").astype(np.int64)
     starts = np.searchsorted(unit[members], np.arange(int(unit.max(initial=-1)) + 2)).astype(np.int64)
@@ -121,18 +121,18 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
 
     `order` is filled with the nodes as they were taken.
 
-    1. Blocks that wait for no other are ready. Then, until none is: 2. one is taken; 3. its nodes run;
-    4. what they make is sent, and blocks that waited for it alone are ready.
+    1. Units that wait for no other are ready. Then, until none is: 2. one is taken; 3. its nodes run;
+    4. what they make is sent, and units that waited for it alone are ready.
     """
-    makes, consumers, blocks, block_of = a.makes, a.consumers, a.blocks, a.block_of
+    makes, consumers, units, unit_of = a.makes, a.consumers, a.units, a.unit_of
     forward_s, transfer_s = a.forward_s, a.transfer_s
     n, devices = forward_s.shape
     # 1. ready
     missing = _missing(a)
     ready_at, ready, count = np.zeros(len(missing)), np.zeros(len(missing), np.int64), 0
-    for b in range(len(missing)):
-        if missing[b] == 0:
-            ready[count] = b
+    for unit in range(len(missing)):
+        if missing[unit] == 0:
+            ready[count] = unit
             count += 1
     clock, link = np.zeros(devices), np.zeros((devices, devices))
     arrive = np.zeros((len(a.producer), devices))
@@ -143,16 +143,16 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
         # 2. take
         best, now, best_rank = -1, np.inf, -1.0
         for k in range(count):
-            v = blocks[blocks[ready[k]]]
+            v = units[units[ready[k]]]
             start = max(clock[where[v]], ready_at[ready[k]])
             if start < now or (start == now and rank[v] > best_rank):
                 best, now, best_rank = k, start, rank[v]
-        b = ready[best]
+        unit = ready[best]
         count -= 1
         ready[best] = ready[count]
-        for j in range(blocks[b], blocks[b + 1]):
+        for j in range(units[unit], units[unit + 1]):
             # 3. run
-            v = blocks[j]
+            v = units[j]
             d = where[v]
             now += forward_s[v, d]
             ends[v] = now
@@ -171,23 +171,23 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
                         sent[q] = True
                     elif q == d:
                         arrive[u, q] = now
-                    other = block_of[w]
-                    if other != b:
+                    other = unit_of[w]
+                    if other != unit:
                         ready_at[other] = max(ready_at[other], arrive[u, q])
                         missing[other] -= 1
                         if missing[other] == 0:
                             ready[count] = other
                             count += 1
-        clock[where[blocks[blocks[b]]]] = now
+        clock[where[units[units[unit]]]] = now
     return ends
 
 
 @inner
 def _missing(a: Arrays) -> Ints:
-    """[blocks] how many reads of each block's nodes are of variables that other blocks make."""
-    missing = np.zeros(a.blocks[0] - 1, np.int64)
-    for v in range(len(a.block_of)):
+    """[units] how many reads of each unit's nodes are of variables that other units make."""
+    missing = np.zeros(a.units[0] - 1, np.int64)
+    for v in range(len(a.unit_of)):
         for k in range(a.reads[v], a.reads[v + 1]):
-            if a.block_of[a.producer[a.reads[k]]] != a.block_of[v]:
-                missing[a.block_of[v]] += 1
+            if a.unit_of[a.producer[a.reads[k]]] != a.unit_of[v]:
+                missing[a.unit_of[v]] += 1
     return missing

@@ -48,8 +48,8 @@ class Arrays(NamedTuple):
     transfer_s: Floats  # [m, D, D]
     trainable_bytes: Ints  # [n]
     device: DeviceSeconds
-    block_of: Ints  # [n] nodes of a unit are one block
-    blocks: Packed  # -> nodes
+    unit_of: Ints  # [n] as the instance has it; a node that is in none of the graph's is one alone
+    units: Packed  # -> nodes
 
 
 class Lists(NamedTuple):
@@ -75,10 +75,10 @@ class _Segments(NamedTuple):
 
 
 class _Cutting(NamedTuple):
-    """What is open while segments are cut. B blocks."""
+    """What is open while segments are cut. U units."""
 
-    done: NDArray[np.bool_]  # [B]
-    late: Ints  # [n] blocks that wait, in their order
+    done: NDArray[np.bool_]  # [U]
+    late: Ints  # [n] units that wait, in their order
     current: Ints  # [D] the last segment, by when it was opened
     opened: NDArray[np.bool_]  # [D] it is open still
     opening: Ints  # [n] segment, by when it was opened
@@ -134,27 +134,27 @@ def _gives_back(v: int, cut: _Segments, a: Arrays) -> bool:
 def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
     """Segments by the order in which they are closed (`cut_segments`, with fine cuts).
 
-    Each block: 1. waits until all it reads is made; 2. opens a segment, where none is open or it
+    Each unit: 1. waits until all it reads is made; 2. opens a segment, where none is open or it
     receives; 3. closes it, where it sends. 4. At the end all are closed.
     """
     n, devices = len(order), a.forward_s.shape[1]
     cutting = _Cutting(
-        np.zeros(a.blocks[0] - 1, np.bool_), np.zeros(n, np.int64), np.zeros(devices, np.int64),
+        np.zeros(a.units[0] - 1, np.bool_), np.zeros(n, np.int64), np.zeros(devices, np.int64),
         np.zeros(devices, np.bool_), np.zeros(n, np.int64), np.full(devices, -1),
     )  # fmt: skip
     current, opened, opening, done = cutting.current, cutting.opened, cutting.opening, cutting.done
-    blocks = a.blocks
+    units = a.units
     closing, of = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
     segments, closed, transfers, waiting, at = 0, 0, 0, 0, 0
     while at < n or waiting > 0:
         # 1. wait
-        b, at, waiting = _taken(order, at, waiting, cutting, a)
-        if b < 0:
+        unit, at, waiting = _taken(order, at, waiting, cutting, a)
+        if unit < 0:
             continue
-        done[b] = True
+        done[unit] = True
         # 2. open
-        d = where[blocks[blocks[b]]]
-        receives = _receives(b, d, where, a)
+        d = where[units[units[unit]]]
+        receives = _receives(unit, d, where, a)
         if receives or not opened[d]:
             if opened[d]:
                 closing[current[d]] = closed
@@ -163,7 +163,7 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
             segments += 1
             opened[d] = True
         # 3. close
-        sends = _sends(b, d, where, cutting, a)
+        sends = _sends(unit, d, where, cutting, a)
         transfers += sends
         if sends > 0:
             opened[d] = False
@@ -182,36 +182,36 @@ def _cut(where: Ints, order: Ints, a: Arrays) -> _Segments:
 
 @inlined
 def _taken(order: Ints, at: int, waiting: int, cutting: _Cutting, a: Arrays) -> tuple[int, int, int]:
-    """The block that is next (-1: not this time), the place in the order, and how many wait.
+    """The unit that is next (-1: not this time), the place in the order, and how many wait.
 
     What waits comes first as soon as it is ready, the earliest in the order before others.
     """
     late, done = cutting.late, cutting.done
     for i in range(waiting):
         if _ready(late[i], done, a):
-            b = late[i]
+            unit = late[i]
             for j in range(i, waiting - 1):
                 late[j] = late[j + 1]
-            return b, at, waiting - 1
-    b = a.block_of[order[at]]
+            return unit, at, waiting - 1
+    unit = a.unit_of[order[at]]
     at += 1
-    if done[b]:
+    if done[unit]:
         return -1, at, waiting
-    if a.blocks[b + 1] - a.blocks[b] > 1 or waiting > 0:
+    if a.units[unit + 1] - a.units[unit] > 1 or waiting > 0:
         for i in range(waiting):
-            if late[i] == b:
+            if late[i] == unit:
                 return -1, at, waiting
-        if not _ready(b, done, a):
-            late[waiting] = b
+        if not _ready(unit, done, a):
+            late[waiting] = unit
             return -1, at, waiting + 1
-    return b, at, waiting
+    return unit, at, waiting
 
 
 @inlined
-def _receives(b: int, d: int, where: Ints, a: Arrays) -> bool:
-    """Whether the block on this device reads what is made elsewhere."""
-    for j in range(a.blocks[b], a.blocks[b + 1]):
-        v = a.blocks[j]
+def _receives(unit: int, d: int, where: Ints, a: Arrays) -> bool:
+    """Whether the unit on this device reads what is made elsewhere."""
+    for j in range(a.units[unit], a.units[unit + 1]):
+        v = a.units[j]
         for k in range(a.reads[v], a.reads[v + 1]):
             if where[a.producer[a.reads[k]]] != d:
                 return True
@@ -219,11 +219,11 @@ def _receives(b: int, d: int, where: Ints, a: Arrays) -> bool:
 
 
 @inlined
-def _sends(b: int, d: int, where: Ints, cutting: _Cutting, a: Arrays) -> int:
-    """Transfers of what the block makes, whose nodes are of the device's open segment."""
+def _sends(unit: int, d: int, where: Ints, cutting: _Cutting, a: Arrays) -> int:
+    """Transfers of what the unit makes, whose nodes are of the device's open segment."""
     transfers = 0
-    for j in range(a.blocks[b], a.blocks[b + 1]):
-        v = a.blocks[j]
+    for j in range(a.units[unit], a.units[unit + 1]):
+        v = a.units[j]
         cutting.opening[v] = cutting.current[d]
         for k in range(a.makes[v], a.makes[v + 1]):
             u = a.makes[k]
@@ -236,12 +236,12 @@ def _sends(b: int, d: int, where: Ints, cutting: _Cutting, a: Arrays) -> int:
 
 
 @inlined
-def _ready(b: int, done: NDArray[np.bool_], a: Arrays) -> bool:
-    for j in range(a.blocks[b], a.blocks[b + 1]):
-        v = a.blocks[j]
+def _ready(unit: int, done: NDArray[np.bool_], a: Arrays) -> bool:
+    for j in range(a.units[unit], a.units[unit + 1]):
+        v = a.units[j]
         for k in range(a.reads[v], a.reads[v + 1]):
-            other = a.block_of[a.producer[a.reads[k]]]
-            if other != b and not done[other]:
+            other = a.unit_of[a.producer[a.reads[k]]]
+            if other != unit and not done[other]:
                 return False
     return True
 

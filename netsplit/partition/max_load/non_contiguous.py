@@ -17,10 +17,10 @@ from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.bounds import core_bound, sharing_bound
 from netsplit.partition.max_load.column_generation import excluded
 from netsplit.partition.max_load.contraction import contract, probe
+from netsplit.partition.max_load.cp_sat import solve_small
 from netsplit.partition.max_load.ideals import Order
 from netsplit.partition.max_load.model import Hypergraph
 from netsplit.partition.max_load.slice_graph import linear_split
-from netsplit.partition.max_load.small import solve_small
 
 __all__ = ["proven_bound", "solve_non_contiguous"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from netsplit.partition.base import Objective, Stage
 from netsplit.planning.explanation.binding import Binding
+from netsplit.planning.explanation.notation import nbytes, node_run, percent, seconds, short, wrapped
 from netsplit.planning.explanation.path import PathSpan, merged, totals
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding
-from netsplit.planning.explanation.words import nbytes, node_run, percent, seconds, short, wrapped
 
 __all__ = ["Explanation", "path_lines"]
 

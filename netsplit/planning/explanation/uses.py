@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.partition.base import Loads, MemoryRule, Placement
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.planning.explanation.words import is_path
+from netsplit.planning.explanation.notation import is_path
 from netsplit.planning.needed_bytes import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room

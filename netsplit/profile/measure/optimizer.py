@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
+from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
-from netsplit.graph.words import line_of, where_of
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 

@@ -213,7 +213,7 @@ MISFITS = {
         "has Python 3.99 and the controller",
     ),
     "sources": (
-        "from netsplit.runtime import meeting; meeting._digest_of_sources = lambda: '0123456789'",
+        "from netsplit.runtime.workers import handshake; handshake._digest_of_sources = lambda: '0123456789'",
         "has other sources of NetSplit",
     ),
     "cluster": ("sys.argv[-1] = '0000000000'", "was started for another cluster than 'two'"),

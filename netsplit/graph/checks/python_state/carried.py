@@ -24,10 +24,10 @@ from netsplit.graph.checks.python_state.state import (
     memory_key,
     same_values,
 )
+from netsplit.graph.code_places import SWITCH, quoted, user_frame
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import within
-from netsplit.graph.words import SWITCH, quoted, user_frame
 
 __all__ = ["Carried", "alike", "handed_between", "refuse_first_batch", "set_at_first"]
 

@@ -6,10 +6,10 @@ import os
 from types import FunctionType
 
 from netsplit.errors import CaptureError
+from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.surroundings.reach import is_own_file, names_in, within
-from netsplit.graph.words import SWITCH
 
 __all__ = ["refuse_hashes"]
 

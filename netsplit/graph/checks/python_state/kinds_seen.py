@@ -20,12 +20,12 @@ from netsplit.graph.checks.plain import forward, has_values, stance, tensors_kep
 from netsplit.graph.checks.python_state.carried import alike
 from netsplit.graph.checks.python_state.rarely_set import set_by_forward
 from netsplit.graph.checks.python_state.state import StateSnapshot, bare, equal, state_of
+from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
-from netsplit.graph.words import SWITCH
 
 __all__ = ["KindsSeen"]
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.graph.checks.python_state.state import Held, bare, changed_names, memory_key, state_of
+from netsplit.graph.code_places import is_users, quoted, user_frame
 from netsplit.graph.recording.stand_ins import named_tensors
-from netsplit.graph.words import is_users, quoted, user_frame
 
 __all__ = ["ModeSwitch"]
 

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 
 from netsplit.errors import CaptureError
-from netsplit.graph.words import SWITCH
+from netsplit.graph.code_places import SWITCH
 
 __all__ = ["no_other_draws"]
 

@@ -50,7 +50,7 @@ class Auto(Partitioner):
       `netsplit_exact` where the graph is small enough).
     - ``simulated``: the same on one step and the periods of the further micro-batches; the best found are
       simulated under the schedule, and the best of those is improved by moves that are simulated too.
-    - ``max_load``: `max_load.solve_max_load`; for PipeDream files `stage_time.best_stages`.
+    - ``max_load``: `max_load.solve_max_load`; for PipeDream files `best_stages`.
 
     Never worse than a method of its portfolio by the score that is asked for, replicas included where they
     train what one device trains (beyond 1,000 nodes that is `pipedream` with fewer states, beyond 10,000

@@ -48,7 +48,7 @@ def enumerated(
 
 
 def _feeders(instance: Instance) -> Ints:
-    """[blocks] bits of the blocks that must come before."""
+    """[units] bits of the units that must come before."""
     feeders = np.zeros(int(instance.unit_of.max(initial=-1)) + 1, np.int64)
     for v in range(instance.n):
         for u in instance.predecessors[v].tolist():
@@ -87,40 +87,40 @@ def least_s(where: Ints, a: Arrays) -> float:
 
 @compiled
 def best_order(where: Ints, feeders: Ints, a: Arrays, below: float) -> tuple[float, Ints]:
-    """The order of blocks with the least step, if that takes less than `below` seconds; else infinity.
+    """The order of units with the least step, if that takes less than `below` seconds; else infinity.
 
-    Depth first, by the next block: 1. where all were tried, back; 2. one that is used or not ready is
+    Depth first, by the next unit: 1. where all were tried, back; 2. one that is used or not ready is
     passed over; 3. with one more to come, on; 4. with all of them, the step is measured.
     """
-    blocks, n = len(feeders), len(where)
-    sequence, following = np.zeros(blocks, np.int64), np.zeros(blocks + 1, np.int64)
+    units, n = len(feeders), len(where)
+    sequence, following = np.zeros(units, np.int64), np.zeros(units + 1, np.int64)
     order, best = np.zeros(n, np.int64), np.zeros(n, np.int64)
     value, used, depth, improved = below, 0, 0, False
     while depth >= 0:
         # 1. back
-        b = following[depth]
-        if b == blocks:
+        unit = following[depth]
+        if unit == units:
             depth -= 1
             if depth >= 0:
                 used &= ~(1 << sequence[depth])
                 following[depth] += 1
             continue
         # 2. over
-        if (used >> b) & 1 or feeders[b] & ~used:
+        if (used >> unit) & 1 or feeders[unit] & ~used:
             following[depth] += 1
             continue
         # 3. on
-        sequence[depth] = b
-        if depth < blocks - 1:
-            used |= 1 << b
+        sequence[depth] = unit
+        if depth < units - 1:
+            used |= 1 << unit
             depth += 1
             following[depth] = 0
             continue
         # 4. measured
         at = 0
         for x in sequence:
-            for k in range(a.blocks[x], a.blocks[x + 1]):
-                order[at] = a.blocks[k]
+            for k in range(a.units[x], a.units[x + 1]):
+                order[at] = a.units[k]
                 at += 1
         seconds = makespan(where, order, a)
         if seconds < value:

@@ -20,12 +20,10 @@ common vertex, as a hub with a thousand leaves does, are followed by rounds that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-import networkx
-
-from netsplit.graph.order import topological_order
+from netsplit.graph.order import longest_before, topological_order
 from netsplit.graph.quotient import DisjointSets, passing, successors
 from netsplit.partition.common.instance import Instance
 
@@ -135,14 +133,11 @@ def mergeable_batch(
     return batch
 
 
-def heights(edges: Mapping[Edge, object]) -> dict[int, int]:
-    """Edges of the longest path that leads to each vertex of a DAG; vertices without edges are left out."""
-    graph = networkx.DiGraph(edges.keys())
-    height = dict.fromkeys(graph, 0)
-    for u in networkx.topological_sort(graph):
-        for v in graph[u]:
-            height[v] = max(height[v], height[u] + 1)
-    return height
+def heights(edges: Collection[Edge]) -> list[int]:
+    """[largest vertex + 1] edges of the longest path that leads to each vertex of a DAG."""
+    count = 1 + max((max(edge) for edge in edges), default=-1)
+    order = topological_order(successors(count, edges))
+    return longest_before(successors(count, ((v, u) for u, v in edges)), order, [1] * count)
 
 
 def _passing(instance: Instance, vertices: DisjointSets) -> dict[Edge, tuple[int, ...]]:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from netsplit.errors import NetSplitError
+from netsplit.experiment.carry_out import comparisons_of
 from netsplit.experiment.records import Comparison
-from netsplit.experiment.requested import comparisons_of
 from netsplit.tracking import ComparisonRow
 
 

@@ -1,0 +1,86 @@
+"""Learning rates: what cannot be scheduled is refused before training, with its reason in one sentence."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from torch import nn, optim
+from torch.optim import lr_scheduler as lr
+
+from netsplit.errors import ConfigError
+from netsplit.optim.learning_rate import LearningRate, learning_rate, warmup_cosine
+from netsplit.optim.optimizers import for_model
+
+MODEL = nn.Linear(6, 3)
+OTHER = optim.SGD(MODEL.parameters(), lr=0.1)
+RATES_REFUSED: dict[str, tuple[Any, str]] = {
+    "of another optimiser": (lambda _: lr.StepLR(OTHER, 3), "StepLR is of another optimiser than the one"),
+    "a part of another": (
+        lambda o: lr.SequentialLR(o, [lr.StepLR(o, 3), lr.StepLR(o, 3)], [1]) and lr.ConstantLR(OTHER),
+        "ConstantLR is of another optimiser",
+    ),
+    "none": (lambda optimizer: optimizer, "makes a SGD, which is no torch.optim.lr_scheduler.LRScheduler"),
+    "plateau every step": (lr.ReduceLROnPlateau, "goes by the loss of an epoch"),
+    "two groups": (lambda o: lr.LambdaLR(o, [lambda i: 1.0] * 2), "Expected 1 lr_lambdas, but got 2"),
+    "bad value": (partial(lr.OneCycleLR, max_lr=0.1, total_steps=-1), "scheduler cannot be made of"),
+    "values of parameters": (
+        lambda o: lr.LambdaLR(o, lambda _: float(sum(p.norm() for p in o.param_groups[0]["params"]))),
+        "goes by values of parameters at .*test_learning_rate.py",
+    ),
+    "gradients, later": (
+        lambda o: lr.LambdaLR(o, lambda i: 1.0 if i < 8 else float(o.param_groups[0]["params"][0].grad)),
+        "goes by values of parameters",
+    ),
+    "state": (
+        lambda o: lr.LambdaLR(o, lambda i: 1.0 / (1 + len([s for s in o.state.values() if s]))),
+        "goes by the optimiser's state",
+    ),
+    "of unknown length": (
+        LearningRate(lr.CosineAnnealingLR, T_max="all"),
+        "scheduler.T_max is 'all', of a training of unknown length",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RATES_REFUSED)
+def test_a_scheduler_is_refused_with_the_true_reason(name: str) -> None:
+    given, words = RATES_REFUSED[name]
+    rate = learning_rate(given)
+    assert rate is not None
+    with pytest.raises(ConfigError, match=words) as e:
+        rate.check(for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL))
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": "batch"}, "scheduler.every is 'batch': give one of step, epoch"),
+        ({"gama": 0.1}, "scheduler.gama is not a parameter of StepLR: did you mean gamma"),
+        ({}, "scheduler.step_size must be given"),
+    ],
+)
+def test_a_setting_of_a_scheduler_is_refused(options: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LearningRate("torch.optim.lr_scheduler.StepLR", **options)
+
+
+def test_warmup_is_shorter_than_all() -> None:
+    with pytest.raises(ConfigError, match=r"scheduler\.warmup is 5 of 5 steps"):
+        warmup_cosine(OTHER, 5, 5)
+
+
+def test_all_is_how_often_a_training_steps() -> None:
+    for every, steps in (("step", 15), ("epoch", 3)):
+        rate = LearningRate(lr.CosineAnnealingLR, every, T_max="all")  # type: ignore[arg-type]
+        assert rate.over(3, 5).settings == {"T_max": steps}
+
+
+def test_a_scheduler_that_ends_before_the_training_is_refused() -> None:
+    optimizer = for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL)
+    rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=10)
+    rate.check_steps(optimizer, 10)
+    with pytest.raises(ConfigError, match=r"OneCycleLR ends after 10 steps, and the training has 11"):
+        rate.check_steps(optimizer, 11)
