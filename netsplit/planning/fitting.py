@@ -76,10 +76,10 @@ class _Fitting:
             raise self._infeasible()
         if min(self.told.values()) >= self.total:
             return self.best
-        report = self.best.report  # a bound was proven of what the method was told
-        status = "feasible" if report.status == "optimal" else report.status
+        # What the method proved holds for what it was told, and for no other count of bytes.
+        report = self.best.report
         notes = {key: value for key, value in report.notes.items() if key != BOUND_FOR}
-        return replace(self.best, report=replace(report, status=status, bound=None, gap=None, notes=notes))
+        return replace(self.best, report=replace(report, notes=notes))
 
     def _deadline(self) -> float | None:
         limit_s = self.problem.time_limit_s or getattr(self.partitioner, "time_limit_s", None)
