@@ -143,7 +143,9 @@ class Search:
         known = self.problem.known
         if known is not None:
             where = self.instance.encode(known.device_of)
-            self._offer(Scheduled(where, order_of(self.instance, known), self._value_of(known), known.method))
+            self._offer(
+                Scheduled(where, order_of(self.instance, known), self._value_of(known), "what is known")
+            )
         until = self.started + 0.3 * (self.deadline - self.started)
         for each in candidates(self.problem, self.instance, self.methods, self._value_of, until):
             tried.append(each)
