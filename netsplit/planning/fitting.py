@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition.base import BOUND_FOR, Evaluate, Placement, Problem, SolverReport
+from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
@@ -28,6 +28,7 @@ __all__ = ["fitted"]
 _ROUNDS = 8
 _EVENED = 5  # fills of a number of devices, each with the peaks of the one before made even
 _WORTH = 1.02  # a device may hold this much more than it was told: worth asking again
+_LITTLE = 0.1  # of the time limit, for answers after it where none has fitted yet
 _SAFE = 0.995  # of what the last answer's ratio allows, as the next one's may be another
 
 
@@ -50,98 +51,101 @@ class _Fitting:
     least: tuple[Placement, dict[str, int]] | None = None  # the nearest to fit, and its peaks
     best: Placement | None = None
     best_s: float = float("inf")
+    refusal: InfeasibleError | None = None  # the method's own
 
     def __post_init__(self) -> None:
         self.capacity = {each.name: each.capacity_bytes for each in self.problem.cluster.devices}
         self.told = {name: float(nbytes) for name, nbytes in self.capacity.items()}
         self.total = self.problem.memory_model.total_bytes
-        self.instance = Instance.of(self.problem)
-        self.until = self._deadline()
+        self.limit_s = self.problem.time_limit_s or getattr(self.partitioner, "time_limit_s", None)
+        self.until = None if self.limit_s is None else time.perf_counter() + self.limit_s
+
+    @property
+    def binds(self) -> bool:
+        """Whether what the method is told keeps it from any placement."""
+        return min(self.told.values(), default=0.0) < self.total
 
     def run(self) -> Placement:
-        if min(self.told.values(), default=0.0) < self.total:
-            self._learn(self._nearest_fill())
+        if self.binds:
+            self._learn(*self._nearest_fill())
         for _ in range(_ROUNDS):
+            bound = self.binds
             try:
                 placement = self.partitioner.partition(self._asked())
-            except InfeasibleError:
+            except InfeasibleError as refusal:
+                self.refusal = refusal
                 if self.best is not None or not self._loosened():
                     break
                 continue
-            if not self._again(placement):
+            if not self._again(_unproven(placement) if bound else placement):
                 break
-            if self.until is not None and time.perf_counter() > self.until:
+            if self.best is not None and self.until is not None and time.perf_counter() > self.until:
                 break
         if self.best is None:
             raise self._infeasible()
-        if min(self.told.values()) >= self.total:
-            return self.best
-        # What the method proved holds for what it was told, and for no other count of bytes.
-        report = self.best.report
-        notes = {key: value for key, value in report.notes.items() if key != BOUND_FOR}
-        return replace(self.best, report=replace(report, notes=notes))
-
-    def _deadline(self) -> float | None:
-        limit_s = self.problem.time_limit_s or getattr(self.partitioner, "time_limit_s", None)
-        return None if limit_s is None else time.perf_counter() + limit_s
+        return self.best
 
     def _asked(self) -> Problem:
         """With the capacities that the method is told, and half of the time that is left, where they bind."""
-        if min(self.told.values()) >= self.total:
+        if not self.binds:
             return self.problem
         cluster = self.problem.cluster
         told = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
-        left_s = None if self.until is None else max(0.1, self.until - time.perf_counter()) / 2
         known = self.best
         if known is None and self.least is not None and self._missing(self.least[1]) <= 0:
             known = self.least[0]
         return replace(
             self.problem,
             cluster=replace(cluster, devices=tuple(told)),
-            time_limit_s=left_s,
+            time_limit_s=self._half_s(),
             known=known,
         )
+
+    def _half_s(self) -> float | None:
+        """Of the seconds that are left; and a little where all is spent and nothing fits yet."""
+        if self.limit_s is None or self.until is None:
+            return None
+        return max(_LITTLE * self.limit_s, self.until - time.perf_counter()) / 2
 
     def _again(self, placement: Placement) -> bool:
         """Whether to ask once more, having seen this answer."""
         peaks = self._peaks(placement)
-        fits = all(peaks[name] <= self.capacity[name] for name in peaks)
-        if fits:
+        if self._missing(peaks) > 0:
+            self._note(placement, peaks)
+            self._learn(placement, peaks)
+            return True
+        bound, before = self.binds, self.told
+        if self.best is not None or bound:
             seconds = self.problem.objective.score_s(self.problem, placement)
             if seconds >= self.best_s:
                 return False
-            self.best, self.best_s = placement, seconds
-        before = dict(self.told)
+            self.best_s = seconds
+        self.best = placement
+        if not bound:
+            return False
         self._learn(placement, peaks)
-        if not fits:
-            self._note(placement, peaks)
-            return True
-        more = [name for name in before if self.told[name] > _WORTH * before[name]]
-        return any(before[name] < self.total for name in more)
+        return any(before[name] < self.total and self.told[name] > _WORTH * before[name] for name in before)
 
-    def _learn(self, placement: Placement, peaks: Mapping[str, int] | None = None) -> None:
+    def _learn(self, placement: Placement, peaks: Mapping[str, int]) -> None:
         """Tell each device what its bytes were in this answer, for each byte of its peak."""
-        peaks = peaks or self._peaks(placement)
-        instance = self.instance
+        instance = Instance.of(self.problem)
         held = instance.totals(placement.all_stages).nbytes
         counted = {name: int(nbytes) for name, nbytes in zip(instance.devices, held, strict=True) if nbytes}
         ratios = {name: nbytes / peaks[name] for name, nbytes in counted.items() if peaks.get(name)}
         usual = sum(ratios.values()) / len(ratios) if ratios else 1.0
-        for name, nbytes in self.capacity.items():
-            self.told[name] = _SAFE * nbytes * ratios.get(name, usual)
-        if all(peaks.get(name, 0) <= self.capacity[name] for name in counted):
+        self.told = {name: _SAFE * nbytes * ratios.get(name, usual) for name, nbytes in self.capacity.items()}
+        if self._missing(peaks) <= 0:
             for name, nbytes in counted.items():  # what was seen to fit may be chosen
                 self.told[name] = max(self.told[name], float(nbytes))
 
     def _loosened(self) -> bool:
         """Tell more where the method finds nothing; whether that is worth a try."""
-        largest = max(self.told.values(), default=0.0)
-        if largest >= 2 * self.total:
+        if not self.binds:
             return False
         self.told = {name: 1.25 * nbytes for name, nbytes in self.told.items()}
         return True
 
-    def _nearest_fill(self) -> Placement:
+    def _nearest_fill(self) -> tuple[Placement, dict[str, int]]:
         """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
         devices = self.problem.cluster.devices
         counts = {min(2**i, len(devices)) for i in range(len(devices).bit_length() + 1)}
@@ -154,7 +158,7 @@ class _Fitting:
                 for name in parts:
                     parts[name] *= self.capacity[name] / max(peaks.get(name, 0), 0.5 * self.capacity[name])
         assert self.least is not None
-        return self.least[0]
+        return self.least
 
     def _filled(self, parts: Mapping[str, float]) -> Placement:
         """The fill in order with the least common multiple of these parts, to within a hundredth."""
@@ -182,16 +186,14 @@ class _Fitting:
         return max((peaks[name] - self.capacity[name] for name in peaks), default=0)
 
     def _peaks(self, placement: Placement) -> dict[str, int]:
-        return dict(self._evaluate(placement).peak_bytes)
-
-    @property
-    def _evaluate(self) -> Evaluate:
         assert self.problem.evaluate is not None, "lifetimes are those of a schedule"
-        return self.problem.evaluate
+        return dict(self.problem.evaluate(placement).peak_bytes)
 
     def _infeasible(self) -> InfeasibleError:
         """Named by the nearest plan that is known: what is missing in it, and what would do for it."""
-        assert self.least is not None
+        if self.least is None:  # nothing was told to bind: it refuses for a reason of its own
+            assert self.refusal is not None
+            return self.refusal
         peaks = self.least[1]
         name = max(peaks, key=lambda device: peaks[device] - self.capacity[device])
         missing = self._missing(peaks)
@@ -224,3 +226,10 @@ class _Fitting:
                     how = " with recompute" if other.recompute else ""
                     return f"; under schedule {other.name}{how} that packing fits"
         return ", or a schedule with fewer micro-batches in flight"
+
+
+def _unproven(placement: Placement) -> Placement:
+    """Without what the method proved, which holds for what it was told and for no other count of bytes."""
+    report = placement.report
+    notes = {key: value for key, value in report.notes.items() if key != BOUND_FOR}
+    return replace(placement, report=replace(report, notes=notes))

@@ -17,6 +17,7 @@ from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.partition import METHODS, Auto, MTopo, NetSplitExact, Problem, Single
 from netsplit.partition.base import BOUND_FOR, MemoryRule
+from netsplit.partition.partitioner import Choice
 from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
@@ -165,3 +166,37 @@ def test_a_bound_proven_within_another_count_is_none() -> None:
     assert BOUND_FOR not in tight.placement.report.notes
     assert tight.status == "feasible"
     assert peak(tight) <= need
+
+
+class Claims(Single):
+    """All on the first device, said to be proven; keeps what it was told that a device may hold."""
+
+    respects_capacity = True
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "told", [])
+
+    def choose(self, problem: Problem) -> Choice:
+        self.told.append(min(device.capacity_bytes for device in problem.cluster.devices))  # type: ignore[attr-defined]
+        return replace(super().choose(problem), bound_s=0.0, objective_s=1.0, bound_for="latency")
+
+
+@pytest.mark.parametrize("room", [1.0, 100.0])
+def test_what_is_proven_holds_where_no_device_was_told_less_than_all(room: float) -> None:
+    """With a device of just its peak the other is told less; with room for all the claim is one."""
+    need = int(room * peak_of_one("chain", "gpipe"))
+    problem = problem_of("chain", "gpipe", need)
+    claims = Claims()
+    notes = decide(problem, claims).placement.report.notes
+    free = claims.told[0] >= problem.memory_model.total_bytes  # type: ignore[attr-defined]
+    assert free == (room == 100.0)
+    assert (BOUND_FOR in notes) == free
+
+
+def test_a_refusal_for_another_reason_stays_what_it_is() -> None:
+    class Refuses(Claims):
+        def choose(self, problem: Problem) -> Choice:
+            raise InfeasibleError("no device can run it")
+
+    with pytest.raises(InfeasibleError, match="no device can run it"):
+        decide(problem_of("chain", "gpipe", ROOM), Refuses())
