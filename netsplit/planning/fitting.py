@@ -29,6 +29,7 @@ _ROUNDS = 8
 _EVENED = 5  # fills of a number of devices, each with the peaks of the one before made even
 _WORTH = 1.02  # a device may hold this much more than it was told: worth asking again
 _LITTLE = 0.1  # of the time limit, for answers after it where none has fitted yet
+_LESS = 0.97  # of what was told, at most, after an answer that was too much
 _SAFE = 0.995  # of what the last answer's ratio allows, as the next one's may be another
 
 
@@ -110,11 +111,13 @@ class _Fitting:
     def _again(self, placement: Placement) -> bool:
         """Whether to ask once more, having seen this answer."""
         peaks = self._peaks(placement)
+        bound, before = self.binds, self.told
         if self._missing(peaks) > 0:
             self._note(placement, peaks)
             self._learn(placement, peaks)
+            # The same answer again would be of no use: what led to it is told no more.
+            self.told = {name: min(held, _LESS * before[name]) for name, held in self.told.items()}
             return True
-        bound, before = self.binds, self.told
         if self.best is not None or bound:
             seconds = self.problem.objective.score_s(self.problem, placement)
             if seconds >= self.best_s:

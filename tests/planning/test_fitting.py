@@ -184,8 +184,8 @@ class Claims(Single):
 @pytest.mark.parametrize("room", [1.0, 100.0])
 def test_what_is_proven_holds_where_no_device_was_told_less_than_all(room: float) -> None:
     """With a device of just its peak the other is told less; with room for all the claim is one."""
-    need = int(room * peak_of_one("chain", "gpipe"))
-    problem = problem_of("chain", "gpipe", need)
+    need = int(room * peak_of_one("chain", "1f1b"))
+    problem = problem_of("chain", "1f1b", need)
     claims = Claims()
     notes = decide(problem, claims).placement.report.notes
     free = claims.told[0] >= problem.memory_model.total_bytes  # type: ignore[attr-defined]
@@ -200,3 +200,11 @@ def test_a_refusal_for_another_reason_stays_what_it_is() -> None:
 
     with pytest.raises(InfeasibleError, match="no device can run it"):
         decide(problem_of("chain", "gpipe", ROOM), Refuses())
+
+
+def test_a_method_is_not_told_twice_what_it_gave_too_much_for() -> None:
+    claims = Claims()
+    with pytest.raises(InfeasibleError, match="single finds n"):
+        decide(problem_of("chain", "gpipe", int(0.9 * peak_of_one("chain", "gpipe"))), claims)
+    told = claims.told  # type: ignore[attr-defined]
+    assert len(set(told)) == len(told) > 1
