@@ -175,7 +175,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _case(model: _Model, schedule: str, devices: int, session: Session, options: argparse.Namespace) -> Case:
-    cluster = _cluster(session) if not options.no_run else _described(devices)
+    cluster = _linked(session.spec.devices)
     probe = model.planner(schedule, cluster, 2**50, "lifetimes")
     case = Case(model.name.split()[0], schedule, devices, _bound(probe, model.alpha))
     auto = Auto(time_limit_s=options.time_limit, starts=4)
@@ -224,14 +224,6 @@ def _bound(planner: Planner, alpha: int) -> int:
     forwards = schedule.microbatches if schedule.name == "gpipe" else 1
     before = lifetimes_model(graph, alpha - 1, forwards).total_bytes
     return -(-max(state, before) // len(planner.cluster.devices))
-
-
-def _cluster(session: Session) -> Cluster:
-    return _linked(session.spec.devices)
-
-
-def _described(devices: int) -> Cluster:
-    return _linked(netsplit.cpu_cluster(devices).devices)
 
 
 def _linked(devices: Any) -> Cluster:
