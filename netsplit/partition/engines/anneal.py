@@ -16,6 +16,7 @@ from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.engines.kernels import Arrays, TrainingStep, list_schedule, makespan, upward_rank
+from netsplit.partition.engines.step_arrays import SINGLE_BATCH
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
 
@@ -61,7 +62,7 @@ class Annealer:
         )  # fmt: skip
 
     def evaluate(self, where: Ints) -> tuple[float, Ints]:
-        """What is minimised, in seconds, and the order of the list schedule."""
+        """What is minimised, in seconds, and the order that has it."""
         order = np.zeros(self.instance.n, np.int64)
         return float(evaluate(where, order, self.step.arrays)), order
 
@@ -135,7 +136,10 @@ def _held_by_atom(instance: Instance) -> Csr:
 
 @compiled
 def evaluate(where: Ints, order: Ints, a: Arrays) -> float:
-    """Fills `order` with the list schedule, by end: a receive is then posted when its tensor is made."""
+    """Fills `order` with the list schedule, by end: a receive is then posted when its tensor is made.
+
+    With several micro-batches, or as captured where that is shorter: fewer segments make a shorter pipeline.
+    """
     ends = list_schedule(where, upward_rank(where, a), a, order)
     # nearly sorted already, and nodes without duration must keep their places: an insertion sort
     for i in range(1, len(order)):
@@ -145,7 +149,14 @@ def evaluate(where: Ints, order: Ints, a: Arrays) -> float:
             order[j + 1] = order[j]
             j -= 1
         order[j + 1] = v
-    return makespan(where, order, a)
+    value = makespan(where, order, a)
+    if a.turns[0] != SINGLE_BATCH:
+        captured = np.arange(len(order))
+        other = makespan(where, captured, a)
+        if other < value:
+            order[:] = captured
+            value = other
+    return value
 
 
 class State(NamedTuple):

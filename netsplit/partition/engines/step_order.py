@@ -115,7 +115,7 @@ class _Listing(NamedTuple):
 
     missing: Ints  # [tasks] how many each waits for
     ready: Ints  # [D, tasks of the device]
-    count: Ints  # [D] of those that are ready
+    size: Ints  # [D] of those that are ready
     running: Ints  # [D] task; -1: the device is idle
     ends: Ints  # [D]
     open: Ints  # [segments] forwards without backward
@@ -221,8 +221,8 @@ def _waits(feeders: Packed, readers: Packed, trained: NDArray[np.bool_], m: int)
 @inlined
 def _offer(task: int, s: int, home: Ints, listing: _Listing) -> None:
     d = home[s]
-    listing.ready[d, listing.count[d]] = task
-    listing.count[d] += 1
+    listing.ready[d, listing.size[d]] = task
+    listing.size[d] += 1
 
 
 @inlined
@@ -230,7 +230,7 @@ def _most_urgent(d: int, m: int, trained: NDArray[np.bool_], limit: Ints, listin
     """Where it stands among those that are ready; -1: none may begin."""
     count = len(trained)
     best, urgency = -1, 0
-    for at in range(listing.count[d]):
+    for at in range(listing.size[d]):
         x, i = listing.ready[d, at] // m, listing.ready[d, at] % m
         s = x % count
         if x >= count:
@@ -249,7 +249,7 @@ def _earliest(names: Ints, m: int, count: int, listing: _Listing) -> tuple[int, 
     """The device and the place there of what is ready of the earliest micro-batch and segment."""
     device, best, earliest = -1, -1, 0
     for d in names:
-        for at in range(listing.count[d]):
+        for at in range(listing.size[d]):
             x, i = listing.ready[d, at] // m, listing.ready[d, at] % m
             if best < 0 or i * count + x % count < earliest:
                 device, best, earliest = d, at, i * count + x % count
@@ -261,8 +261,8 @@ def _begin(
     d: int, at: int, now: int, m: int, trained: NDArray[np.bool_], listing: _Listing, computation: Ints
 ) -> None:
     task = listing.ready[d, at]
-    listing.count[d] -= 1
-    listing.ready[d, at] = listing.ready[d, listing.count[d]]
+    listing.size[d] -= 1
+    listing.ready[d, at] = listing.ready[d, listing.size[d]]
     x = task // m
     phase, s = x // len(trained), x % len(trained)
     computation[0], computation[1], computation[2] = phase, s, task % m
