@@ -34,7 +34,7 @@ from netsplit.partition.methods.single import Single
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["Auto"]
+__all__ = ["Auto", "replicable"]
 
 PROVEN = 1e-6  # relative gap that counts as none: costs are measured to fewer digits
 RESERVE = 0.04  # of the time, for what follows the search
@@ -123,7 +123,7 @@ class _AutoSolvers:
 def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
     """Methods that take seconds at most on a graph of this size."""
     edges = len(instance.predecessors.items)
-    replicates = problem.objective.scheduled and _replicable(problem.graph)
+    replicates = problem.objective.scheduled and replicable(problem.graph)
     return [
         *([Ddp()] if replicates else []),
         Single(),
@@ -142,7 +142,7 @@ def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
     ]
 
 
-def _replicable(graph: Graph) -> bool:
+def replicable(graph: Graph) -> bool:
     """Whether replicas train what one device trains, running statistics too: no node writes a buffer.
 
     What writes has a name that says so, is a normalisation, or a call of Python, of which nothing is known.
