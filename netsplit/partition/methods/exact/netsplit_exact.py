@@ -174,6 +174,7 @@ def solve_latency(
     hint: Answer | None = None,
     fixed: Ints | None = None,
     workers: int = 2,
+    least_s: float | None = None,
 ) -> ExactAnswer:
     """The least latency over all placements and orders, as far as the time allows.
 
@@ -184,6 +185,7 @@ def solve_latency(
         hint: a feasible answer to start from; the result is never worse.
         fixed: [n] device of a node, or -1 where it is free; the bound then holds for these only.
         workers: of CP-SAT; they take turns, so that the same search gives the same answer.
+        least_s: a bound that relaxations have proved already, none of which is then tried.
 
     Returns:
         Status "infeasible" where no placement fits, "limit" without a proof
@@ -194,11 +196,12 @@ def solve_latency(
         empty = np.zeros(0, np.int64)
         return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
     start = hint or (_filled(instance) if fixed is None else None)
-    least_s, notes = 0.0, dict[str, Any]()
-    full = instance.n <= _NODES and _incomparable(instance) <= _PAIRS
-    if instance.n > _SMALL and fixed is None:
+    notes = dict[str, Any]()
+    full = completely_modelled(instance)
+    if least_s is None and instance.n > _SMALL and fixed is None:
         fraction = 0.4 if full else 1.0
         start, least_s, notes = _relax(instance, fraction * time_limit_s, seed, start, workers)
+    least_s = least_s or 0.0
     value = latency_of(instance, *start) if start else float("inf")
     if notes.get("infeasible"):
         return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
@@ -220,6 +223,11 @@ def solve_latency(
     if answer.value_s > value:  # rounding to ticks may hide a small difference
         answer = replace(answer, where=start[0], order=start[1], value_s=value)
     return replace(answer, bound_s=min(answer.bound_s, answer.value_s))
+
+
+def completely_modelled(instance: Instance) -> bool:
+    """Whether the graph is small enough for the complete model."""
+    return instance.n <= _NODES and _incomparable(instance) <= _PAIRS
 
 
 def _relax(
