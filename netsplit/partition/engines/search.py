@@ -46,6 +46,21 @@ class Scheduled:
     stages: tuple[Stage, ...] = ()  # where a stage has replicas
 
 
+@dataclass(frozen=True)
+class _Round:
+    """Of annealing."""
+
+    count: int  # starts
+    moves: int  # of each
+    heat: float
+    workers: int
+
+    @property
+    def turns(self) -> int:
+        """Starts that a core anneals one after another."""
+        return -(-self.count // self.workers)
+
+
 class Proof(Protocol):
     """A thread that works on a bound beside the search, and may come across answers."""
 
@@ -174,37 +189,41 @@ class Search:
         places = list({each.where.tobytes(): each.where for each in ranked}.values())
         places = places[: max(1, self.starts // 2)]
         places += self._fills(self.starts - len(places))
-        fraction = 0.6 if self.simulated else 1.0
-        total = fraction * NODES_A_SECOND * (self.deadline - self.started) / max(20, self.instance.n)
-        most = MOVES_A_CHOICE * len(self.instance.atoms) * len(self.instance.devices)
         results: list[Annealed] = []
+        rounds = self._rounds(len(places)) if places else []
         if places:
             self._pace(places[0])
-        for i, (kept, part, heat) in enumerate(ROUNDS if places else ()):
+        for i, each in enumerate(rounds):
             if i == WIDE:
                 self.warm.set()
-            workers = 2 if i < WIDE or self.simulated else 1  # the other core is the prover's
-            least = 2 if self.simulated else 1
-            count = len(places) if i == 0 else min(len(places), max(least, round(kept * self.starts)))
-            moves = int(min(most, part * total / count))
-            possible = self._possible(i, -(-count // workers))
-            if possible < moves:
-                moves, self.notes["stopped"] = possible, "time"
+            moves = self._paced(rounds[i:])
             began = time.perf_counter()
-            latest = self._round(places[:count], moves, heat, workers)
-            self.move_s = (time.perf_counter() - began) / max(1, moves * -(-count // workers))
-            self.notes["moves"] += moves * count
-            for each in latest:
-                if np.isfinite(each.value_s) and not self.simulated:
-                    self._offer(Scheduled(each.where, each.order, each.value_s, "annealing"))
-            latest.sort(key=lambda each: each.value_s)
-            places = [each.where for each in latest]
-            results = sorted([*latest, *results], key=lambda each: each.value_s)
+            latest = self._round(places[: each.count], moves, each.heat, each.workers)
+            self.move_s = (time.perf_counter() - began) / (moves * each.turns)
+            self.notes["moves"] += moves * each.count
+            for one in latest:
+                if np.isfinite(one.value_s) and not self.simulated:
+                    self._offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
+            latest.sort(key=lambda one: one.value_s)
+            places = [one.where for one in latest]
+            results = sorted([*latest, *results], key=lambda one: one.value_s)
             if self.annealer.stop[0]:
                 self.notes["stopped"] = "time"
                 break
         self.warm.set()
         return results
+
+    def _rounds(self, starts: int) -> list[_Round]:
+        fraction = 0.6 if self.simulated else 1.0
+        total = fraction * NODES_A_SECOND * (self.deadline - self.started) / max(20, self.instance.n)
+        most = MOVES_A_CHOICE * len(self.instance.atoms) * len(self.instance.devices)
+        least = 2 if self.simulated else 1  # else the other core is the prover's
+        rounds, count = [], starts
+        for i, (kept, part, heat) in enumerate(ROUNDS):
+            count = count if i == 0 else min(count, max(least, round(kept * self.starts)))
+            workers = 2 if i < WIDE else least
+            rounds.append(_Round(count, max(1, int(min(most, part * total / count))), heat, workers))
+        return rounds
 
     def _pace(self, where: Ints) -> None:
         """Measure how long a move takes."""
@@ -213,11 +232,14 @@ class Search:
             self.annealer.evaluate(where)
         self.move_s = (time.perf_counter() - began) / PACED
 
-    def _possible(self, i: int, turns: int) -> int:
-        """Moves of each start in the i-th round, in its part of the time left; a core has so many starts."""
-        left_s = self.stops - time.perf_counter()
-        part = ROUNDS[i][1] / sum(part for _, part, _ in ROUNDS[i:])
-        return max(1, int(part * left_s / (turns * max(self.move_s, 1e-9))))
+    def _paced(self, rounds: Sequence[_Round]) -> int:
+        """Moves of the first of these rounds: fewer where the clock would end the last before it is cold."""
+        needed_s = self.move_s * sum(each.moves * each.turns for each in rounds)
+        part = max(0.0, self.stops - time.perf_counter()) / max(needed_s, 1e-9)
+        if part >= 1.0:
+            return rounds[0].moves
+        self.notes["stopped"] = "time"
+        return max(1, int(part * rounds[0].moves))
 
     def _round(self, places: Sequence[Ints], moves: int, heat: float, workers: int) -> list[Annealed]:
         seeds = [int(seed.generate_state(1)[0]) for seed in self._seeds.spawn(len(places))]

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 CLOSED = 1e-6  # relative gap at which both may stop
 SLICES = (0.3, 0.97)  # of the time left, each for one relaxation: the bounds of long ones are better
-SMALL_SLICES = (0.4,)  # where the complete model has the rest
-PATIENCE = 0.3  # of the time, for the search to find the first incumbent
+SMALL_SLICES = (0.6,)  # where the complete model has the rest
+PATIENCE = 0.2  # of the time, for the search to find the first incumbent
 LEAST_S = 0.3  # no proof is begun with less
 
 
