@@ -187,7 +187,7 @@ def test_a_method_that_refuses_is_no_candidate() -> None:
     assert [(each.method, each.fits) for each in answers] == [("single", False)]
 
 
-@settings(quiet, max_examples=tried(8))
+@settings(quiet, max_examples=tried(12))
 @given(
     problem=problems(max_nodes=7, roomy=True).map(trained),
     schedule=st.sampled_from([SingleBatch(), GPipe(3), OneFOneB(3), ZBH1(2)]),
