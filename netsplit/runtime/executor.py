@@ -351,6 +351,7 @@ class Executor:
 
     def _let_go(self, index: int) -> None:
         """Forget what has been sent: small tensors that this instruction tells of, and large ones."""
+        self.transport.proceed()
         for send in self.acknowledged.get(index, ()):
             _, handle = self.state.sending.pop(send.tag)
             self._carried(send, send, partial(handle.wait, self.timeout_s))  # it has arrived: no wait

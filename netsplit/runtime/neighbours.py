@@ -58,10 +58,7 @@ class Neighbours:
         told: list[tuple[str, str] | None] = [None] * dist.get_world_size()
         name = f"netsplit-{uuid.uuid4().hex}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-            place = _place() if dist.get_world_size() > 1 else ""
-            if place:
-                door.bind(f"\0{name}")
-                door.listen(dist.get_world_size())
+            place = _place() if dist.get_world_size() > 1 and _opened(door, name) else ""
             dist.all_gather_object(told, (place, name))
             names = {q: each[1] for q, each in enumerate(told) if each and place and each[0] == place}
             return cls(_connected(door, rank, names))
@@ -220,6 +217,14 @@ def _read(pid: int, address: int, into: int, nbytes: int) -> None:
         if moved <= 0:
             raise OSError(ctypes.get_errno(), f"cannot read the memory of process {pid}")
         at += moved
+
+
+def _opened(door: socket.socket, name: str) -> bool:
+    with suppress(OSError):
+        door.bind(f"\0{name}")
+        door.listen(dist.get_world_size())
+        return True
+    return False
 
 
 def _place() -> str:

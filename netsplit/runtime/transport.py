@@ -44,6 +44,9 @@ class Transport(Protocol):
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         """The handle gives the buffer, or a tensor like it."""
 
+    def proceed(self) -> None:
+        """Carry out what others ask for meanwhile and no thread beside does; called between instructions."""
+
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         """The handle gives the sum of what all `devices` contributed; the tensor may be overwritten."""
 
@@ -65,6 +68,9 @@ class LocalTransport:
 
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         return _Parcel(self, tag)
+
+    def proceed(self) -> None:
+        """Nothing is left for later."""
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         terms = self.terms.setdefault(tag, [])
@@ -171,6 +177,9 @@ class ProcessTransport:
             return _Moved(self.neighbours.receive(parcel, rank, tag), self.device)
         work = _asked(dist.irecv, _as_sent(parcel), rank, tag=tag)
         return _PendingWork(work, parcel, self.device)
+
+    def proceed(self) -> None:
+        self.neighbours.proceed()
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
