@@ -55,12 +55,16 @@ class Neighbours:
     @classmethod
     def meet(cls, rank: int) -> Neighbours:
         """Find who of the default process group can read whom. All its processes call this together."""
-        told: list[tuple[str, str] | None] = [None] * dist.get_world_size()
+        count = dist.get_world_size()
         name = f"netsplit-{uuid.uuid4().hex}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-            place = _place() if dist.get_world_size() > 1 and _opened(door, name) else ""
-            dist.all_gather_object(told, (place, name))
-            names = {q: each[1] for q, each in enumerate(told) if each and place and each[0] == place}
+        door = _door(name, count) if count > 1 else None
+        told: list[tuple[str, str] | None] = [None] * count
+        place = "" if door is None else _place()
+        dist.all_gather_object(told, (place, name))
+        if door is None:
+            return cls()
+        names = {q: each[1] for q, each in enumerate(told) if each is not None and each[0] == place}
+        with door:
             return cls(_connected(door, rank, names))
 
     def __contains__(self, rank: object) -> bool:
@@ -219,12 +223,16 @@ def _read(pid: int, address: int, into: int, nbytes: int) -> None:
         at += moved
 
 
-def _opened(door: socket.socket, name: str) -> bool:
+def _door(name: str, count: int) -> socket.socket | None:
+    """Where this process can be reached by those of its host; None where nobody could be read."""
+    if not _place():
+        return None
     with suppress(OSError):
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         door.bind(f"\0{name}")
-        door.listen(dist.get_world_size())
-        return True
-    return False
+        door.listen(count)
+        return door
+    return None
 
 
 def _place() -> str:
