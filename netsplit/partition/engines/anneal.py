@@ -15,7 +15,7 @@ from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inlined, inner
-from netsplit.partition.engines.kernels import Arrays, TrainingStep, list_schedule, makespan, upward_rank
+from netsplit.partition.engines.kernels import Arrays, CompiledStep, list_schedule, makespan, upward_rank
 from netsplit.partition.engines.step_arrays import SINGLE_BATCH
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
@@ -53,7 +53,7 @@ class Annealer:
 
     def __init__(self, instance: Instance, turns: Turns = ONE_BATCH) -> None:
         self.instance = instance
-        self.step = TrainingStep(instance, turns)
+        self.step = CompiledStep(instance, turns)
         self.clusters = clusters_of(instance)
         self.stop = np.zeros(1, np.int64)  # set to 1 by another thread: runs end at once
         self.pieces = Pieces(

@@ -15,10 +15,10 @@ from netsplit.partition.engines.step_arrays import KINDS, Arrays, DeviceSeconds
 from netsplit.partition.engines.step_lists import lay_out
 from netsplit.partition.engines.step_run import seconds_of
 
-__all__ = ["Arrays", "TrainingStep", "list_schedule", "makespan", "upward_rank"]
+__all__ = ["Arrays", "CompiledStep", "list_schedule", "makespan", "upward_rank"]
 
 
-class TrainingStep:
+class CompiledStep:
     """The training step of an instance under a schedule, for many placements and orders.
 
     Without `turns` it is a step of a single batch.
@@ -94,7 +94,7 @@ def makespan(where: Ints, order: Ints, a: Arrays) -> float:
 
 @compiled
 def upward_rank(where: Ints, a: Arrays) -> Floats:
-    """`TrainingStep.rank`, from the last node to the first.
+    """`CompiledStep.rank`, from the last node to the first.
 
         v [ forward ]──way──►[ w ─ ─ ─ rank ─ ─ ─ ]──way──►[ backward ] v
 

@@ -47,7 +47,7 @@ class Scheduled:
 
 
 @dataclass(frozen=True)
-class _Round:
+class _AnnealingRound:
     """Of annealing."""
 
     count: int  # starts
@@ -213,7 +213,7 @@ class Search:
         self.warm.set()
         return results
 
-    def _rounds(self, starts: int) -> list[_Round]:
+    def _rounds(self, starts: int) -> list[_AnnealingRound]:
         fraction = 0.6 if self.simulated else 1.0
         total = fraction * NODES_A_SECOND * (self.deadline - self.started) / max(20, self.instance.n)
         most = MOVES_A_CHOICE * len(self.instance.atoms) * len(self.instance.devices)
@@ -222,7 +222,7 @@ class Search:
         for i, (kept, part, heat) in enumerate(ROUNDS):
             count = count if i == 0 else min(count, max(least, round(kept * self.starts)))
             workers = 2 if i < WIDE else least
-            rounds.append(_Round(count, max(1, int(min(most, part * total / count))), heat, workers))
+            rounds.append(_AnnealingRound(count, max(1, int(min(most, part * total / count))), heat, workers))
         return rounds
 
     def _pace(self, where: Ints) -> None:
@@ -232,7 +232,7 @@ class Search:
             self.annealer.evaluate(where)
         self.move_s = (time.perf_counter() - began) / PACED
 
-    def _paced(self, rounds: Sequence[_Round]) -> int:
+    def _paced(self, rounds: Sequence[_AnnealingRound]) -> int:
         """Moves of the first of these rounds: fewer where the clock would end the last before it is cold."""
         needed_s = self.move_s * sum(each.moves * each.turns for each in rounds)
         part = max(0.0, self.stops - time.perf_counter()) / max(needed_s, 1e-9)

@@ -18,7 +18,7 @@ from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealer
-from netsplit.partition.engines.kernels import TrainingStep
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule
@@ -53,7 +53,7 @@ def test_an_iteration_takes_what_the_simulator_says(
     draw = random.Random(seed)
     problem = disturbed(trained(problem, fraction, seed), draw)
     evaluate, instance = simulated(problem, schedule), Instance.of(problem)
-    step = TrainingStep(instance, evaluate.turns)
+    step = CompiledStep(instance, evaluate.turns)
     where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
     where = where[[int(instance.atoms[a][0]) for a in instance.atom_of]]
     assert evaluate.turns.exact
@@ -74,7 +74,7 @@ def test_many_transfers_of_a_large_graph_are_no_exception(kind: type, seed: int)
     problem = trained(large_problem(60, devices=2 + seed % 4, seed=seed), 0.9, seed)
     problem = disturbed(problem, draw)
     evaluate, instance = simulated(problem, kind(4)), Instance.of(problem)
-    step = TrainingStep(instance, evaluate.turns)
+    step = CompiledStep(instance, evaluate.turns)
     where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
     order = step.list_schedule(where)
     priority = {instance.names[v]: i for i, v in enumerate(order)}
@@ -100,7 +100,7 @@ def test_so_it_does_for_captured_models(name: str, data: st.DataObject, seed: in
     device_of, priority = data.draw(placements(graph, 3))
     evaluate, instance = simulated(problem, draw.choice(KNOWN)(draw.randint(2, 4))), Instance.of(problem)
     order = np.argsort([priority[v] for v in instance.names])
-    step = TrainingStep(instance, evaluate.turns).makespan_s(instance.encode(device_of), order)
+    step = CompiledStep(instance, evaluate.turns).makespan_s(instance.encode(device_of), order)
     assert step == seconds(evaluate, device_of, priority)
 
 

@@ -17,7 +17,7 @@ from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.candidates import candidates, order_of
-from netsplit.partition.engines.kernels import TrainingStep, list_schedule, upward_rank
+from netsplit.partition.engines.kernels import CompiledStep, list_schedule, upward_rank
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
@@ -131,7 +131,7 @@ class _ExactSolvers:
 
 def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | None:
     """The best answer of the heuristics that fits, as the simulator has it."""
-    step = TrainingStep(instance)
+    step = CompiledStep(instance)
 
     def value_s(placement: Placement) -> float:
         return step.makespan_s(instance.encode(placement.device_of), order_of(instance, placement))
@@ -150,7 +150,7 @@ def as_simulated(
     """The answer with the simulator's seconds; the hint or a list schedule where that is better."""
     if answer.where is None or answer.order is None:
         return answer
-    step = TrainingStep(instance)
+    step = CompiledStep(instance)
     tried = [(answer.where, answer.order), (answer.where, step.list_schedule(answer.where))]
     tried += [hint] if hint is not None else []
     value, where, order = min(((step.makespan_s(*each), *each) for each in tried), key=lambda each: each[0])
@@ -248,7 +248,7 @@ def _relax(
 
 def _listed(instance: Instance, where: Ints) -> Answer:
     """A placement with the order in which a list schedule by upward rank ends the nodes."""
-    arrays = TrainingStep(instance).arrays
+    arrays = CompiledStep(instance).arrays
     order = np.zeros(instance.n, np.int64)
     ends = list_schedule(where, upward_rank(where, arrays), arrays, order)
     return where, _by_end(instance, order, np.asarray(ends))

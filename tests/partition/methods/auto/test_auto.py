@@ -14,7 +14,7 @@ from netsplit.partition.base import Latency, MemoryRule
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer, clusters_of
 from netsplit.partition.engines.candidates import candidates
-from netsplit.partition.engines.kernels import TrainingStep
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.planning.decide import decide
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs
@@ -153,7 +153,7 @@ def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Prob
         assert (
             places.where == places.where[instance.atoms.items[instance.atoms.starts[instance.atom_of]]]
         ).all()
-        step = TrainingStep(instance).makespan_s(places.where, places.order)
+        step = CompiledStep(instance).makespan_s(places.where, places.order)
         assert places.value_s == step
 
 
