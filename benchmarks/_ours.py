@@ -20,6 +20,7 @@ import netsplit
 from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.config import ProfileMode
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph.ir import Graph
@@ -115,9 +116,11 @@ class Deployed:
 class Ours:
     """A model on two worker processes under any number of plans."""
 
-    def __init__(self, subject: Subject, microbatches: int, schedule: Any) -> None:
+    def __init__(
+        self, subject: Subject, microbatches: int, schedule: Any, profile: ProfileMode = "off"
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="netsplit-bench-", ignore_cleanup_errors=True)
-        self.session = Session(netsplit.cpu_cluster(2), Path(self._folder.name))
+        self.session = Session(netsplit.cpu_cluster(2), Path(self._folder.name), profile=profile)
         self.batch = subject.batch(microbatches)
         self.loss = nn.CrossEntropyLoss()
         try:
