@@ -45,7 +45,7 @@ from netsplit.runtime.transport import LocalTransport, ProcessTransport
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["Calibration", "calibrate", "located", "predict"]
+__all__ = ["Calibration", "calibrate", "located", "predicted_here"]
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def calibrate(task: Calibration, pool: WorkerPool, cluster: Cluster, cache: Prof
     return Costs({kind: each.costs for kind, each in measured.items()}, optimizer_alpha(task.optimizer))
 
 
-def predict(graph: Graph, alpha: int, pool: WorkerPool, cluster: Cluster) -> Costs:
+def predicted_here(graph: Graph, alpha: int, pool: WorkerPool, cluster: Cluster) -> Costs:
     """Costs of every device kind from its rates, without measuring anything of the graph.
 
     Args:

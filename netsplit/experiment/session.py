@@ -22,7 +22,7 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.config import ProfileMode
 from netsplit.errors import ConfigError
-from netsplit.experiment.calibration import Calibration, calibrate, located, predict
+from netsplit.experiment.calibration import Calibration, calibrate, located, predicted_here
 from netsplit.experiment.planner import Planner
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
@@ -205,7 +205,7 @@ class Session:
     ) -> Costs:
         """Predicted; else as kept where nothing has changed, or measured on the workers."""
         if self.profile == "predicted":
-            return predict(graph, optimizer_alpha(optimizer), self.pool, self.cluster)
+            return predicted_here(graph, optimizer_alpha(optimizer), self.pool, self.cluster)
         copies = {k: values[k].detach() for k in graph.initializers}
         task = Calibration(replace(graph, output_spec=None), batch, copies, optimizer, in_flight)
         folder = None if self.profile == "off" else self.profile_cache or default_folder()

@@ -22,7 +22,7 @@ from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
 from netsplit.experiment import calibration
-from netsplit.experiment.calibration import predict
+from netsplit.experiment.calibration import predicted_here
 from netsplit.experiment.comparison import Experiment, compare
 from netsplit.experiment.session import Session
 from netsplit.partition import MTopo
@@ -86,7 +86,7 @@ def test_of_a_machine_its_speed_alone_is_measured() -> None:
     """Once for each kind of device, by the piece of work that rates were fitted beside."""
     graph, rates = trivial_step(), accelerator(CPU_THREAD)
     pool = Told(cpu_workers(2), ("here", "here"), ("x86", "x86"), speed_s=2 * rates.reference_s)
-    costs = predict(graph, ALPHA, cast(WorkerPool, pool), cpus(2))
+    costs = predicted_here(graph, ALPHA, cast(WorkerPool, pool), cpus(2))
     assert pool.asked == [("_speed", 0)]
     assert costs == predicted_costs(graph, {"cpu": rates.at(0.5, rates.name)}, ALPHA)
     assert costs.predicted
@@ -100,7 +100,7 @@ def test_of_a_machine_its_speed_alone_is_measured() -> None:
 def test_of_a_gpu_of_the_catalogue_nothing_is_measured() -> None:
     devices = (Device("cuda:0", "NVIDIA H200", 2**30, "cuda:0"), cpus(1).devices[0])
     pool = Told(cpu_workers(2), ("here", "here"), ("x86", "x86"))
-    costs = predict(trivial_step(), ALPHA, cast(WorkerPool, pool), replace(cpus(2), devices=devices))
+    costs = predicted_here(trivial_step(), ALPHA, cast(WorkerPool, pool), replace(cpus(2), devices=devices))
     assert pool.asked == [("_speed", 1)]
     gpu = predicted_costs(trivial_step(), {"NVIDIA H200": RATES["H200-SXM"]}, ALPHA)
     assert costs.devices["NVIDIA H200"] == gpu.devices["NVIDIA H200"]
