@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ class Result:
     measuring_s: float
     predicting_s: float
     slower: Ratio  # iteration of the plan from predicted costs / of that from measured ones
+    work: float  # processor seconds likewise, which other programs hardly move
     floor: Ratio  # the plan from measured costs again / the first time in the round
     iteration_s: tuple[float, float]  # measured, median: plan from measured costs, from predicted ones
     errors: tuple[float, float]  # of the iteration, likewise, each by the costs that it was made of
@@ -114,11 +116,9 @@ def _contest(subject: Configured, options: argparse.Namespace) -> Result:
         for name, costs in (("measured", measured), ("predicted", predicted)):
             ours.planner = replace(ours.planner, costs=costs)
             plans[name] = ours.deploy(name, METHODS[options.partitioner](), schedule)
+        turns = [*plans.items(), ("again", plans["measured"])]
         rounds = Rounds(
-            [
-                Contender(name, lambda each=each: _steps(ours, each), each.ready)
-                for name, each in [*plans.items(), ("again", plans["measured"])]
-            ]
+            [Contender(name, partial(_steps, ours, each), each.ready, pids=ours.pids) for name, each in turns]
         )
         rounds.warm_up()
         for _ in range(options.rounds):
@@ -133,6 +133,7 @@ def _contest(subject: Configured, options: argparse.Namespace) -> Result:
         measuring_s,
         predicting_s,
         rounds.ratio("predicted", "measured"),
+        rounds.work("predicted", "measured"),
         rounds.ratio("again", "measured"),
         (took["measured"], took["predicted"]),
         tuple(promised[name] / took[name] - 1 for name in plans),
@@ -165,7 +166,7 @@ def _table(results: list[Result]) -> Table:
     table.add_column("model")
     for column in (
         "operators", "measuring s", "predicting s", "measured: ms, error", "predicted: ms, error",
-        "predicted / measured", "floor", "operators' sum", "node median",
+        "predicted / measured", "work", "floor", "operators' sum", "node median",
     ):  # fmt: skip
         table.add_column(column, justify="right")
     for each in results:
@@ -176,6 +177,7 @@ def _table(results: list[Result]) -> Table:
             f"{each.predicting_s:.1f}",
             *(f"{1e3 * s:.0f}, {100 * e:+.0f} %" for s, e in zip(each.iteration_s, each.errors, strict=True)),
             str(each.slower),
+            f"{each.work:.2f}",
             str(each.floor),
             f"{100 * each.node_sum_error:+.0f} %",
             f"{100 * each.node_median_error:.0f} %",
