@@ -44,8 +44,9 @@ from netsplit.graph.ir import Graph
 from netsplit.partition import Auto
 from netsplit.partition.base import MemoryRule
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
+from netsplit.profile.measure.transients import transient_bytes
 from netsplit.profile.memory import lifetimes_model, node_state_bytes
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.tables import Column, Table
@@ -93,7 +94,7 @@ class _Model:
     loss: Any
     optimizer: Any
     batch: tuple[Any, Any]
-    graphs: dict[int, Graph]  # by samples of a micro-batch
+    graphs: dict[int, tuple[Graph, dict[str, NodeBytes]]]  # by samples of a micro-batch
     alpha: int
 
     @classmethod
@@ -104,22 +105,25 @@ class _Model:
         optimizer = build(cfg.optimizer)
         return cls(name, build(cfg.model), build(cfg.loss), optimizer, batch, {}, optimizer_alpha(optimizer))
 
-    def graph(self, samples: int) -> Graph:
+    def graph(self, samples: int) -> tuple[Graph, dict[str, NodeBytes]]:
+        """Of a micro-batch, with the bytes that its operators allocate for themselves on this machine."""
         if samples not in self.graphs:
-            whole = Batch.of(*self.batch)
-            self.graphs[samples] = capture(self.net, self.loss, whole.rows(0, samples).own())
+            rows = Batch.of(*self.batch).rows(0, samples).own()
+            graph = capture(self.net, self.loss, rows)
+            values = initial_values(self.net, graph, self.loss)
+            self.graphs[samples] = graph, transient_bytes(graph, rows.tensors, values, "cpu")
         return self.graphs[samples]
 
     def planner(self, schedule: str, cluster: Cluster, capacity: int, memory: MemoryRule) -> Planner:
         asked = SCHEDULES[schedule]
         whole = Batch.of(*self.batch)
-        graph = self.graph(asked.microbatch_size(whole.samples))
+        graph, transients = self.graph(asked.microbatch_size(whole.samples))
         devices = tuple(replace(each, capacity_bytes=capacity) for each in cluster.devices)
         return Planner(
             self.net,
             graph,
             initial_values(self.net, graph, self.loss),
-            self._costs(graph, cluster),
+            self._costs(graph, transients, cluster),
             replace(cluster, devices=devices),
             asked.for_batch(whole.samples),
             self.optimizer,
@@ -129,14 +133,15 @@ class _Model:
             memory=memory,
         )
 
-    def _costs(self, graph: Graph, cluster: Cluster) -> Costs:
+    def _costs(self, graph: Graph, transients: dict[str, NodeBytes], cluster: Cluster) -> Costs:
         """An operator takes as long as its tensors take to be read and written, its backward twice that."""
         seconds = {}
         for node in graph:
             tensors = [graph.variables[k] for k in (*node.inputs, *node.outputs) if k in graph.variables]
             moved = sum(tensor.nbytes for tensor in tensors) / _BYTES_A_SECOND
             seconds[node.name] = NodeSeconds(1e-5 + moved, 2e-5 + 2 * moved)
-        return Costs({device.kind: DeviceCosts(seconds) for device in cluster.devices}, self.alpha)
+        costs = DeviceCosts(seconds, transients=transients)
+        return Costs({device.kind: costs for device in cluster.devices}, self.alpha)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
