@@ -27,7 +27,7 @@ __all__ = ["SCHEDULES", "cpu_cluster", "parallelize"]
 
 
 def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
-    """A cluster of worker processes of one thread each on this machine, joined by gloo.
+    """A cluster of worker processes of one thread each on this machine.
 
     Args:
         workers: how many.

@@ -11,9 +11,11 @@ import pytest
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.experiment.session import Session
+from netsplit.runtime.neighbours import Neighbours
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["LentPool", "Pools", "cpu_workers", "lent_session", "lent_to_sessions"]
+__all__ = ["LentPool", "Pools", "by_gloo", "cpu_workers", "lent_session", "lent_to_sessions"]
 
 Pools = Callable[[int], WorkerPool]
 
@@ -43,6 +45,24 @@ class LentPool:
 def lent_session(pools: Pools, folder: Path) -> Session:
     """A session on two lent workers; if they fail it starts its own."""
     return Session(cpu_workers(2), folder, _pool=LentPool(pools(2)))  # type: ignore[arg-type]
+
+
+@contextmanager
+def by_gloo(pool: WorkerPool) -> Iterator[WorkerPool]:
+    """The pool with workers that, as between hosts, cannot read one another's memory."""
+    pool.call(_part)
+    try:
+        yield pool
+    finally:
+        pool.call(_meet)
+
+
+def _part(worker: Worker) -> None:
+    worker.neighbours = Neighbours()
+
+
+def _meet(worker: Worker) -> None:
+    worker.neighbours = Neighbours.meet(worker.rank)
 
 
 @contextmanager

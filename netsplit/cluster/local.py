@@ -47,6 +47,7 @@ class ClusterSpec:
     latency_s: float | None = None  # None: probe
     bandwidth: float | None = None  # bytes per second; None: probe
     external: bool = False  # workers are started by the user, with torchrun on each machine
+    cross_memory: bool = True  # workers of one host read tensors from one another's memory, where they can
 
 
 def local_cluster(
@@ -58,6 +59,7 @@ def local_cluster(
     bandwidth: float | None = None,
     host: str = "127.0.0.1",
     external: bool = False,
+    cross_memory: bool = True,
 ) -> ClusterSpec:
     """Devices of this machine, with the kind and the bytes that it really has.
 
@@ -89,7 +91,7 @@ def local_cluster(
         )
     here = None if external else socket.gethostname()  # otherwise the workers say where they are
     specs = tuple(_device(device, f"cluster.devices[{i}]", here) for i, device in enumerate(devices))
-    return ClusterSpec(name, specs, timeout_s, port, host, latency_s, bandwidth, external)
+    return ClusterSpec(name, specs, timeout_s, port, host, latency_s, bandwidth, external, cross_memory)
 
 
 def parse_bytes(size: int | str, key: str = "capacity") -> int:

@@ -12,7 +12,8 @@ Source: NetSplit thesis, section 4.2.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from netsplit.cluster.cluster import Link
 
-__all__ = ["DEFAULT_SIZES", "Samples", "fit_link", "probe_links", "probe_pair"]
+__all__ = ["DEFAULT_SIZES", "Carrier", "Samples", "fit_link", "probe_links", "probe_pair"]
 
 Samples = list[tuple[int, float]]  # (bytes, seconds one way)
 
@@ -28,6 +29,24 @@ DEFAULT_SIZES = (64, *(2**power for power in range(10, 24)))  # 64 bytes, then 1
 ROUNDS = 3  # over all pairs, so that a slow minute does not fall on one of them
 PAUSE_S = 1e-3  # before a packet: in a program most receivers have waited so long that they sleep
 SMALLEST_S = 1e-7  # no transfer between processes is faster; keeps a weight finite
+
+
+class Carrier(Protocol):
+    """Moves a tensor to or from a rank, and returns once that is done."""
+
+    def send(self, tensor: Tensor, rank: int) -> object: ...
+
+    def receive(self, tensor: Tensor, rank: int) -> object: ...
+
+
+class _ByGroup:
+    """By the default process group."""
+
+    def send(self, tensor: Tensor, rank: int) -> None:
+        dist.send(tensor, rank)
+
+    def receive(self, tensor: Tensor, rank: int) -> None:
+        dist.recv(tensor, rank)
 
 
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
@@ -54,6 +73,7 @@ def probe_links(
     torch_device: torch.device | str,
     sizes: Sequence[int] = DEFAULT_SIZES,
     repeats: int = 30,
+    carriers: Mapping[int, Carrier] | None = None,
 ) -> dict[tuple[str, str], Samples]:
     """Samples of every ordered pair of devices, one pair at a time while all others wait.
 
@@ -66,7 +86,9 @@ def probe_links(
         rank: of this worker.
         device_names: of all workers, in rank order.
         torch_device: this worker's; CUDA devices need the NCCL backend.
+        carriers: to ranks that are not reached by the default process group, alike at both ends.
     """
+    by_group = _ByGroup()
     device = torch.device(torch_device)
     mine: dict[tuple[str, str], Samples] = {}
     rounds = min(ROUNDS, repeats)
@@ -76,7 +98,8 @@ def probe_links(
             for q, target in enumerate(device_names):
                 if p != q:
                     dist.barrier()
-                    points = probe_pair(rank, p, q, sizes, times, device)
+                    carrier = (carriers or {}).get(q if rank == p else p, by_group)
+                    points = probe_pair(rank, p, q, sizes, times, device, carrier=carrier)
                     if rank == p:
                         mine[source, target] = _least(points, mine.get((source, target), points))
     gathered: list[dict[tuple[str, str], Samples] | None] = [None] * len(device_names)
@@ -92,6 +115,7 @@ def probe_pair(
     repeats: int = 30,
     device: torch.device | str = "cpu",
     warmup: int = 2,
+    carrier: Carrier | None = None,
 ) -> Samples:
     """One-way seconds of packets from rank `source` to rank `target`.
 
@@ -107,15 +131,16 @@ def probe_pair(
         raise ValueError(
             f"sizes={sizes}, repeats={repeats}: give sizes of at least 1 byte, and 1 repeat or more."
         )
+    carrier = carrier or _ByGroup()
     packet = torch.zeros(sizes[-1], dtype=torch.uint8, device=device)
     ack = torch.zeros(1, dtype=torch.uint8, device=device)
     round_trips: list[list[float]] = [[] for _ in (1, *sizes)]
     for _ in range(warmup + repeats):
         for seconds, nbytes in zip(round_trips, (1, *sizes), strict=True):
             if rank == source:
-                seconds.append(_round_trip(packet[:nbytes], ack, target))
+                seconds.append(_round_trip(carrier, packet[:nbytes], ack, target))
             else:
-                _answer(packet[:nbytes], ack, source)
+                _answer(carrier, packet[:nbytes], ack, source)
     if rank == target:
         return []
     ack_s, *seconds_of = [min(seconds[warmup:]) for seconds in round_trips]
@@ -126,20 +151,20 @@ def _least(points: Samples, others: Samples) -> Samples:
     return [(nbytes, min(mine, other)) for (nbytes, mine), (_, other) in zip(points, others, strict=True)]
 
 
-def _round_trip(packet: Tensor, ack: Tensor, target: int) -> float:
+def _round_trip(carrier: Carrier, packet: Tensor, ack: Tensor, target: int) -> float:
     _finish(packet)
     start = time.perf_counter() + PAUSE_S
     while time.perf_counter() < start:
         pass
-    dist.send(packet, target)
-    dist.recv(ack, target)
+    carrier.send(packet, target)
+    carrier.receive(ack, target)
     _finish(packet)
     return time.perf_counter() - start
 
 
-def _answer(packet: Tensor, ack: Tensor, source: int) -> None:
-    dist.recv(packet, source)
-    dist.send(ack, source)
+def _answer(carrier: Carrier, packet: Tensor, ack: Tensor, source: int) -> None:
+    carrier.receive(packet, source)
+    carrier.send(ack, source)
     _finish(packet)
 
 

@@ -38,7 +38,7 @@ from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.share import OptimizerFactory, Share
-from netsplit.runtime.transport import LocalTransport, ProcessTransport
+from netsplit.runtime.transport import LocalTransport
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
@@ -184,6 +184,7 @@ def _identity(worker: Worker) -> dict[str, Any]:
         "processor": _processor(),
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "neighbours": len(worker.neighbours.lines),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
@@ -252,10 +253,8 @@ def _measure_copying(worker: Worker, ends: list[int]) -> float:
     group = dist.new_group(ends, backend="gloo")
     seconds = 0.0
     if worker.rank in ends:
-        devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
-        mover = ProcessTransport(devices, worker.device.name)
         peer = worker.devices[ends[1] if worker.rank == ends[0] else ends[0]].name
-        seconds = copy_seconds_per_byte(mover, peer, _barrier(group))
+        seconds = copy_seconds_per_byte(worker.transport(), peer, _barrier(group))
     if group is not dist.GroupMember.NON_GROUP_MEMBER:
         dist.destroy_process_group(group)
     return seconds

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
-from netsplit.cluster.probe import fit_link, probe_links
+from netsplit.cluster.probe import Carrier, fit_link, probe_links
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located
 from netsplit.experiment.planner import Planner
@@ -37,6 +37,7 @@ from netsplit.profile.measure.optimizer import check_idle
 from netsplit.profile.measured import ProfileCache
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.neighbours import Neighbours
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
@@ -217,4 +218,28 @@ def _device_type(spec: ClusterSpec, autocast: str | None) -> str:
 
 
 def _probe(worker: Worker) -> LinkSamples:
-    return probe_links(worker.rank, [device.name for device in worker.devices], worker.torch_device)
+    names = [device.name for device in worker.devices]
+    return probe_links(worker.rank, names, worker.torch_device, carriers=_carriers(worker))
+
+
+def _carriers(worker: Worker) -> dict[int, Carrier]:
+    """To the CPU devices whose tensors do not go through the process group."""
+    if worker.torch_device.type != "cpu":
+        return {}
+    on_cpu = {
+        rank for rank, each in enumerate(worker.devices) if torch.device(each.torch_device).type == "cpu"
+    }
+    carrier = _Blocking(worker.neighbours, worker.timeout_s)
+    return dict.fromkeys(on_cpu & worker.neighbours.lines.keys(), carrier)
+
+
+@dataclass(frozen=True)
+class _Blocking:
+    neighbours: Neighbours
+    timeout_s: float
+
+    def send(self, tensor: Tensor, rank: int) -> None:
+        self.neighbours.send(tensor, rank, 0).wait(self.timeout_s)
+
+    def receive(self, tensor: Tensor, rank: int) -> None:
+        self.neighbours.receive(tensor, rank, 0).wait(self.timeout_s)

@@ -37,10 +37,11 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.runtime.handle import Handle, TransportLost, TransportTimeout
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
-from netsplit.runtime.transport import Handle, Transport, TransportLost, TransportTimeout
+from netsplit.runtime.transport import Transport
 from netsplit.runtime.values import Context, IterationValues, Key, copies_of, last_read, readers_of
 from netsplit.runtime.versions import WeightVersions
 from netsplit.simulate.timeline import EventKind
@@ -350,6 +351,7 @@ class Executor:
 
     def _let_go(self, index: int) -> None:
         """Forget what has been sent: small tensors that this instruction tells of, and large ones."""
+        self.transport.proceed()
         for send in self.acknowledged.get(index, ()):
             _, handle = self.state.sending.pop(send.tag)
             self._carried(send, send, partial(handle.wait, self.timeout_s))  # it has arrived: no wait

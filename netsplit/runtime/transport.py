@@ -1,8 +1,9 @@
 """Moving and adding tensors between devices: inside one process, or between processes.
 
-Between processes: NCCL from one CUDA device to another, gloo else, through the CPU's memory where one end is
-a CUDA device. NCCL carries out what two devices exchange in the order they ask for it, so each direction of
-a pair has a group of its own: receives may then be asked for before sends the other way.
+Between processes: NCCL from one CUDA device to another; else through the CPU's memory, on one host as
+`neighbours` has it, and by gloo between hosts and where the system does not let processes read one another.
+NCCL carries out what two devices exchange in the order they ask for it, so each direction of a pair has a
+group of its own: receives may then be asked for before sends the other way.
 """
 
 from __future__ import annotations
@@ -18,16 +19,10 @@ import torch
 import torch.distributed as dist
 
 from netsplit.program.instructions import Program, Reduce, Send
+from netsplit.runtime.handle import Handle, TransportLost, TransportTimeout
+from netsplit.runtime.neighbours import Neighbours
 
-__all__ = ["Handle", "LocalTransport", "ProcessTransport", "Transport", "TransportLost", "TransportTimeout"]
-
-
-class TransportTimeout(Exception):
-    """A transfer was not finished in time."""
-
-
-class TransportLost(Exception):
-    """The other end of a transfer is gone."""
+__all__ = ["LocalTransport", "ProcessTransport", "Transport"]
 
 
 _CARRIED = frozenset(
@@ -40,16 +35,6 @@ _CARRIED = frozenset(
 _FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
 
 
-class Handle(Protocol):
-    """A transfer under way."""
-
-    def wait(self, timeout_s: float) -> torch.Tensor:
-        """The tensor, once it is there; raises `TransportTimeout` or `TransportLost`."""
-
-    def done(self) -> bool:
-        """Whether a send that is watched is over."""
-
-
 class Transport(Protocol):
     """Operations that return at once. A tag is used once at a time between the same devices."""
 
@@ -58,6 +43,9 @@ class Transport(Protocol):
 
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         """The handle gives the buffer, or a tensor like it."""
+
+    def proceed(self) -> None:
+        """Carry out what others ask for meanwhile and no thread beside does; called between instructions."""
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         """The handle gives the sum of what all `devices` contributed; the tensor may be overwritten."""
@@ -80,6 +68,9 @@ class LocalTransport:
 
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         return _Parcel(self, tag)
+
+    def proceed(self) -> None:
+        """Nothing is left for later."""
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         terms = self.terms.setdefault(tag, [])
@@ -127,9 +118,17 @@ class ProcessTransport:
         devices: device name -> its torch device, in rank order.
         name: of this process's device.
         timeout_s: of groups made here; gloo's own would be half an hour.
+        neighbours: who is reached without gloo.
     """
 
-    def __init__(self, devices: Mapping[str, torch.device], name: str, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        devices: Mapping[str, torch.device],
+        name: str,
+        timeout_s: float = 60.0,
+        neighbours: Neighbours | None = None,
+    ) -> None:
+        self.neighbours = neighbours or Neighbours()
         self.timeout = timedelta(seconds=max(timeout_s, 1.0))
         self.rank_of = {each: rank for rank, each in enumerate(devices)}
         self.devices = dict(devices)
@@ -158,6 +157,8 @@ class ProcessTransport:
             parcel = _as_sent(tensor.contiguous())
             return _PendingWork(_asked(dist.isend, parcel, self.rank_of[peer], group), parcel)
         parcel = _as_sent(tensor.contiguous().cpu())
+        if self.rank_of[peer] in self.neighbours:
+            return self.neighbours.send(parcel, self.rank_of[peer], tag)
         work = _PendingWork(_asked(dist.isend, parcel, self.rank_of[peer], tag=tag), parcel)
         if not watched:
             return work
@@ -171,8 +172,14 @@ class ProcessTransport:
             return _PendingWork(_asked(dist.irecv, _as_sent(buffer), self.rank_of[peer], group), buffer)
         on_cpu = buffer.device.type == "cpu"
         parcel = buffer if on_cpu else torch.empty_like(buffer, device="cpu", pin_memory=True)
-        work = _asked(dist.irecv, _as_sent(parcel), self.rank_of[peer], tag=tag)
+        rank = self.rank_of[peer]
+        if rank in self.neighbours:
+            return _Moved(self.neighbours.receive(parcel, rank, tag), self.device)
+        work = _asked(dist.irecv, _as_sent(parcel), rank, tag=tag)
         return _PendingWork(work, parcel, self.device)
+
+    def proceed(self) -> None:
+        self.neighbours.proceed()
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
@@ -244,6 +251,20 @@ class _PendingWork:
 
     def done(self) -> bool:
         return self.work.is_completed()
+
+
+@dataclass
+class _Moved:
+    """What arrives in the CPU's memory, and the device that wants it."""
+
+    handle: Handle
+    device: torch.device
+
+    def wait(self, timeout_s: float) -> torch.Tensor:
+        return self.handle.wait(timeout_s).to(self.device, non_blocking=True)
+
+    def done(self) -> bool:
+        return self.handle.done()
 
 
 class _WatchedSend:

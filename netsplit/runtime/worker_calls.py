@@ -70,8 +70,7 @@ def deploy(
     trainable = [k for k in values if initializers[k].requires_grad]
     worker.memory.clear()
     worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
-    devices = {device.name: torch.device(device.torch_device) for device in worker.devices}
-    worker.memory["transport"] = ProcessTransport(devices, worker.device.name, worker.timeout_s)
+    worker.memory["transport"] = worker.transport()
     worker.memory["programs"] = {}
     add(worker, 0, program, {})
 

@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
+from netsplit.runtime.neighbours import Neighbours
 from netsplit.runtime.workers.guard import leave, start_guard
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, keep_alive, versions
 from netsplit.runtime.workers.heartbeat import HeartbeatFile
@@ -200,9 +201,11 @@ def _join(rank: int, setup: Setup) -> Worker:
         _check_gpu(device, torch_device)
         torch.cuda.set_device(torch_device)
     dist.init_process_group(_backend(setup.devices), timeout=timedelta(seconds=max(setup.timeout_s, 1.0)))
+    neighbours = Neighbours.meet(rank) if setup.cross_memory else Neighbours()
     _hide_others()
     folder = setup.folder if setup.host == socket.gethostname() else None
-    return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, HeartbeatFile(folder, rank))
+    heartbeat_file = HeartbeatFile(folder, rank)
+    return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, heartbeat_file, neighbours)
 
 
 def _hide_others() -> None:

@@ -79,8 +79,9 @@ def _busy(mover: Mover, peer: str, tensor: Tensor, work: _CopyWork) -> float:
     moving: list[_Moving] = []
 
     def start() -> None:
-        moving.append(mover.receive(torch.empty_like(tensor), peer, 0))
-        moving.append(mover.send(tensor, peer, 0, tensor.nbytes > SMALL))
+        tag = len(moving)
+        moving.append(mover.receive(torch.empty_like(tensor), peer, tag))
+        moving.append(mover.send(tensor, peer, tag, tensor.nbytes > SMALL))
 
     work.seconds()  # from the barrier on the caches are cold
     seconds = work.seconds(start)

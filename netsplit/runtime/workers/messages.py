@@ -26,6 +26,7 @@ class Setup:
     timeout_s: float
     folder: str  # of the heartbeats
     host: str  # of the controller, where that folder is
+    cross_memory: bool = True  # workers of one host read from one another's memory, where they can
 
 
 @dataclass(frozen=True)

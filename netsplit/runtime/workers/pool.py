@@ -148,7 +148,8 @@ class WorkerPool:
             else:
                 self._launcher = Launcher(spec, self.folder, f"{host}:{port}", key)
             self._accept(listener, key.encode())
-        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), socket.gethostname())
+        host = socket.gethostname()
+        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory)
         for rank, connection in enumerate(self.connections):
             limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
             keep_alive(connection)

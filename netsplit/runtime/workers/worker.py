@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from netsplit.cluster.cluster import Device
+from netsplit.runtime.neighbours import Neighbours
+from netsplit.runtime.transport import ProcessTransport
 from netsplit.runtime.workers.heartbeat import HeartbeatFile
 
 __all__ = ["Worker"]
@@ -23,7 +25,13 @@ class Worker:
     torch_device: torch.device
     timeout_s: float
     heartbeat_file: HeartbeatFile
+    neighbours: Neighbours
     memory: dict[str, Any] = field(default_factory=dict)
+
+    def transport(self) -> ProcessTransport:
+        """Towards the other devices."""
+        devices = {device.name: torch.device(device.torch_device) for device in self.devices}
+        return ProcessTransport(devices, self.device.name, self.timeout_s, self.neighbours)
 
     @property
     def rank_of(self) -> dict[str, int]:

@@ -40,6 +40,9 @@ class CopyingTransport:
         self._move(tag)
         return _Handle(self.buffers, tag, buffer)
 
+    def proceed(self) -> None:
+        """What can move has moved."""
+
     def reduce(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> _Sum:
         terms = self.terms.setdefault(tag, [])
         with _disable_current_modes():

@@ -15,12 +15,13 @@ from tests.runtime.equivalence.running import (
     batches_of,
     captured_for,
     compiled,
+    cut,
     local,
     on_workers,
     plain,
     scattered,
 )
-from tests.workers import Pools
+from tests.workers import Pools, by_gloo
 
 
 def check_locally(name: str, schedule: Schedule, data: st.DataObject) -> None:
@@ -56,6 +57,18 @@ def test_any_placement_on_worker_processes(
 ) -> None:
     name = data.draw(st.sampled_from(sorted(CASES)), label="case")
     check_on_workers(name, SCHEDULES[schedule], workers, pools, data)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_scattered_nodes_on_workers_that_gloo_joins(pools: Pools, schedule: str) -> None:
+    case, order = CASES["cells"], SCHEDULES[schedule]
+    graph = captured_for(case, order)
+    places = [i / 10 for i in range(1, 10)]
+    homes = {node: f"cpu:{int(name[-1]) % 2}" for node, name in cut(graph, places).items()}
+    program = compiled(graph, homes, 2, order)
+    with by_gloo(pools(2)) as pool:
+        trained = on_workers(program, case, batches_of(case), pool)
+    assert_same(trained, plain("cells", order.microbatch_size(8)))
 
 
 @pytest.mark.slow

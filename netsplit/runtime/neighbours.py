@@ -1,0 +1,288 @@
+"""Tensors between processes of one host: the receiver reads them from the sender's memory.
+
+    p                                       q
+    send x ──── offer: tag, address ──────► reads x into its buffer when it next has to do with
+    x is over ◄──────── taken: tag ──────── any transfer, or waits for one
+
+A copy, and two small packets over a socket. gloo's way through the kernel copies twice in threads of its own,
+which on a host with as many busy processes as processors wait to be scheduled. MPI's name for it is
+cross-memory attach (process_vm_readv of Linux). Where the system does not have it, or forbids it, no process
+is a neighbour.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import socket
+import struct
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from netsplit.runtime.handle import TransportLost, TransportTimeout
+
+__all__ = ["Neighbours"]
+
+_PACKET = struct.Struct("=BqQQ")  # what it is, tag, address, bytes
+_OFFER, _TAKEN = 0, 1
+_TOKEN = struct.Struct("=qQ16s")  # rank, address of the token, the token
+_MEETING_S = 10.0
+_AT_ONCE = 2**30  # bytes of one call, which the system limits to 2 GiB
+_SET_PTRACER, _ANYBODY = 0x59616D61, 2**64 - 1  # prctl's, where the security module Yama asks for it
+
+
+class Neighbours:
+    """The other processes of this host, by rank, and what is on its way from and to them.
+
+    For one thread. A tag is used once at a time between the same two, each way.
+    """
+
+    def __init__(self, sockets: Mapping[int, socket.socket] | None = None) -> None:
+        self.lines = {rank: _Line(each) for rank, each in (sockets or {}).items()}
+        self.poll = select.poll()
+        for line in self.lines.values():
+            self.poll.register(line.socket, select.POLLIN)
+
+    @classmethod
+    def meet(cls, rank: int) -> Neighbours:
+        """Find who of the default process group can read whom. All its processes call this together."""
+        count = dist.get_world_size()
+        name = f"netsplit-{uuid.uuid4().hex}"
+        door = _door(name, count) if count > 1 else None
+        told: list[tuple[str, str] | None] = [None] * count
+        place = "" if door is None else _place()
+        dist.all_gather_object(told, (place, name))
+        if door is None:
+            return cls()
+        names = {q: each[1] for q, each in enumerate(told) if each is not None and each[0] == place}
+        with door:
+            return cls(_connected(door, rank, names))
+
+    def __contains__(self, rank: object) -> bool:
+        return rank in self.lines
+
+    def send(self, tensor: Tensor, rank: int, tag: int) -> _Transfer:
+        """Offer a contiguous CPU tensor, which must stay as it is until the transfer is over."""
+        line = self.lines[rank]
+        transfer = line.given[tag] = _Transfer(self, line, tensor)
+        line.say(_OFFER, tag, tensor.data_ptr(), _nbytes(tensor))
+        self.proceed()
+        return transfer
+
+    def receive(self, buffer: Tensor, rank: int, tag: int) -> _Transfer:
+        """Into a contiguous CPU tensor of as many bytes."""
+        line = self.lines[rank]
+        transfer = line.wanted[tag] = _Transfer(self, line, buffer)
+        line.take(tag)
+        self.proceed()
+        return transfer
+
+    def proceed(self) -> None:
+        """Carry out whatever has become possible; waits for nothing."""
+        for line in self.lines.values():
+            line.proceed()
+
+    def await_any(self, seconds: float) -> None:
+        """Until something can proceed, or the seconds are over."""
+        for line in self.lines.values():
+            if line.lost and not line.left:
+                self.poll.unregister(line.socket)
+                line.left = True
+            elif not line.lost:
+                self.poll.modify(line.socket, select.POLLIN | (select.POLLOUT if line.unsaid else 0))
+        self.poll.poll(1e3 * seconds)
+        self.proceed()
+
+
+class _Transfer:
+    """A tensor offered, or a buffer that waits for one."""
+
+    def __init__(self, neighbours: Neighbours, line: _Line, tensor: Tensor) -> None:
+        self.neighbours = neighbours
+        self.line = line
+        self.tensor = tensor
+        self.over = False
+
+    def wait(self, timeout_s: float) -> Tensor:
+        deadline = time.monotonic() + timeout_s
+        self.neighbours.proceed()
+        while not self.over:
+            if self.line.lost:
+                raise TransportLost(f"process {self.line.pid} is gone")
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TransportTimeout(f"not moved within {timeout_s:g} s")
+            self.neighbours.await_any(left_s)
+        return self.tensor
+
+    def done(self) -> bool:
+        if not self.over:
+            self.neighbours.proceed()
+        return self.over
+
+
+class _Line:
+    """The socket to one neighbour, and what was said over it and is not over."""
+
+    def __init__(self, own: socket.socket) -> None:
+        own.setblocking(False)
+        self.socket = own
+        self.pid = _pid_of(own)
+        self.given: dict[int, _Transfer] = {}  # by tag: offered
+        self.wanted: dict[int, _Transfer] = {}
+        self.offers: dict[int, tuple[int, int]] = {}  # that nothing was wanted for yet: address, bytes
+        self.unsaid: deque[bytes] = deque()  # while the socket is full
+        self.lost = False
+        self.left = False
+
+    def say(self, what: int, tag: int, address: int = 0, nbytes: int = 0) -> None:
+        self.unsaid.append(_PACKET.pack(what, tag, address, nbytes))
+        self._flush()
+
+    def proceed(self) -> None:
+        if self.lost:
+            return
+        self._flush()
+        while True:
+            try:
+                packet = self.socket.recv(_PACKET.size)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if len(packet) < _PACKET.size:
+                self.lost = True
+                return
+            what, tag, address, nbytes = _PACKET.unpack(packet)
+            if what == _TAKEN:
+                self.given.pop(tag).over = True
+            else:
+                self.offers[tag] = address, nbytes
+                self.take(tag)
+
+    def take(self, tag: int) -> None:
+        """Read what is offered and wanted."""
+        if self.lost or tag not in self.offers or tag not in self.wanted:
+            return
+        (address, nbytes), transfer = self.offers.pop(tag), self.wanted.pop(tag)
+        wanted = _nbytes(transfer.tensor)
+        assert nbytes == wanted, f"{nbytes} bytes are offered where {wanted} are wanted"
+        try:
+            _read(self.pid, address, transfer.tensor.data_ptr(), nbytes)
+        except OSError:
+            self.lost = True
+            return
+        transfer.over = True
+        self.say(_TAKEN, tag)
+
+    def _flush(self) -> None:
+        while self.unsaid and not self.lost:
+            try:
+                self.socket.send(self.unsaid[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                self.lost = True
+                return
+            self.unsaid.popleft()
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def _read(pid: int, address: int, into: int, nbytes: int) -> None:
+    """Bytes of another process into memory of this one; raises OSError where that cannot be."""
+    assert _libc is not None
+    at = 0
+    while at < nbytes:
+        size = min(nbytes - at, _AT_ONCE)
+        own, other = _Vector(into + at, size), _Vector(address + at, size)
+        one = ctypes.c_ulong(1)
+        moved = _libc.process_vm_readv(
+            pid, ctypes.byref(own), one, ctypes.byref(other), one, ctypes.c_ulong(0)
+        )
+        if moved <= 0:
+            raise OSError(ctypes.get_errno(), f"cannot read the memory of process {pid}")
+        at += moved
+
+
+def _door(name: str, count: int) -> socket.socket | None:
+    """Where this process can be reached by those of its host; None where nobody could be read."""
+    if not _place():
+        return None
+    with suppress(OSError):
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        door.bind(f"\0{name}")
+        door.listen(count)
+        return door
+    return None
+
+
+def _place() -> str:
+    """Where process numbers and names of sockets mean the same; nothing where no memory can be read."""
+    if _libc is None or not hasattr(_libc, "process_vm_readv"):
+        return ""
+    _libc.process_vm_readv.restype = ctypes.c_ssize_t
+    _libc.prctl(_SET_PTRACER, ctypes.c_ulong(_ANYBODY), 0, 0, 0)  # of this user; without Yama it does nothing
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return " ".join((boot, os.readlink("/proc/self/ns/pid"), os.readlink("/proc/self/ns/net")))
+    except OSError:
+        return ""
+
+
+def _pid_of(peer: socket.socket) -> int:
+    pid, _, _ = struct.unpack("iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
+
+
+def _connected(door: socket.socket, rank: int, names: Mapping[int, str]) -> dict[int, socket.socket]:
+    """Sockets to those that read this process's memory and are read; ranks connect to higher ones."""
+    token = torch.frombuffer(bytearray(uuid.uuid4().bytes), dtype=torch.uint8)
+    sockets: dict[int, socket.socket] = {}
+    for q in sorted(names):
+        if q == rank:
+            continue
+        with suppress(OSError, struct.error):
+            if q > rank:
+                peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                peer.settimeout(_MEETING_S)
+                peer.connect(f"\0{names[q]}")
+            else:
+                door.settimeout(_MEETING_S)
+                peer, _ = door.accept()
+                peer.settimeout(_MEETING_S)
+            other = _introduced(peer, rank, token)
+            if other is not None:
+                sockets[other] = peer
+    return sockets
+
+
+def _introduced(peer: socket.socket, rank: int, token: Tensor) -> int | None:
+    """The other's rank, if either could read the other's token."""
+    peer.send(_TOKEN.pack(rank, token.data_ptr(), token.numpy().tobytes()))
+    other, address, expected = _TOKEN.unpack(peer.recv(_TOKEN.size))
+    seen = torch.zeros_like(token)
+    with suppress(OSError):
+        _read(_pid_of(peer), address, seen.data_ptr(), len(expected))
+    good = seen.numpy().tobytes() == expected
+    peer.send(b"y" if good else b"n")
+    return int(other) if peer.recv(1) == b"y" and good else None
