@@ -111,13 +111,18 @@ class Deployed:
         runtime = self.model.runtime
         self.session.pool.runs({1: runtime.program})
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(hello.pid for hello in self.session.pool.hellos)
+
 
 class Ours:
-    """A model on two worker processes under any number of plans."""
+    """A model on two worker processes under any number of plans; `gloo` joins them, or their memory."""
 
-    def __init__(self, subject: Subject, microbatches: int, schedule: Any) -> None:
+    def __init__(self, subject: Subject, microbatches: int, schedule: Any, gloo: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="netsplit-bench-", ignore_cleanup_errors=True)
-        self.session = Session(netsplit.cpu_cluster(2), Path(self._folder.name))
+        cluster = replace(netsplit.cpu_cluster(2), cross_memory=not gloo)
+        self.session = Session(cluster, Path(self._folder.name))
         self.batch = subject.batch(microbatches)
         self.loss = nn.CrossEntropyLoss()
         try:
@@ -131,10 +136,6 @@ class Ours:
         model = self.session.deploy(self.planner, plan)
         self.session.pool.call(_keep, name)
         return Deployed(name, plan, model, self.session)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return tuple(hello.pid for hello in self.session.pool.hellos)
 
     def step(self, deployed: Deployed) -> None:
         deployed.model.train_batch(*self.batch)

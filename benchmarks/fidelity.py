@@ -115,6 +115,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--partitioners", nargs="+", choices=sorted(METHODS), default=list(PARTITIONERS))
     known = [name for name in ORDER if name in SCHEDULES]
     parser.add_argument("--schedules", nargs="+", choices=sorted(SCHEDULES), default=known)
+    parser.add_argument("--gloo", action="store_true", help="workers as on two hosts: joined by gloo alone")
     parser.add_argument("--json", type=Path, help="file for every measured second")
     options = parser.parse_args(arguments)
     for name, quick, full in (("rounds", 2, 9), ("profile_every", 1, 3)):
@@ -130,7 +131,7 @@ def _cases(subject: Subject, options: argparse.Namespace, say: Say) -> list[Case
     cases = [Case(subject.name, p, s) for p in options.partitioners for s in options.schedules]
     say(f"{subject.name}: profiling, {len(cases)} plans")
     try:
-        ours = Ours(subject, MICROBATCHES, _schedule("gpipe"))
+        ours = Ours(subject, MICROBATCHES, _schedule("gpipe"), options.gloo)
     except Exception as error:
         for case in cases:
             case.failure = f"{type(error).__name__}: {error}"

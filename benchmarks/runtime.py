@@ -93,6 +93,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--schedules", nargs="+", choices=ORDER, help="default: all")
     parser.add_argument("--profile-every", type=int, default=4, help="rounds between profiles (4)")
     parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--gloo", action="store_true", help="ours by gloo, as between hosts, beside ours")
     parser.add_argument("--json", type=Path, help="file for every measured second")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (5 if options.quick else 12)
@@ -103,33 +104,44 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 class _Field:
     """All contenders on one model, in processes that stay."""
 
-    def __init__(self, subject: Subject, microbatches: int, schedules: list[str], say: Say) -> None:
+    def __init__(
+        self, subject: Subject, microbatches: int, schedules: list[str], gloo: bool, say: Say
+    ) -> None:
         self.subject, self.m, self.say = subject, microbatches, say
         self.closing: list[Callable[[], None]] = []
         self.theirs: TorchPipeline | None = None
         self.deployed: dict[str, Deployed] = {}
+        self.by_gloo: dict[str, Deployed] = {}
         self.traces: dict[str, list[Timeline]] = {}
         try:
-            self._open(schedules)
+            self._open(schedules, gloo)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, schedules: list[str]) -> None:
+    def _open(self, schedules: list[str], gloo: bool) -> None:
         self.plain = Plain(self.subject, self.m)
         self.closing.append(self.plain.close)
-        self.ours = Ours(self.subject, self.m, self._schedule("gpipe"))
-        self.closing.append(self.ours.close)
+        self.ours = self._ours()
         cut = best_cut(self.ours.planner, 2 if self.subject.chain else 4)
         self.say(f"{self.subject.name}: cut before units {', '.join(map(str, cut.places))}")
+        others = self._ours(gloo=True) if gloo else None
         alone = self._schedule("1f1b" if "1f1b" in SCHEDULES else "gpipe")
         self._deploy("single", Single(), alone)
         for name in schedules:
             finer = name == "interleaved_1f1b" and self.subject.chain
-            self._deploy(name, best_cut(self.ours.planner, 4) if finer else cut, self._schedule(name))
+            places = best_cut(self.ours.planner, 4) if finer else cut
+            self._deploy(name, places, self._schedule(name))
+            if others is not None:
+                self.by_gloo[name] = others.deploy(name, places, self._schedule(name))
         if self.subject.chain:
             self.theirs = TorchPipeline(self.subject, self.m, cut.places[0])
             self.closing.append(self.theirs.close)
+
+    def _ours(self, gloo: bool = False) -> Ours:
+        ours = Ours(self.subject, self.m, self._schedule("gpipe"), gloo)
+        self.closing.append(ours.close)
+        return ours
 
     def _schedule(self, name: str) -> Any:
         return SCHEDULES[name](microbatches=self.m)  # type: ignore[call-arg]
@@ -144,6 +156,8 @@ class _Field:
             if name == "single":
                 continue
             entrants.append(self._own(name, traced=True))
+            if name in self.by_gloo:
+                entrants.append(self._run(f"{name} by gloo", self.by_gloo[name]))
             if name in TorchPipeline.SCHEDULES:
                 entrants += self._torch(name)
         first = next(name for name in reversed(ORDER[:2]) if name in self.deployed)
@@ -162,15 +176,16 @@ class _Field:
         return [Contender(f"torch {name}{suffix}", lambda: theirs.step(name), pids=theirs.pids)]
 
     def _own(self, name: str, suffix: str = "", traced: bool = False) -> Contender:
-        deployed = self.deployed[name]
-
-        def trace() -> None:
-            if traced:
-                self.traces.setdefault(name, []).append(self.ours.trace(deployed))
-
-        return Contender(
-            name + suffix, lambda: self.ours.step(deployed), deployed.ready, trace, self.ours.pids
+        return self._run(
+            name + suffix, self.deployed[name], self.traces.setdefault(name, []) if traced else None
         )
+
+    def _run(self, name: str, deployed: Deployed, traces: list[Timeline] | None = None) -> Contender:
+        def trace() -> None:
+            if traces is not None:
+                traces.append(self.ours.trace(deployed))
+
+        return Contender(name, lambda: self.ours.step(deployed), deployed.ready, trace, deployed.pids)
 
     def check(self) -> None:
         """One iteration from the same parameters everywhere gives the same update.
@@ -181,7 +196,7 @@ class _Field:
         before = self.subject.fresh().state_dict()
         self.plain.step()
         wanted = _update(before, self.plain.state())
-        for name, deployed in self.deployed.items():
+        for name, deployed in [*self.deployed.items(), *self.by_gloo.items()]:
             deployed.ready()
             self.ours.step(deployed)
             self._same(wanted, _update(before, deployed.model.state_dict()), name)
@@ -214,7 +229,7 @@ def _total(update: dict[str, Tensor]) -> float:
 
 
 def _measured(subject: Subject, options: argparse.Namespace, say: Say) -> tuple[list[Line], dict[str, Any]]:
-    field = _Field(subject, options.microbatches, options.schedules, say)
+    field = _Field(subject, options.microbatches, options.schedules, options.gloo, say)
     try:
         field.check()
         rounds = Rounds(field.contenders())
@@ -284,6 +299,8 @@ def _lines(
             ),
             Line(f"{name}: free ideal / ours", _quotient(free[name], traced[name]), floor),
         ]
+        if rounds.has(f"{name} by gloo"):
+            lines.append(line(f"{name}: by gloo / ours", f"{name} by gloo", name))
         if rounds.has(f"torch {name}") and name != "1f1b":
             lines.append(line(f"{name}: torch's {name} / ours", f"torch {name}", name))
     if rounds.has("torch 1f1b"):
