@@ -20,6 +20,7 @@ import netsplit
 from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.config import ProfileMode
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph.ir import Graph
@@ -119,10 +120,17 @@ class Deployed:
 class Ours:
     """A model on two worker processes under any number of plans; `gloo` joins them, or their memory."""
 
-    def __init__(self, subject: Subject, microbatches: int, schedule: Any, gloo: bool = False) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        microbatches: int,
+        schedule: Any,
+        gloo: bool = False,
+        profile: ProfileMode = "off",
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="netsplit-bench-", ignore_cleanup_errors=True)
         cluster = replace(netsplit.cpu_cluster(2), cross_memory=not gloo)
-        self.session = Session(cluster, Path(self._folder.name))
+        self.session = Session(cluster, Path(self._folder.name), profile=profile)
         self.batch = subject.batch(microbatches)
         self.loss = nn.CrossEntropyLoss()
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 
 from benchmarks.setting import CONF, MIXED, Setting, described
 from netsplit.config import build
@@ -17,7 +18,7 @@ from netsplit.experiment.session import Session
 from netsplit.partition import METHODS
 from netsplit.program import GPipe
 
-__all__ = ["CAPTURED", "captured_settings"]
+__all__ = ["CAPTURED", "captured_settings", "composed"]
 
 CLUSTERS = ("cpu2", "cpu4")
 CAPTURED = (
@@ -62,12 +63,16 @@ def _setting(planner: Planner, title: str, cluster: Any, keys: dict[str, Any]) -
     )
 
 
+def composed(model: str, cluster: str) -> DictConfig:
+    """The default comparison's config with a model of `CAPTURED`."""
+    overrides = [f"model={model.split()[0]}", f"cluster={cluster}", *model.split()[1:]]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=overrides)
+
+
 def _planner(model: str, cluster: str) -> Planner:
     """Captured and profiled on the first worker; the links are probed between all."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose(
-            "config", overrides=[f"model={model.split()[0]}", f"cluster={cluster}", *model.split()[1:]]
-        )
+    cfg = composed(model, cluster)
     data = build(cfg.dataset)
     batch = next(batches(data.train, cfg.batch_size, seed=cfg.seed))
     schedule = build(cfg.schedule)

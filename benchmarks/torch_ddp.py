@@ -2,10 +2,12 @@
 
     python -m benchmarks.torch_ddp                      # of experiment=convergence, on two processes
     python -m benchmarks.torch_ddp epochs=2 --json ddp.json
+    python -m benchmarks.torch_ddp experiment=table_6_5 dataset.root=<folder> --processes 4 --cuda
 
 Nothing of NetSplit's captures, plans or workers takes part: torch's DistributedDataParallel over gloo on CPU
-processes of one thread, with the model, loss, optimiser, data and seeds of the config. Parameters begin as a
-comparison's do and batches come in the same order, each cut into one piece for every process.
+processes of one thread, or over NCCL on as many GPUs, with the model, loss, optimiser, data and seeds of the
+config. Parameters begin as a comparison's do and batches come in the same order, each cut into one piece for
+every process.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("overrides", nargs="*", default=[], help="of the config, as epochs=2 (default: none)")
     parser.add_argument("--processes", type=int, default=2, help="as many as there are replicas (default: 2)")
+    parser.add_argument("--cuda", action="store_true", help="each on a GPU of its own")
     parser.add_argument("--json", type=Path, help="every iteration and epoch, written to this file")
     given = parser.parse_args(arguments)
     experiment = (
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     with initialize_config_dir(str(CONF), version_base=None):
         cfg = compose("config", [*experiment, *given.overrides])
-    history = train(cfg, given.processes)
+    history = train(cfg, given.processes, given.cuda)
     rows = [(each.index + 1, each.train_loss, each.test_accuracy, each.seconds) for each in history.epochs]
     print(Table(COLUMNS, rows).markdown())
     print(
@@ -72,19 +75,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def train(cfg: DictConfig, processes: int) -> History:
-    """All epochs of a config, on so many CPU processes."""
+def train(cfg: DictConfig, processes: int, cuda: bool = False) -> History:
+    """All epochs of a config, on so many CPU processes or GPUs."""
     with tempfile.TemporaryDirectory(prefix="torch-ddp-") as folder:
-        torch.multiprocessing.spawn(_replica, (cfg, processes, folder), processes)
+        torch.multiprocessing.spawn(_replica, (cfg, processes, folder, cuda), processes)
         return torch.load(Path(folder, "history.pt"), weights_only=False)
 
 
-def _replica(rank: int, cfg: DictConfig, processes: int, folder: str) -> None:
+def _replica(rank: int, cfg: DictConfig, processes: int, folder: str, cuda: bool) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=processes)
+    if cuda:
+        torch.cuda.set_device(rank)
+    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    backend = "nccl" if cuda else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{folder}/init", rank=rank, world_size=processes)
     torch.manual_seed(cfg.seed)  # the order of `runners.compare`, so that the parameters are the same
     data: Data = build(cfg.dataset)
-    model: nn.Module = build(cfg.model)
+    model: nn.Module = build(cfg.model).to(device)
     loss: Callable[..., Tensor] = build(cfg.loss)
     replica = DistributedDataParallel(model)
     optimizer = build(cfg.optimizer)(model.parameters())
@@ -94,7 +101,8 @@ def _replica(rank: int, cfg: DictConfig, processes: int, folder: str) -> None:
         model.train()
         for inputs, targets in loader.epoch(epoch):
             start = time.perf_counter()
-            value = _step(replica, loss, optimizer, inputs, targets, rank, processes)
+            pieces = [each.tensor_split(processes)[rank].to(device) for each in (inputs, targets)]
+            value = _step(replica, loss, optimizer, pieces, len(pieces[0]) / len(inputs), processes)
             seconds = time.perf_counter() - start
             step = len(history.iterations)
             history.iterations.append(Iteration(step, epoch, value, seconds, samples=len(inputs)))
@@ -112,18 +120,16 @@ def _step(
     replica: nn.Module,
     loss: Callable[..., Tensor],
     optimizer: torch.optim.Optimizer,
-    inputs: Tensor,
-    targets: Tensor,
-    rank: int,
+    pieces: Sequence[Tensor],
+    fraction: float,
     processes: int,
 ) -> float:
-    """One optimiser step on this process's piece of a batch; the mean loss of the whole batch.
+    """One optimiser step on this process's fraction of a batch; the mean loss of the whole batch.
 
     Gradients are averaged over processes: where pieces differ in size, each counts by its samples.
     """
-    piece, target = (each.tensor_split(processes)[rank] for each in (inputs, targets))
+    piece, target = pieces
     value = loss(replica(piece), target)
-    fraction = len(piece) / len(inputs)
     (value * fraction * processes).backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -136,9 +142,10 @@ def _step(
 def _accuracy(model: nn.Module, data: Data, batch_size: int) -> float:
     """Of the test half, with this process's running statistics."""
     model.eval()
+    device = next(model.parameters()).device
     right = total = 0
     for inputs, targets in batches(data.test, batch_size, shuffle=False, drop_last=False):
-        right += int((model(inputs).argmax(1) == targets).sum())
+        right += int((model(inputs.to(device)).argmax(1) == targets.to(device)).sum())
         total += targets.numel()
     return right / total
 

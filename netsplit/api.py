@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
+from netsplit.config import ProfileMode
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.session import Session
 from netsplit.graph.batches.calls import Loss
@@ -17,7 +18,6 @@ from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learnin
 from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
 from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.measure.optimizer import check_optimizer
-from netsplit.profile.measured import default_folder
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.training.captures import MAX_PROGRAMS
@@ -56,6 +56,7 @@ def parallelize(
     seed: int = 0,
     max_programs: int = MAX_PROGRAMS,
     check: bool = True,
+    profile: ProfileMode = "reuse",
     folder: str | Path | None = None,
 ) -> ParallelModel:
     """Split a model over devices, ready to train.
@@ -91,6 +92,8 @@ def parallelize(
         max_programs: of how many kinds batches may be in training, and as many in prediction: every other
             shape, type or value that is no tensor is captured and compiled when first seen.
         check: run the model and what was captured of it beside each other first; refuse what differs.
+        profile: "predicted" measures no operator, but predicts its seconds from the rates of the kind of
+            device; "reuse", "refresh" and "off" measure (docs/profiling.md).
         folder: for the workers' logs; a temporary one by default.
 
     Raises:
@@ -103,9 +106,11 @@ def parallelize(
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
     _check_batch(batch)
+    if profile not in get_args(ProfileMode):
+        raise ConfigError(f"profile is {profile!r}: give one of {', '.join(get_args(ProfileMode))}.")
     _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler), ema_decay)
     place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
-    session = Session(spec, place, temporary=folder is None, profile_cache=default_folder())
+    session = Session(spec, place, temporary=folder is None, profile=profile)
     try:
         planner = session.planner(
             model, loss, batch, order, optimizer, clip_norm, autocast, rate, ema_decay, max_programs, check

@@ -25,7 +25,10 @@ from omegaconf.errors import OmegaConfBaseException
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import Parameter, locate, signature_of, suggest
 
-__all__ = ["CheckpointSettings", "Settings", "build", "locate", "suggest", "validated"]
+__all__ = ["CheckpointSettings", "ProfileMode", "Settings", "build", "locate", "suggest", "validated"]
+
+ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
+"""Where the seconds of operators on devices that are here come from (conf/config.yaml)."""
 
 TARGET = "_target_"
 PARTIAL = "_partial_"
@@ -76,7 +79,7 @@ class Settings:
     ema_decay: float | None = None
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
-    profile: Literal["reuse", "refresh", "off"] = "reuse"
+    profile: ProfileMode = "reuse"
     memory: Literal["lifetimes", "static"] = "lifetimes"
     variable_copies: int | None = None
     check: bool = True

@@ -11,7 +11,7 @@ import pytest
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.experiment.session import Session
-from netsplit.runtime.neighbours import Neighbours
+from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 

@@ -18,7 +18,7 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,12 +27,14 @@ from rich.table import Table
 from benchmarks.predictor.draws import draws
 from benchmarks.predictor.leave_one_out import Error, Profile, left_out, profile
 from benchmarks.predictor.models import MODELS, models
+from netsplit.cluster.rates import Overheads
 from netsplit.cluster.rates_file import write_rates
 from netsplit.files import write_text
 from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.profile.predict import calibrate_rates
 
 WANTED_ITERATION, WANTED_NODE = 0.15, 0.25
+FEWEST = 50  # operators of a model whose trial run says what messages cost
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.rates is not None:
         options.rates.parent.mkdir(parents=True, exist_ok=True)
         rates = calibrate_rates([(each.graph, each.seconds) for each in profiles], options.rates.stem)
+        reference_s = statistics.median(each.reference_s for each in profiles)
+        rates = replace(rates, overheads=_overheads(default_folder()), reference_s=reference_s)
         write_rates(rates, options.rates)
     console.print(f"{len(errors)} models in {time.perf_counter() - began:.0f} s")
     return 0
@@ -87,6 +91,18 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     if options.draws < 0:
         parser.error("--draws: give 0 or more")
     return options
+
+
+def _overheads(folder: Path) -> Overheads | None:
+    """What workers of this machine do beside operators: medians over kept profiles with a steady trial run.
+
+    Comparisons keep them; None where none of a model of `FEWEST` operators was steady yet.
+    """
+    kept = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    steady = [each["costs"] for each in kept if each.get("steady") and "costs" in each]
+    known = [costs for costs in steady if costs["message_s"] and len(costs["nodes"]) >= FEWEST]
+    names = [each.name for each in fields(Overheads)]
+    return Overheads(*(statistics.median(each[name] for each in known) for name in names)) if known else None
 
 
 def _table(errors: list[Error]) -> Table:

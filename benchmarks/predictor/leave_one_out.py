@@ -19,6 +19,7 @@ from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import calibrate_rates, operator_class, predicted_seconds
+from netsplit.profile.speed import reference_seconds
 
 __all__ = ["Error", "Profile", "left_out", "profile"]
 
@@ -32,6 +33,7 @@ class Profile:
     seconds: Mapping[str, NodeSeconds]
     drift: float  # of the machine's speed while it was measured
     kept: bool  # from an earlier run
+    reference_s: float  # how fast the machine was meanwhile, see `netsplit.profile.speed`
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,16 @@ def profile(subject: Subject, cache: ProfileCache, repeats: int, rounds: int) ->
     digest = profile_digest(graph, device, purpose="predictor", repeats=repeats, rounds=rounds)
     kept = cache.get(digest)
     if kept is not None and kept[0].costs.nodes.keys() == graph.nodes.keys():
-        return Profile(subject.name, graph, kept[0].costs.nodes, kept[0].drift, kept=True)
+        return Profile(subject.name, graph, kept[0].costs.nodes, kept[0].drift, True, kept[0].reference_s)
     profiler = Profiler(graph, (inputs, targets), initial_values(model, graph, loss), "cpu", repeats=repeats)
+    reference = [reference_seconds("cpu")]
     for _ in range(rounds):
         profiler.round()
+        reference.append(reference_seconds("cpu"))
     settle(profiler)
-    measured = Measured(DeviceCosts(profiler.seconds()), drift=profiler.drift)
+    measured = Measured(DeviceCosts(profiler.seconds()), profiler.drift, statistics.median(reference))
     cache.put(digest, measured)
-    return Profile(subject.name, graph, measured.costs.nodes, profiler.drift, kept=False)
+    return Profile(subject.name, graph, measured.costs.nodes, profiler.drift, False, measured.reference_s)
 
 
 def left_out(profiles: Sequence[Profile], drawn: Sequence[Profile] = ()) -> list[Error]:

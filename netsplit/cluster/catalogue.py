@@ -9,20 +9,26 @@ above all images per second of networks in training: docs/clusters.md has the fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Self
 
+from netsplit.cluster.cluster import Device
 from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.cluster.rates_file import read_rates
 from netsplit.errors import ConfigError
 
-__all__ = ["CONTEXT_BYTES", "RATES", "Accelerator", "accelerator"]
+__all__ = ["CONTEXT_BYTES", "CPU_THREAD", "RATES", "Accelerator", "accelerator", "rates_by_kind"]
 
 GIB = 2**30
 CONTEXT_BYTES = 2**30
 """What a process loses of a GPU's memory before its first tensor: the CUDA context with the kernels of
 cuDNN and cuBLAS, and what the allocator cannot use for fragments."""
+
+CPU_THREAD = "cpu_thread"
+"""One thread of a processor: rates that were fitted to measured profiles, in a file of the package
+(`python -m benchmarks.predictor --quick --rates netsplit/cluster/cpu_thread.json`)."""
 
 LAUNCH_S = 6e-6
 """Between two kernels of a stream: 4 to 7 us where the processor keeps ahead of the GPU."""
@@ -78,17 +84,46 @@ class Accelerator(Rates):
 def accelerator(name: str, key: str = "model") -> Accelerator:
     """The accelerator of that name, written as here or as its driver says it; capitals do not count.
 
-    A name that ends in ".json" is a file of rates (`rates_file`), of a device whose memory is not known.
+    A name that ends in ".json" is a file of rates (`rates_file`), as that of `CPU_THREAD` is one of the
+    package: of devices whose memory is not known.
 
     Raises:
         ConfigError: naming `key`, if the catalogue has none of that name, or the file holds no rates.
     """
+    if _plain(name) == _plain(CPU_THREAD):
+        return Accelerator(**read_rates(Path(__file__).with_name("cpu_thread.json"), key))
     if name.endswith(".json"):
         return Accelerator(**read_rates(name, key))
     known = _BY_PLAIN_NAME.get(_plain(name))
     if known is None:
-        raise ConfigError(f"{key} is '{name}', which the catalogue does not have: give {', '.join(RATES)}.")
+        raise ConfigError(
+            f"{key} is '{name}', which the catalogue does not have: give {', '.join(RATES)}, {CPU_THREAD}."
+        )
     return known
+
+
+def rates_by_kind(devices: Sequence[Device], autocast: str | None = None) -> dict[str, Accelerator]:
+    """Kind of a device that is here -> what its seconds are predicted from: a GPU by its driver's name.
+
+    Raises:
+        ConfigError: there are no rates of a device, or none under `autocast`.
+    """
+    kinds: dict[str, Accelerator] = {}
+    for device in devices:
+        on_cpu = device.torch_device.startswith("cpu")
+        known = accelerator(CPU_THREAD) if on_cpu else _BY_PLAIN_NAME.get(_plain(device.kind))
+        if known is None:
+            raise ConfigError(
+                f"profile is predicted, and the catalogue has no rates of {device.name}, which is of kind "
+                f"'{device.kind}': give profile=reuse, which measures."
+            )
+        if autocast is not None and autocast not in known.half_flops:
+            raise ConfigError(
+                f"profile is predicted, and there are no rates of {known.name} under autocast {autocast}: "
+                "give profile=reuse, which measures, or autocast=null."
+            )
+        kinds[device.kind] = known
+    return kinds
 
 
 def _plain(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
-__all__ = ["TF32_CLASSES", "Amount", "Efficiency", "Rates", "crowding"]
+__all__ = ["TF32_CLASSES", "Amount", "Efficiency", "Overheads", "Rates", "crowding"]
 
 TF32_CLASSES = ("convolution", "pointwise convolution")
 """What torch lets TF32 tensor cores compute unless told otherwise; matrix products keep to float32."""
@@ -46,6 +46,21 @@ class Efficiency:
 
 
 @dataclass(frozen=True)
+class Overheads:
+    """What a device does beside operators, as `profile.costs.DeviceCosts` has it."""
+
+    instruction_s: float
+    message_s: float
+    contention: float = 1.0
+    copy_s_per_byte: float = 0.0
+
+    def at(self, speed: float) -> Overheads:
+        """Of a device that is `speed` times as fast."""
+        seconds = (self.instruction_s / speed, self.message_s / speed)
+        return Overheads(*seconds, self.contention, self.copy_s_per_byte / speed)
+
+
+@dataclass(frozen=True)
 class Rates:
     """One device kind."""
 
@@ -60,6 +75,10 @@ class Rates:
     overlaps: bool = True  # arithmetic hides memory traffic, or the other way round
     crowded_bytes: float = 0.0
     """Of a step that leaves the next call nothing in the caches; 0: a call always costs the same."""
+    overheads: Overheads | None = None
+    """Beside operators; None: an instruction and a message take `launch_s`, and nothing disturbs."""
+    reference_s: float = 0.0
+    """Of `profile.speed.reference_seconds` on the device that the rates were fitted on; 0: not known."""
 
     def under(self, autocast: str | None) -> Self:
         """The device as it runs a graph under `autocast`; rates that were fitted have seen its dtypes."""
@@ -98,4 +117,6 @@ class Rates:
             bandwidth=self.bandwidth * speed,
             launch_s=self.launch_s / speed,
             tensor_flops=self.tensor_flops * speed,
+            overheads=None if self.overheads is None else self.overheads.at(speed),
+            reference_s=self.reference_s / speed,
         )

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from netsplit.cluster.rates import Efficiency, Rates
+from netsplit.cluster.rates import Efficiency, Overheads, Rates
 from netsplit.errors import ConfigError
 from netsplit.files import write_text
 
@@ -29,8 +29,12 @@ def read_rates(path: str | Path, key: str) -> dict[str, Any]:
         written = json.loads(Path(path).read_text(encoding="utf-8"))
         efficiency = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
         given = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
+        if (beside := written.get("overheads")) is not None:
+            given["overheads"] = Overheads(**beside)
         rates = Rates(**given)
-        positive = (rates.flops, rates.bandwidth, *(s.compute for s in efficiency.values()))
+        positive = [rates.flops, rates.bandwidth, *(s.compute for s in efficiency.values())]
+        if rates.overheads is not None:
+            positive += [rates.overheads.instruction_s, rates.overheads.message_s]
         if not (isinstance(rates.name, str) and all(value > 0 for value in positive)):
             raise ValueError("a rate is not above 0")
     except OSError as error:

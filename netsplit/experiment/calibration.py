@@ -2,6 +2,8 @@
 
 one worker of each kind, alone      operators, optimiser, instructions        reused from disk
 all CPU workers of a kind at once   contention, messages (`trial_run`)        with the rest, if it was steady
+
+Or all of it is predicted, and the devices' speed alone measured, by a piece of work that is always the same.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.experiment.trial_run import TrialRun, fit_trial
 from netsplit.graph.ir import Graph
@@ -33,16 +36,17 @@ from netsplit.profile.measure.optimizer import (
 from netsplit.profile.measure.overhead import instruction_seconds, trivial_step
 from netsplit.profile.measure.transients import transient_bytes
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
+from netsplit.profile.predict import predicted_costs
 from netsplit.profile.speed import reference_seconds
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.share import OptimizerFactory, Share
-from netsplit.runtime.transport import LocalTransport
+from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["Calibration", "calibrate", "located"]
+__all__ = ["Calibration", "calibrate", "located", "predicted_here"]
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +79,24 @@ def calibrate(task: Calibration, pool: WorkerPool, cluster: Cluster, cache: Prof
         if kind not in measured:
             measured[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank)
     return Costs({kind: each.costs for kind, each in measured.items()}, optimizer_alpha(task.optimizer))
+
+
+def predicted_here(graph: Graph, alpha: int, pool: WorkerPool, cluster: Cluster) -> Costs:
+    """Costs of every device kind from its rates, without measuring anything of the graph.
+
+    Args:
+        alpha: see `Costs.alpha`.
+
+    Raises:
+        ConfigError: there are no rates of a device.
+    """
+    kinds = rates_by_kind(cluster.devices, graph.autocast)
+    first = {device.kind: rank for rank, device in reversed(list(enumerate(cluster.devices)))}
+    for kind, rates in kinds.items():
+        speed = rates.reference_s / pool.call_one(first[kind], _speed) if rates.reference_s else 1.0
+        log.info("predicting %d operators on %s: %s, %.2f times as fast", len(graph), kind, rates.name, speed)
+        kinds[kind] = rates.at(speed, rates.name)
+    return predicted_costs(graph, kinds, alpha)
 
 
 def _of_kind(
@@ -184,7 +206,7 @@ def _identity(worker: Worker) -> dict[str, Any]:
         "processor": _processor(),
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "neighbours": len(worker.neighbours.lines),
+        "neighbours": len(worker.neighbours.wires),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

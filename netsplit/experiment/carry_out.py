@@ -19,7 +19,6 @@ from netsplit.experiment.forecast import forecast
 from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
-from netsplit.profile.measured import default_folder
 
 __all__ = ["ShowProgress", "comparison_of", "comparisons_of"]
 
@@ -41,12 +40,11 @@ def comparison_of(
     Raises:
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
-    asked, cluster, profile = experiment_of(request, name, labels), request.cluster, request.settings.profile
+    asked, cluster = experiment_of(request, name, labels), request.cluster
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(cluster, ClusterDescription):
         return forecast(asked, cluster, request.tracker, folder)
-    kept = None if profile == "off" else default_folder()
-    session = Session(cluster, folder / "workers", profile_cache=kept, refresh=profile == "refresh")
+    session = Session(cluster, folder / "workers", profile=request.settings.profile)
     with session, progress() as shown:
         return compare(asked, session, request.tracker, folder, shown)
 

@@ -37,6 +37,7 @@ from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
 from netsplit.profile.measure.optimizer import check_optimizer
+from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
@@ -130,11 +131,16 @@ def compare(
     _ = session.pool  # a cluster that does not come up leaves no run behind
     with recorded(experiment, session.spec.name, tracker) as parent:
         planner = _planner(experiment, session)
+        source: dict[str, str] = {"profile": session.profile}
+        if planner.costs.predicted and (unknown := unknown_in_words(planner.graph)):
+            source["unknown_operators"] = unknown
+        parent.tags(source)
         if session.link_samples:
             link_figure(session.link_samples, planner.cluster.links, folder / "links.png")
             parent.artifact(folder / "links.png")
 
         def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
+            run.tags(source)
             return _method(experiment, session, planner, partitioner, run, comparison, progress)
 
         return each_method(experiment, planner, parent, folder, row)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import build, validated
 
@@ -65,4 +66,6 @@ class Request:
         self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
         if isinstance(self.cluster, ClusterDescription):
             self.cluster.require_models()
+        elif self.settings.profile == "predicted":
+            rates_by_kind(self.cluster.devices, self.settings.autocast)
         self.settings.checkpoint.make_folder()

@@ -16,11 +16,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import Carrier, fit_link, probe_links
+from netsplit.config import ProfileMode
 from netsplit.errors import ConfigError
-from netsplit.experiment.calibration import Calibration, calibrate, located
+from netsplit.experiment.calibration import Calibration, calibrate, located, predicted_here
 from netsplit.experiment.planner import Planner
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
@@ -33,12 +35,12 @@ from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs
-from netsplit.profile.measure.optimizer import check_idle
-from netsplit.profile.measured import ProfileCache
+from netsplit.profile.measure.optimizer import check_idle, optimizer_alpha
+from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.neighbours import Neighbours
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.runtime.workers.worker import Worker
@@ -59,15 +61,16 @@ class Session:
     Args:
         spec: the cluster; its links are probed unless it states them.
         folder: for logs of the workers.
-        profile_cache: where measured costs are kept and looked for; None: nowhere.
-        refresh: measure although costs are kept, and keep the new ones.
+        profile: reuse: costs are kept, and kept ones taken; refresh: measured anew and kept; off: measured;
+            predicted: from the graph, by the rates of the kinds of devices.
+        profile_cache: where costs are kept; None: in `default_folder`.
     """
 
     spec: ClusterSpec
     folder: Path
     temporary: bool = False  # remove the folder at the end, unless workers failed
+    profile: ProfileMode = "off"
     profile_cache: Path | None = None
-    refresh: bool = False
     link_samples: LinkSamples = field(default_factory=dict)
     _pool: WorkerPool | None = None
     _cluster: Cluster | None = None
@@ -112,7 +115,7 @@ class Session:
         max_programs: int = MAX_PROGRAMS,
         check: bool = True,
     ) -> Planner:
-        """Capture the training step, measure its operators on a worker of each device kind.
+        """Capture the training step, measure its operators on a worker of each device kind, or predict them.
 
         Args:
             batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
@@ -125,10 +128,13 @@ class Session:
 
         Raises:
             CaptureError: the model cannot be captured, or would train something else.
-            ConfigError: a batch that cannot be cut, or no room for any program.
+            ConfigError: a batch that cannot be cut, no room for any program, or a device whose costs are to
+                be predicted and cannot be.
             NetSplitError: the model has other operators on a smaller last micro-batch.
         """
         refuse_surrounding(autocast)
+        if self.profile == "predicted":
+            rates_by_kind(self.spec.devices, autocast)
         if max_programs < 1:
             raise ConfigError(f"max_programs is {max_programs}: give at least 1.")
         known: dict[Hashable, tuple[int | None, ...]] = {}
@@ -198,10 +204,13 @@ class Session:
         optimizer: OptimizerFactory,
         in_flight: int = 1,
     ) -> Costs:
-        """As kept in `profile_cache` where nothing has changed, else measured on the workers."""
+        """Predicted; else as kept where nothing has changed, or measured on the workers."""
+        if self.profile == "predicted":
+            return predicted_here(graph, optimizer_alpha(optimizer), self.pool, self.cluster)
         copies = {k: values[k].detach() for k in graph.initializers}
         task = Calibration(replace(graph, output_spec=None), batch, copies, optimizer, in_flight)
-        cache = ProfileCache(self.profile_cache, self.refresh)
+        folder = None if self.profile == "off" else self.profile_cache or default_folder()
+        cache = ProfileCache(folder, self.profile == "refresh")
         tell(self.pool, [graph], optimizer)
         return calibrate(task, self.pool, self.cluster, cache)
 
@@ -230,7 +239,7 @@ def _carriers(worker: Worker) -> dict[int, Carrier]:
         rank for rank, each in enumerate(worker.devices) if torch.device(each.torch_device).type == "cpu"
     }
     carrier = _Blocking(worker.neighbours, worker.timeout_s)
-    return dict.fromkeys(on_cpu & worker.neighbours.lines.keys(), carrier)
+    return dict.fromkeys(on_cpu & worker.neighbours.wires.keys(), carrier)
 
 
 @dataclass(frozen=True)

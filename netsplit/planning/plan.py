@@ -130,6 +130,8 @@ class Plan:
             f"{schedule} with {program.microbatches} micro-batches of {size} samples",
             f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers",
         ]
+        if self.problem.costs.predicted:
+            lines.append("operators' seconds are predicted, not measured")
         static = self.static_bytes
         for name, load in self.loads.items():
             peak = predicted.peak_bytes.get(name, 0)

@@ -109,6 +109,7 @@ class Costs:
     variable_copies: int | None = None
     """How often a variable's bytes count on a device that touches it, in (5-18). None: the micro-batches
     in flight, and one gradient. A graph file may state otherwise (0: a node's bytes include its output)."""
+    predicted: bool = False  # by `profile.predict`, from the graph alone; else measured, or as a file says
 
     def of(self, kind: str) -> DeviceCosts:
         """Of a device kind; of one without costs, which can compute no node, nothing."""

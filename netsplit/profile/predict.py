@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from netsplit.cluster.rates import Rates, crowding
 from netsplit.graph.deferral.deferrable import deferrable_nodes
@@ -69,11 +70,11 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
                 for name, (cls, work) in works.items()
             },
             step_s_per_byte=(2 * alpha - 1) * moving,
-            instruction_s=rates.launch_s,
             accumulate_s_per_byte=3 * moving,
+            **({"instruction_s": rates.launch_s} if rates.overheads is None else asdict(rates.overheads)),
         )
 
-    return Costs({kind: on(rates) for kind, rates in kinds.items()}, alpha)
+    return Costs({kind: on(rates) for kind, rates in kinds.items()}, alpha, predicted=True)
 
 
 def predicted_seconds(graph: Graph, rates: Rates) -> dict[str, NodeSeconds]:

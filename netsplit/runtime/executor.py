@@ -37,11 +37,10 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.runtime.handle import Handle, TransportLost, TransportTimeout
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
-from netsplit.runtime.transport import Transport
+from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
 from netsplit.runtime.values import Context, IterationValues, Key, copies_of, last_read, readers_of
 from netsplit.runtime.versions import WeightVersions
 from netsplit.simulate.timeline import EventKind

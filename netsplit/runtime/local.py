@@ -15,7 +15,7 @@ from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.transport import LocalTransport
+from netsplit.runtime.transport.local import LocalTransport
 
 __all__ = ["LocalRuntime"]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import TRANSFER
 from netsplit.program.instructions import Program, Recv, Segment, Send
-from netsplit.runtime.handle import Handle
 from netsplit.runtime.pieces import Snapshot
+from netsplit.runtime.transport.handle import Handle
 
 __all__ = ["Context", "IterationValues", "Key", "copies_of", "last_read", "readers_of"]
 

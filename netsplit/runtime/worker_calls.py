@@ -16,7 +16,7 @@ from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
 from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.transport import ProcessTransport
+from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event
 

@@ -32,7 +32,7 @@ import torch.distributed as dist
 
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
-from netsplit.runtime.neighbours import Neighbours
+from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.guard import leave, start_guard
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, keep_alive, versions
 from netsplit.runtime.workers.heartbeat import HeartbeatFile

@@ -13,7 +13,7 @@ import torch
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
-from netsplit.config import Settings
+from netsplit.config import ProfileMode, Settings
 from netsplit.data.loader import batches
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
@@ -22,7 +22,6 @@ from netsplit.experiment.session import Session
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.methods.ddp import Ddp
 from netsplit.partition.partitioner import Partitioner
-from netsplit.profile.measured import default_folder
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.simulate.timeline import Timeline
@@ -73,6 +72,7 @@ class RunCase(ModelCase):
     partitioner: Partitioner = field(default_factory=Ddp)
     schedule: Schedule = field(default_factory=GPipe)
     optimizer: OptimizerFactory = MOMENTUM
+    profile: ProfileMode = "reuse"  # of what a plan for devices of this machine is made
 
 
 def time_breakdown(
@@ -158,7 +158,7 @@ def _trained(
     assert isinstance(case.cluster, ClusterSpec)
     torch.manual_seed(seed)
     batch = next(batches(case.dataset.train, case.batch_size, seed=seed))
-    with Session(case.cluster, folder, profile_cache=default_folder()) as session:
+    with Session(case.cluster, folder, profile=case.profile) as session:
         planner = session.planner(case.model(), case.loss, batch, case.schedule, case.optimizer)
         plan = planner.plan(case.partitioner, seed)
         model = session.deploy(planner, plan, seed=seed)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from netsplit.cluster.catalogue import CONTEXT_BYTES, RATES, accelerator
+from netsplit.cluster.catalogue import CONTEXT_BYTES, CPU_THREAD, RATES, accelerator
 from netsplit.cluster.described import (
     ClusterDescription,
     DescribedDevice,
@@ -16,7 +16,7 @@ from netsplit.cluster.described import (
     described_cluster,
     uniform_cluster,
 )
-from netsplit.cluster.rates import Efficiency, Rates
+from netsplit.cluster.rates import Efficiency, Overheads, Rates
 from netsplit.cluster.rates_file import write_rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
@@ -153,6 +153,35 @@ def test_fitted_rates_are_a_model_by_their_file(tmp_path: Path) -> None:
         uniform_cluster(2, 1e9, model=str(file))
     with pytest.raises(ConfigError, match=r"^autocast is float16, in which lab does not compute: give null"):
         fitted.under("float16")
+
+
+def test_a_thread_of_a_processor_has_rates_of_every_class_and_of_what_is_beside_operators() -> None:
+    rates = accelerator("CPU thread")
+    assert rates == accelerator(CPU_THREAD)
+    assert 0 < rates.reference_s < 0.1
+    for kind in CLASSES:
+        for of in ("forward", "input", "weight"):
+            assert 0 < rates.seconds(kind, of, Pass(1e6, 1e5, 1e4)) < 1
+    assert rates.overheads is not None
+    assert 1e-6 < rates.overheads.instruction_s < rates.overheads.message_s < 1e-2
+    assert 1 <= rates.overheads.contention < 2
+    with pytest.raises(ConfigError, match=r"^cluster.capacity must be given"):
+        uniform_cluster(2, 1e9, model=CPU_THREAD)
+    cluster = uniform_cluster(2, 1e9, "1GiB", model=CPU_THREAD).cluster("", 0)
+    assert {device.kind for device in cluster.devices} == {CPU_THREAD}
+
+
+def test_what_is_beside_operators_is_kept_with_rates_and_slower_on_a_slower_device(tmp_path: Path) -> None:
+    overheads = Overheads(1e-4, 5e-4, 1.25, 4e-10)
+    rates = Rates("lab", 5e10, 1e10, 2e-6, {"": Efficiency(0.5, 0.4)}, overheads=overheads, reference_s=2e-3)
+    write_rates(rates, tmp_path / "lab.json")
+    slow = accelerator(str(tmp_path / "lab.json")).at(0.5, "slow")
+    assert slow.overheads == Overheads(2e-4, 1e-3, 1.25, 8e-10)
+    assert slow.reference_s == 4e-3
+    for broken in (Overheads(0.0, 5e-4), Overheads(1e-4, -1.0)):
+        write_rates(replace(rates, overheads=broken), tmp_path / "lab.json")
+        with pytest.raises(ConfigError, match="which holds no rates"):
+            accelerator(str(tmp_path / "lab.json"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"name": "x", "efficiency": {}}', "\x00"])

@@ -52,7 +52,7 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
     pools: Pools, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lent_session(pools, tmp_path / "run") as session:
-        session.profile_cache = tmp_path / "kept"
+        session.profile, session.profile_cache = "reuse", tmp_path / "kept"
         with caplog.at_level(logging.INFO, logger="netsplit"):
             first = studied(session)
         assert "measuring" in caplog.text
@@ -79,12 +79,12 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
 @pytest.mark.slow
 def test_a_change_of_optimizer_or_a_wish_measures_anew(tmp_path: Path) -> None:
     spec = local_cluster("one", [LocalDevice("cpu:0")])
-    with Session(spec, tmp_path / "run", profile_cache=tmp_path / "kept") as session:
+    with Session(spec, tmp_path / "run", profile="reuse", profile_cache=tmp_path / "kept") as session:
         first = studied(session)
-        session.refresh = True
+        session.profile = "refresh"
         assert studied(session).devices["cpu"].nodes != first.devices["cpu"].nodes
         assert len(list((tmp_path / "kept").iterdir())) == 1
-        session.refresh = False
+        session.profile = "reuse"
         studied(session, lr=0.2)
         assert len(list((tmp_path / "kept").iterdir())) == 2
 

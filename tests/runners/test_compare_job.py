@@ -72,6 +72,15 @@ def test_a_server_that_is_not_there_is_said_before_the_work(
     assert "no MLflow server answers at http://127.0.0.1:1" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("case", [[], [CASES]])
+def test_costs_that_cannot_be_predicted_are_said_before_the_work(
+    run: Run, capfd: pytest.CaptureFixture[str], case: list[str]
+) -> None:
+    assert run("tracking=none", "profile=predicted", "autocast=bfloat16", *case) == (2, [])
+    assert "no rates of cpu_thread under autocast bfloat16" in capfd.readouterr().err
+    assert run("tracking=none", "profile=predicted", *case)[0] == 0
+
+
 NAMES = ("amoeba", "wide", "unet")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from netsplit.cluster.cluster import Device
-from netsplit.runtime.neighbours import Neighbours
-from netsplit.runtime.transport import ProcessTransport
+from netsplit.runtime.transport.neighbours import Neighbours
+from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.workers.heartbeat import HeartbeatFile
 
 __all__ = ["Worker"]

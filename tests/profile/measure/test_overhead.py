@@ -11,7 +11,7 @@ from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.share import Share
-from netsplit.runtime.transport import LocalTransport
+from netsplit.runtime.transport.local import LocalTransport
 
 
 def test_an_instruction_is_the_median_run_over_its_instructions() -> None:

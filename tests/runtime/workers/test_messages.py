@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.runtime.transport import _as_sent
+from netsplit.runtime.transport.process import _as_sent
 from netsplit.runtime.workers.messages import CallWorkers, packed
 
 DTYPES = (

@@ -51,7 +51,7 @@ class Pesto(Grouped):
 
     The thesis says of its baseline only that the indicator variables are as in NetSplit. What (6-2)..(6-7)
     leave open is therefore as there too: groups by co-placement (Algorithm 3, with twice the devices as
-    the least number, doubled where groups cannot be packed), and memory by (5-18).
+    the least number, doubled where groups cannot be packed), and memory, by (5-18) under ``memory=static``.
 
     The report's objective is the forward makespan in seconds.
     """

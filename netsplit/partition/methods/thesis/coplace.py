@@ -31,8 +31,9 @@ def coplace(
     Args:
         problem: graph, costs and capacities.
         least_groups: the floor, 1 or more.
-        group_bytes: what a group needs (line 17). "union" is the thesis's own accounting (section 4.3,
-            Algorithm 1, and (5-18)): a variable counts once, however many of the group's nodes touch it.
+        group_bytes: what a group needs (line 17), of the bytes that `problem.memory` counts. "union" is the
+            thesis's own accounting (section 4.3, Algorithm 1): a variable counts once, however many of the
+            group's nodes touch it.
             "added" is not the thesis's: bytes are added where groups merge, a variable between two of
             them counts at both ends, and groups end well before (5-18) fills a device.
 

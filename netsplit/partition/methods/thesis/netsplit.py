@@ -18,11 +18,12 @@ __all__ = ["NetSplit"]
 class NetSplit(Grouped):
     """Groups by co-placement, then the placement of groups with the least makespan (5-11).
 
-    As in the thesis: nodes of one device may overlap in the model, memory is the static sum (5-18), of
-    groups too (Algorithm 1: a variable counts once on a device), and co-placement stops at 2 x devices
-    groups (Algorithm 3). One thing is added: where these groups cannot be packed, the number of groups is
-    doubled until they can, as finer groups might. Not the thesis's are `group_bytes="added"`, which ends
-    groups earlier (`coplace`), another number of `groups`, and `exclusive`.
+    As in the thesis: nodes of one device may overlap in the model, memory is a sum in which a variable
+    counts once on a device, of groups too (Algorithm 1), and co-placement stops at 2 x devices groups
+    (Algorithm 3). The sum is the thesis's own (5-18) under ``memory=static``; by default it is what lives
+    from forward to backward, corrected by simulated peaks. One thing is added: where these groups cannot be
+    packed, the number of groups is doubled until they can, as finer groups might. Not the thesis's are
+    `group_bytes="added"`, which ends groups earlier (`coplace`), another number of `groups`, and `exclusive`.
 
     With `exclusive`, devices compute one operator at a time and links carry one transfer at a time: the
     placement with the shortest list-scheduled step is taken, by trying all or, with many groups, by

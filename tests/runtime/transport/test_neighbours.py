@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from netsplit.runtime import neighbours as module
-from netsplit.runtime.handle import TransportLost, TransportTimeout
-from netsplit.runtime.neighbours import Neighbours
-from netsplit.runtime.transport import ProcessTransport
+from netsplit.runtime.transport import neighbours as module
+from netsplit.runtime.transport.handle import TransportLost, TransportTimeout
+from netsplit.runtime.transport.neighbours import Neighbours
+from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.workers.worker import Worker
 from tests.workers import Pools
 
@@ -96,8 +96,8 @@ def test_a_waiting_process_takes_what_it_asked_for_before(pools: Pools) -> None:
 def _deserted(rank: int, own: Neighbours) -> str:
     if rank == 0:
         dist.barrier()
-        for line in own.lines.values():
-            line.socket.close()
+        for wire in own.wires.values():
+            wire.socket.close()
         return ""
     try:
         own.receive(torch.empty(4), 0, 0).wait(0.2)
@@ -155,7 +155,7 @@ def _closed(worker: Worker) -> list[int]:
 def _with(worker: Worker, name: str, instead: Callable[..., Any]) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, name, instead)
-        return sorted(Neighbours.meet(worker.rank).lines)
+        return sorted(Neighbours.meet(worker.rank).wires)
 
 
 @pytest.mark.parametrize("work", [_far, _closed])

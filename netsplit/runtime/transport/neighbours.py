@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from netsplit.runtime.handle import TransportLost, TransportTimeout
+from netsplit.runtime.transport.handle import TransportLost, TransportTimeout
 
 __all__ = ["Neighbours"]
 
@@ -47,10 +47,10 @@ class Neighbours:
     """
 
     def __init__(self, sockets: Mapping[int, socket.socket] | None = None) -> None:
-        self.lines = {rank: _Line(each) for rank, each in (sockets or {}).items()}
+        self.wires = {rank: _Wire(each) for rank, each in (sockets or {}).items()}
         self.poll = select.poll()
-        for line in self.lines.values():
-            self.poll.register(line.socket, select.POLLIN)
+        for wire in self.wires.values():
+            self.poll.register(wire.socket, select.POLLIN)
 
     @classmethod
     def meet(cls, rank: int) -> Neighbours:
@@ -68,47 +68,47 @@ class Neighbours:
             return cls(_connected(door, rank, names))
 
     def __contains__(self, rank: object) -> bool:
-        return rank in self.lines
+        return rank in self.wires
 
-    def send(self, tensor: Tensor, rank: int, tag: int) -> _Transfer:
+    def send(self, tensor: Tensor, rank: int, tag: int) -> _Exchange:
         """Offer a contiguous CPU tensor, which must stay as it is until the transfer is over."""
-        line = self.lines[rank]
-        transfer = line.given[tag] = _Transfer(self, line, tensor)
-        line.say(_OFFER, tag, tensor.data_ptr(), _nbytes(tensor))
+        wire = self.wires[rank]
+        transfer = wire.given[tag] = _Exchange(self, wire, tensor)
+        wire.say(_OFFER, tag, tensor.data_ptr(), _nbytes(tensor))
         self.proceed()
         return transfer
 
-    def receive(self, buffer: Tensor, rank: int, tag: int) -> _Transfer:
+    def receive(self, buffer: Tensor, rank: int, tag: int) -> _Exchange:
         """Into a contiguous CPU tensor of as many bytes."""
-        line = self.lines[rank]
-        transfer = line.wanted[tag] = _Transfer(self, line, buffer)
-        line.take(tag)
+        wire = self.wires[rank]
+        transfer = wire.wanted[tag] = _Exchange(self, wire, buffer)
+        wire.take(tag)
         self.proceed()
         return transfer
 
     def proceed(self) -> None:
         """Carry out whatever has become possible; waits for nothing."""
-        for line in self.lines.values():
-            line.proceed()
+        for wire in self.wires.values():
+            wire.proceed()
 
     def await_any(self, seconds: float) -> None:
         """Until something can proceed, or the seconds are over."""
-        for line in self.lines.values():
-            if line.lost and not line.left:
-                self.poll.unregister(line.socket)
-                line.left = True
-            elif not line.lost:
-                self.poll.modify(line.socket, select.POLLIN | (select.POLLOUT if line.unsaid else 0))
+        for wire in self.wires.values():
+            if wire.lost and not wire.left:
+                self.poll.unregister(wire.socket)
+                wire.left = True
+            elif not wire.lost:
+                self.poll.modify(wire.socket, select.POLLIN | (select.POLLOUT if wire.unsaid else 0))
         self.poll.poll(1e3 * seconds)
         self.proceed()
 
 
-class _Transfer:
+class _Exchange:
     """A tensor offered, or a buffer that waits for one."""
 
-    def __init__(self, neighbours: Neighbours, line: _Line, tensor: Tensor) -> None:
+    def __init__(self, neighbours: Neighbours, wire: _Wire, tensor: Tensor) -> None:
         self.neighbours = neighbours
-        self.line = line
+        self.wire = wire
         self.tensor = tensor
         self.over = False
 
@@ -116,8 +116,8 @@ class _Transfer:
         deadline = time.monotonic() + timeout_s
         self.neighbours.proceed()
         while not self.over:
-            if self.line.lost:
-                raise TransportLost(f"process {self.line.pid} is gone")
+            if self.wire.lost:
+                raise TransportLost(f"process {self.wire.pid} is gone")
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TransportTimeout(f"not moved within {timeout_s:g} s")
@@ -130,15 +130,15 @@ class _Transfer:
         return self.over
 
 
-class _Line:
+class _Wire:
     """The socket to one neighbour, and what was said over it and is not over."""
 
     def __init__(self, own: socket.socket) -> None:
         own.setblocking(False)
         self.socket = own
         self.pid = _pid_of(own)
-        self.given: dict[int, _Transfer] = {}  # by tag: offered
-        self.wanted: dict[int, _Transfer] = {}
+        self.given: dict[int, _Exchange] = {}  # by tag: offered
+        self.wanted: dict[int, _Exchange] = {}
         self.offers: dict[int, tuple[int, int]] = {}  # that nothing was wanted for yet: address, bytes
         self.unsaid: deque[bytes] = deque()  # while the socket is full
         self.lost = False

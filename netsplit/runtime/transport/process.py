@@ -1,6 +1,6 @@
-"""Moving and adding tensors between devices: inside one process, or between processes.
+"""Moving and adding tensors between processes.
 
-Between processes: NCCL from one CUDA device to another; else through the CPU's memory, on one host as
+NCCL from one CUDA device to another; else through the CPU's memory, on one host as
 `neighbours` has it, and by gloo between hosts and where the system does not let processes read one another.
 NCCL carries out what two devices exchange in the order they ask for it, so each direction of a pair has a
 group of its own: receives may then be asked for before sends the other way.
@@ -13,16 +13,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from netsplit.program.instructions import Program, Reduce, Send
-from netsplit.runtime.handle import Handle, TransportLost, TransportTimeout
-from netsplit.runtime.neighbours import Neighbours
+from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout
+from netsplit.runtime.transport.local import Sum
+from netsplit.runtime.transport.neighbours import Neighbours
 
-__all__ = ["LocalTransport", "ProcessTransport", "Transport"]
+__all__ = ["ProcessTransport"]
 
 
 _CARRIED = frozenset(
@@ -33,82 +34,6 @@ _CARRIED = frozenset(
 )  # fmt: skip
 
 _FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
-
-
-class Transport(Protocol):
-    """Operations that return at once. A tag is used once at a time between the same devices."""
-
-    def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
-        """`watched`: somebody will ask whether it is done, before waiting for it."""
-
-    def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
-        """The handle gives the buffer, or a tensor like it."""
-
-    def proceed(self) -> None:
-        """Carry out what others ask for meanwhile and no thread beside does; called between instructions."""
-
-    def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
-        """The handle gives the sum of what all `devices` contributed; the tensor may be overwritten."""
-
-
-class LocalTransport:
-    """All devices in one process: a send moves to the receiving device, a receive finds it there.
-
-    Between devices that are the same to torch the tensor itself is handed over; nobody writes into it.
-    """
-
-    def __init__(self, torch_device: dict[str, torch.device]) -> None:
-        self.torch_device = torch_device
-        self.parcels: dict[int, torch.Tensor] = {}
-        self.terms: dict[int, list[torch.Tensor]] = {}
-
-    def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
-        self.parcels[tag] = tensor.to(self.torch_device[peer], non_blocking=True)
-        return _Parcel(self, None)
-
-    def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
-        return _Parcel(self, tag)
-
-    def proceed(self) -> None:
-        """Nothing is left for later."""
-
-    def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
-        terms = self.terms.setdefault(tag, [])
-        if len(terms) == len(devices):  # of an iteration before
-            terms.clear()
-        terms.append(tensor)
-        return _Sum(terms, len(devices), tensor.device)
-
-
-class _Parcel:
-    def __init__(self, transport: LocalTransport, tag: int | None) -> None:
-        self.transport = transport
-        self.tag = tag
-
-    def wait(self, timeout_s: float) -> torch.Tensor:
-        if self.tag is None:
-            return torch.empty(0)
-        return self.transport.parcels.pop(self.tag)
-
-    def done(self) -> bool:
-        return self.tag is None or self.tag in self.transport.parcels
-
-
-@dataclass
-class _Sum:
-    terms: list[torch.Tensor]
-    expected: int
-    device: torch.device
-
-    def wait(self, timeout_s: float) -> torch.Tensor:
-        assert len(self.terms) == self.expected, "a sum is waited for before all devices have come to it"
-        total = self.terms[0].to(self.device).clone()
-        for term in self.terms[1:]:
-            total += term.to(self.device)
-        return total
-
-    def done(self) -> bool:
-        return len(self.terms) == self.expected
 
 
 class ProcessTransport:
@@ -183,7 +108,7 @@ class ProcessTransport:
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
-            return _Sum([tensor], 1, tensor.device)
+            return Sum([tensor], 1, tensor.device)
         nccl = all(self.devices[name].type == "cuda" for name in devices)
         term = tensor.to(self.device if nccl else "cpu").contiguous()
         work = _asked(dist.all_reduce, term, group=self.groups[devices], async_op=True)

@@ -1,0 +1,1 @@
+"""Moving tensors between devices."""
