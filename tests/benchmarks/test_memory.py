@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory import main
+from benchmarks.memory.__main__ import main
 
 
 def test_a_small_model_is_planned_run_and_metered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

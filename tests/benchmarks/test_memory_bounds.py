@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from benchmarks.memory_bounds import bound_of_any, bound_of_pipelines
+from benchmarks.memory.bounds import bound_of_any, bound_of_pipelines
 from netsplit.errors import InfeasibleError
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition import Auto

@@ -4,7 +4,7 @@
     python -m benchmarks.memory --models gpt_small --devices 2    # some of them; --no-run plans only
 
     least capacity that `auto` accepts, by bisection ──► its plan, run on workers: metered peak
-                    beside: lower bounds (`memory_bounds`) of any plan, and of those in which every device
+                    beside: lower bounds (`bounds.py`) of any plan, and of those in which every device
                     computes one segment; and the least under `memory=static`
 
 Metered is the largest peak of a device, of live tensors, in an iteration after the first. Seconds of
@@ -29,7 +29,7 @@ from rich.console import Console
 
 import netsplit
 from benchmarks.captured import CAPTURED
-from benchmarks.memory_bounds import bound_of_any, bound_of_pipelines
+from benchmarks.memory.bounds import bound_of_any, bound_of_pipelines
 from benchmarks.setting import CONF
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.config import build
