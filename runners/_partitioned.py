@@ -15,7 +15,7 @@ from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.files import check_writable, write_json
 from netsplit.formats.placements import read_placement
 from netsplit.formats.read import read_workload
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import MemoryRule, Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
 from netsplit.partition.partitioner import Partitioner
@@ -46,6 +46,7 @@ class PartitionSettings(GraphSettings):
     contiguous: bool = False
     passes: Literal["training", "forward"] = "training"
     variable_copies: int | None = None
+    memory: MemoryRule | None = None
     result: str | None = None
     explain: bool = False
     compare_with: str | None = None
@@ -83,6 +84,7 @@ def run(
         passes=settings.passes,
         alpha=settings.alpha,
         variable_copies=settings.variable_copies,
+        memory=_memory(settings, work),
     )
     before = None if other is None else _before(other, problem)
     try:
@@ -124,6 +126,19 @@ def _before(other: Partitioner | Path, problem: Problem) -> Partitioner | Placem
     if isinstance(other, Path):
         return replace(read_placement(other, problem, "compare_with"), method="earlier plan")
     return other
+
+
+def _memory(settings: PartitionSettings, work: Workload) -> MemoryRule:
+    """The rule asked for; else lifetimes, where the file has them and the objective is a training step's."""
+    if settings.memory == "lifetimes" and not work.knows_lifetimes:
+        raise ConfigError(
+            f"memory is lifetimes, but {settings.graph} does not say what backwards keep, as graph files of "
+            "captured models do: give memory=static."
+        )
+    if settings.memory is not None:
+        return settings.memory
+    of_a_step = settings.objective in ("latency", "simulated") and settings.passes == "training"
+    return "lifetimes" if of_a_step and work.knows_lifetimes else "static"
 
 
 def headline(work: Workload, problem: Problem, partitioner: Partitioner) -> str:

@@ -125,7 +125,8 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
         Column("where", text=True, whole=True),
     ]
     rows, marked = [], {}
-    for device, profile in memory_profile(program, problem.costs.alpha).items():
+    costs, devices = problem.costs, problem.cluster.devices
+    for device, profile in memory_profile(program, costs.alpha, costs.transients(devices)).items():
         limit, where = problem.cluster.device(device).capacity_bytes, profile.instruction
         if profile.peak_bytes > limit:
             marked[len(rows)], where = "failed", f"{where} (too much)"

@@ -76,13 +76,14 @@ def gpu_cluster(
     port: int = 0,
     host: str = "127.0.0.1",
     external: bool = False,
+    cross_memory: bool = True,
 ) -> ClusterSpec:
     """Every visible GPU as a device "cuda:0", "cuda:1", ..., and perhaps CPU devices behind them.
 
     Args:
         capacity: of each GPU: bytes, a size such as 20GiB, or "all" that it has.
         cpus: how many CPU devices of one thread to add, named "cpu:0", ...
-        timeout_s, port, host, external: as of `local_cluster`.
+        timeout_s, port, host, external, cross_memory: as of `local_cluster`.
 
     Raises:
         ConfigError: no GPU, or what `local_cluster` refuses.
@@ -91,7 +92,9 @@ def gpu_cluster(
         raise ConfigError(f"cluster.cpus is {cpus}: give 0 or more.")
     devices = [LocalDevice(gpu.device, gpu.device, capacity) for gpu in found_gpus().gpus]
     devices += [LocalDevice(f"cpu:{i}") for i in range(cpus)]
-    return local_cluster(name, devices, timeout_s, port, host=host, external=external)
+    return local_cluster(
+        name, devices, timeout_s, port, host=host, external=external, cross_memory=cross_memory
+    )
 
 
 def found_gpus(key: str = "cluster") -> Gpus:

@@ -34,6 +34,7 @@ from netsplit.profile.measure.optimizer import (
     step_seconds_per_byte,
 )
 from netsplit.profile.measure.overhead import instruction_seconds, trivial_step
+from netsplit.profile.measure.transients import transient_bytes
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import predicted_costs
 from netsplit.profile.speed import reference_seconds
@@ -243,7 +244,13 @@ def _measure(worker: Worker, task: Calibration) -> Measured:
     profiler.round()
     settle(profiler)
     reference.append(reference_seconds(device))
-    costs = DeviceCosts(profiler.seconds(), step, instruction, accumulate_s_per_byte=adding)
+    costs = DeviceCosts(
+        profiler.seconds(),
+        step,
+        instruction,
+        accumulate_s_per_byte=adding,
+        transients=transient_bytes(task.graph, task.batch, task.values, device),
+    )
     return Measured(costs, drift=profiler.drift, reference_s=sum(reference) / 2)
 
 

@@ -6,7 +6,8 @@ Beside the graph's keys, all optional unless a plan is asked for::
     "cluster":  {"name": ..., "devices": [{"name", "kind", "capacity_bytes", ...}], "links": [...]}
     "workload": {"name", "unit", "unit_s", "stage_time", "backward_nodes", "unsupported", "remarks"}
 
-`weight_s` may be left out where it is 0. CPU devices of the same `host` share its memory (null: none); in
+`weight_s` may be left out where it is 0. `costs.transients` has, for each kind, the bytes that nodes allocate
+for themselves: {node: [forward, backward]}. CPU devices of the same `host` share its memory (null: none); in
 files without that key those named "cpu:..." do. All times are seconds; `unit` and `unit_s` say in which
 unit to show them.
 """
@@ -27,12 +28,13 @@ from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 
 __all__ = ["dumps_workload", "read_own", "save_workload"]
 
 
-_RATES = {field.name: field.default for field in fields(DeviceCosts) if field.name != "nodes"}
+_OF_NODES = ("nodes", "transients")
+_RATES = {field.name: field.default for field in fields(DeviceCosts) if field.name not in _OF_NODES}
 """Fields of `DeviceCosts`, each with what it is for a device kind that the file gives no number."""
 
 _KEYS = {"step_s_per_byte": "step_seconds_per_byte"}
@@ -208,8 +210,26 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
         raise NetSplitError(
             f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."
         )
-    devices = {kind: DeviceCosts(nodes, **rates[kind]) for kind, nodes in seconds.items()}
+    transients = _transients_in(item.get("transients", {}), graph, where)
+    devices = {
+        kind: DeviceCosts(nodes, **rates[kind], transients=transients.get(kind, {}))
+        for kind, nodes in seconds.items()
+    }
     return Costs(devices, alpha, copies)
+
+
+def _transients_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, dict[str, NodeBytes]]:
+    transients: dict[str, dict[str, NodeBytes]] = {}
+    for kind, measured in item.items():
+        place = f"{where}, costs.transients.{kind}"
+        for node, pair in measured.items():
+            if node not in graph.nodes:
+                raise NetSplitError(f"{place}: '{node}' is no node of the graph.")
+            if not isinstance(pair, list) or len(pair) != 2 or any(not isinstance(n, int) for n in pair):
+                raise NetSplitError(f"{place}: '{node}' has {pair!r}: give bytes, [forward, backward].")
+            forward, backward = (int(checked_number(n, f"bytes of '{node}'", place)) for n in pair)
+            transients.setdefault(kind, {})[node] = NodeBytes(forward, backward)
+    return transients
 
 
 def _costs_out(costs: Costs) -> dict[str, Any]:
@@ -219,7 +239,18 @@ def _costs_out(costs: Costs) -> dict[str, Any]:
         _KEYS.get(name, name): {kind: r for kind, each in kinds if (r := getattr(each, name)) != default}
         for name, default in _RATES.items()
     }
-    return {"seconds": seconds, "alpha": costs.alpha, **rates, "variable_copies": costs.variable_copies}
+    transients = {
+        kind: {node: [own.forward, own.backward] for node, own in each.transients.items()}
+        for kind, each in kinds
+        if each.transients
+    }
+    return {
+        "seconds": seconds,
+        "alpha": costs.alpha,
+        **rates,
+        "transients": transients,
+        "variable_copies": costs.variable_copies,
+    }
 
 
 def _seconds_out(each: NodeSeconds) -> list[float]:

@@ -13,6 +13,7 @@ from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule
+from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
@@ -56,6 +57,10 @@ class Simulated:
         """Raises as `compile_program` and `with_tail`."""
         program = self._of_whole_microbatches(placement)
         return program if self.tail is None else with_tail(program, self.graph, self.tail)
+
+    def peak_bytes(self, program: Program) -> dict[str, int]:
+        """Of every device; as `predicted_peak_bytes`, with these costs."""
+        return predicted_peak_bytes(program, self.costs.alpha, self.costs.transients(self.cluster.devices))
 
     def _of_whole_microbatches(self, placement: Placement) -> Program:
         return compile_program(

@@ -57,6 +57,11 @@ class Workload:
         """The device kind that has speed 1."""
         return ACCELERATOR if ACCELERATOR in self.costs.devices else next(iter(self.costs.devices))
 
+    @property
+    def knows_lifetimes(self) -> bool:
+        """Whether the graph says what a backward keeps, as captured ones do, in files too."""
+        return any(node.saved or node.saved_bytes for node in self.graph)
+
     def need_bytes(self, in_flight: int = 1) -> int:
         """Bytes of everything on one device, as (5-18) counts them."""
         return memory_of(self.graph, self.graph.nodes, self.costs.alpha, self.costs.copies(in_flight))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from netsplit.cluster.cluster import Device
 from netsplit.profile.memory import copies_alive
 
-__all__ = ["ALL_OF_IT", "Costs", "DeviceCosts", "NodeSeconds"]
+__all__ = ["ALL_OF_IT", "Costs", "DeviceCosts", "NodeBytes", "NodeSeconds"]
 
 ALL_OF_IT = 1.0
 """`DeviceCosts.copy_s_per_byte` of a device that computes nothing while a transfer lasts: a second a byte is
@@ -32,6 +34,18 @@ class NodeSeconds:
 
 
 @dataclass(frozen=True)
+class NodeBytes:
+    """What one node allocates for itself while it runs, beyond all that its graph tells.
+
+    `forward` is beside inputs and outputs, what its backward will read included; `backward` beside what the
+    forward saved and the gradients that come, and those that go.
+    """
+
+    forward: int = 0
+    backward: int = 0
+
+
+@dataclass(frozen=True)
 class DeviceCosts:
     """Seconds of everything that a device of one kind does. The defaults disturb nothing and take no time."""
 
@@ -50,6 +64,8 @@ class DeviceCosts:
     accumulate_s_per_byte: float = 0.0
     """Per byte of parameter, of adding a gradient to one that is there, as every backward of a segment
     between two steps does but the first."""
+    transients: Mapping[str, NodeBytes] = field(default_factory=dict)
+    """Of the nodes that have any."""
 
     @property
     def message_overhead_s(self) -> float:
@@ -98,6 +114,10 @@ class Costs:
     def of(self, kind: str) -> DeviceCosts:
         """Of a device kind; of one without costs, which can compute no node, nothing."""
         return self.devices.get(kind, DeviceCosts({}))
+
+    def transients(self, devices: Iterable[Device]) -> dict[str, Mapping[str, NodeBytes]]:
+        """Of every device, what its nodes allocate for themselves."""
+        return {device.name: self.of(device.kind).transients for device in devices}
 
     def forward_s(self, node: str, kind: str) -> float:
         return self.devices[kind].nodes[node].forward_s

@@ -20,7 +20,7 @@ from netsplit.errors import NetSplitError
 from netsplit.files import write_text
 from netsplit.graph.files import dumps
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import DeviceCosts, NodeSeconds
+from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds
 
 __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "profile_digest"]
 
@@ -102,6 +102,8 @@ class ProfileCache:
         data = {"form": _FORM, "digest": digest, "measured_at": time.time() - age_s, **asdict(measured)}
         nodes = measured.costs.nodes.items()
         data["costs"]["nodes"] = {name: [s.forward_s, s.backward_s, s.weight_s] for name, s in nodes}
+        transients = measured.costs.transients.items()
+        data["costs"]["transients"] = {name: [each.forward, each.backward] for name, each in transients}
         try:
             write_text(self._path(digest), json.dumps(data))
         except (OSError, NetSplitError) as error:
@@ -119,7 +121,7 @@ def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> M
     seconds = {name: NodeSeconds(*map(float, each)) for name, each in costs["nodes"].items()}
     if nodes is not None and (strange := seconds.keys() ^ set(nodes)):
         raise ValueError(f"it has no seconds of the same operators, as of '{min(strange)}'")
-    keys = [each.name for each in fields(DeviceCosts) if each.name != "nodes"]
+    keys = [each.name for each in fields(DeviceCosts) if each.name not in ("nodes", "transients")]
     rates = {key: float(costs[key]) for key in keys if (key, costs[key]) != ("message_s", None)}
     numbers = [s for each in seconds.values() for s in (each.forward_s, each.backward_s, each.weight_s)]
     numbers += [*rates.values(), *about.values()]
@@ -129,7 +131,11 @@ def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> M
         raise ValueError("contention is less than 1")
     if not isinstance(data["steady"], bool):
         raise ValueError("steady is neither true nor false")
-    return Measured(DeviceCosts(seconds, **rates), **about, steady=data["steady"])
+    own = costs.get("transients", {}).items()  # which profiles of old have not
+    transients = {name: NodeBytes(*map(int, each)) for name, each in own}
+    if any(each.forward < 0 or each.backward < 0 for each in transients.values()):
+        raise ValueError("bytes are less than 0")
+    return Measured(DeviceCosts(seconds, **rates, transients=transients), **about, steady=data["steady"])
 
 
 def _in_words(error: Exception) -> str:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from netsplit.graph.random_draws import DrawKey
+from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
 from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.memory_meter import MemoryMeter
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.workers.worker import Worker

@@ -13,17 +13,20 @@ Mirrors what the executor holds, storage by storage:
                      that was made from it (`program.acknowledge`)
     Recv             the buffer, from the instruction on
 
-Views and in-place results take no bytes of their own. What an operator allocates for itself alone is
-not known and not counted. Bytes are those of one iteration after the first.
+Views and in-place results take no bytes of their own. What an operator allocates for itself counts while it
+runs, as far as it was measured. Bytes are those of one iteration after the first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.storage import storage_bytes, storage_of
+from netsplit.profile.costs import NodeBytes
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
 from netsplit.simulate.segment_memory import Key, SegmentMemory
@@ -32,22 +35,33 @@ from netsplit.simulate.versions import Versions
 
 __all__ = ["MemoryProfile", "memory_profile", "predicted_peak_bytes"]
 
+Transients: TypeAlias = Mapping[str, Mapping[str, NodeBytes]]  # device -> node -> bytes
+
 _AGAIN = -1  # number of a value that was recomputed (see `Key`)
 
 
-def predicted_peak_bytes(program: Program, alpha: int) -> dict[str, int]:
+def predicted_peak_bytes(
+    program: Program, alpha: int, transients: Transients | None = None
+) -> dict[str, int]:
     """Device -> largest number of bytes alive at once in one iteration after the first.
 
     Args:
         alpha: bytes of training state per byte of parameter (`Costs.alpha`); 2 means no moments.
+        transients: of every device, what its nodes allocate for themselves (`Costs.transients`).
     """
-    return {device: profile.peak_bytes for device, profile in memory_profile(program, alpha).items()}
+    profiles = memory_profile(program, alpha, transients)
+    return {device: profile.peak_bytes for device, profile in profiles.items()}
 
 
-def memory_profile(program: Program, alpha: int) -> dict[str, MemoryProfile]:
+def memory_profile(
+    program: Program, alpha: int, transients: Transients | None = None
+) -> dict[str, MemoryProfile]:
     """Device -> when its bytes peak and what they are; arguments as of `predicted_peak_bytes`."""
-    own = storage_bytes(program.graph)
-    return {device: _DeviceMemory(program, device, alpha, own).run() for device in program.devices}
+    own, transients = storage_bytes(program.graph), transients or {}
+    return {
+        device: _DeviceMemory(program, device, alpha, own, transients.get(device, {})).run()
+        for device in program.devices
+    }
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,14 @@ class _Peak:
 
 
 class _DeviceMemory:
-    def __init__(self, program: Program, device: str, alpha: int, own: dict[str, int]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        device: str,
+        alpha: int,
+        own: dict[str, int],
+        transients: Mapping[str, NodeBytes],
+    ) -> None:
         self.program = program
         self.graph = program.graph
         self.own = own
@@ -73,7 +94,7 @@ class _DeviceMemory:
             ins.segment for ins in self.instructions if isinstance(ins, Backward) and ins.part == "weight"
         }
         self.shapes = {
-            s.index: SegmentMemory(program, s, own, self._deferred(s.index))
+            s.index: SegmentMemory(program, s, own, self._deferred(s.index), transients)
             for s in program.segments
             if device in (s.replicas or (s.device,))
         }

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from netsplit.graph.arguments import argument
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.storage import storage_of
+from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Program, Segment
 
 __all__ = ["Key", "SegmentMemory", "Walk"]
 
 Key = tuple[str, int, int]  # variable, micro-batch, number (0 for its value, others for gradients)
 
+_NONE = NodeBytes()
 _SAME_GRADIENT = frozenset(
     {"add", "add_", "alias", "clone", "contiguous", "detach", "flatten", "permute", "reshape", "squeeze"}
     | {"t", "transpose", "unflatten", "unsqueeze", "view"}
@@ -40,15 +43,22 @@ class Walk:
 class SegmentMemory:
     """A segment's own bytes in forward and backward, the same for every micro-batch.
 
-    `deferred`: nodes whose weight gradients a backward in two parts puts off.
+    `deferred`: nodes whose weight gradients a backward in two parts puts off; `transients`: what nodes
+    allocate for themselves.
     """
 
     def __init__(
-        self, program: Program, segment: Segment, own: dict[str, int], deferred: frozenset[str] = frozenset()
+        self,
+        program: Program,
+        segment: Segment,
+        own: dict[str, int],
+        deferred: frozenset[str] = frozenset(),
+        transients: Mapping[str, NodeBytes] = MappingProxyType({}),
     ) -> None:
         graph = self.graph = program.graph
         self.segment = segment
         self.own = own
+        self.transients = transients
         self.nodes = [graph.nodes[name] for name in segment.nodes]
         self.produced = {storage_of(graph, k) for node in self.nodes for k in node.outputs if k}
         self.produced -= {storage_of(graph, k) for k in segment.inputs}
@@ -75,6 +85,9 @@ class SegmentMemory:
         }
         self._walks: dict[tuple[frozenset[str], frozenset[str], bool], Walk] = {}
         self._queues: dict[frozenset[str], list[_PutOff]] = {}
+
+    def transient(self, node: str) -> NodeBytes:
+        return self.transients.get(node, _NONE)
 
     def kept_key(self, i: int) -> Key:
         return (f"kept by segment {self.segment.index}", i, 0)
@@ -110,7 +123,7 @@ class SegmentMemory:
             sizes = {k: initializers[k].nbytes for k in each.parameters}
             again = sum(nbytes for k, nbytes in sizes.items() if k in apart)  # a new sum, of two
             gradients += sum(sizes.values()) + again
-            peak = max(peak, (now, gradients), key=sum)
+            peak = max(peak, (now + self.transient(each.node).backward, gradients), key=sum)
             gradients -= 2 * again
             for k, nbytes in sizes.items():
                 users[k] -= 1
@@ -155,7 +168,7 @@ class SegmentMemory:
             made = {storage_of(self.graph, k) for k in node.outputs if k} & self.produced - seen
             seen |= made
             now += sum(self.own[root] for root in made) + extra[node.name]
-            peak = max(peak, now)
+            peak = max(peak, now, now - extra[node.name] + self.transient(node.name).forward)
             now -= sum(self.own[root] for root in dying.get(node.name, ()))
         return peak
 
@@ -172,6 +185,7 @@ class _Gradient:
 class _PutOff:
     """A node whose weight gradient is still to be computed, and what stays alive for it."""
 
+    node: str
     parameters: tuple[str, ...]
     roots: frozenset[str]  # storages it saved
     gradient: _Gradient  # of its output
@@ -252,7 +266,9 @@ class _BackwardWalk:
         if node.name in self.deferred:
             arrived[0][0].holders += 1
             self.put_off.append(
-                _PutOff(self.shape.deferred[node.name], self.shape.saving[node.name], arrived[0][0])
+                _PutOff(
+                    node.name, self.shape.deferred[node.name], self.shape.saving[node.name], arrived[0][0]
+                )
             )
         for gradient, _ in arrived:
             self._drop(gradient)
@@ -279,7 +295,7 @@ class _BackwardWalk:
                 self.apart.add(k)
             if not self.users[k] and k not in self.fresh:
                 self.passing += nbytes
-        self._see()
+        self._see(self.shape.transient(node.name).backward)
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
         variables = self.shape.graph.variables
@@ -326,8 +342,8 @@ class _BackwardWalk:
         if not gradient.holders:
             self.now -= gradient.nbytes
 
-    def _see(self) -> None:
-        self.peak = max(self.peak, (self.now, self.gradients), key=sum)
+    def _see(self, transient: int = 0) -> None:
+        self.peak = max(self.peak, (self.now + transient, self.gradients), key=sum)
 
 
 def _operand(graph: Graph, node: Node, nodes: Collection[str]) -> Any:

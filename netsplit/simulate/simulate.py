@@ -29,4 +29,5 @@ def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
     run.run()
     events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.end_s, event.device)))
     seconds = max((device.clock for device in run.devices.values()), default=0.0)
-    return Timeline(events, seconds, predicted_peak_bytes(program, costs.alpha))
+    peaks = predicted_peak_bytes(program, costs.alpha, costs.transients(cluster.devices))
+    return Timeline(events, seconds, peaks)

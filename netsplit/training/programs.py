@@ -25,7 +25,6 @@ from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
 from netsplit.program.inference import inference_placement, like_priority
 from netsplit.program.instructions import Program
-from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.training.captures import Captures
 
 __all__ = ["BatchPart", "Programs", "warn_of_overflow"]
@@ -167,7 +166,7 @@ class Programs:
         verify(Problem(compiler.graph, compiler.costs, cluster), unstaged, capacity=False).require()
         schedule = compiler.schedule.with_microbatches(microbatches)
         program = replace(compiler, schedule=schedule).program(placement)
-        peaks = predicted_peak_bytes(program, compiler.costs.alpha)
+        peaks = compiler.peak_bytes(program)
         over = {k: peaks[k] for k in peaks if peaks[k] > cluster.device(k).capacity_bytes}
         more = {k: nbytes for k, nbytes in over.items() if nbytes > self._usual_peaks[k]}
         warn_of_overflow(placement.method, more, cluster, "a whole batch needs less")
@@ -175,7 +174,7 @@ class Programs:
 
     @cached_property
     def _usual_peaks(self) -> dict[str, int]:
-        return predicted_peak_bytes(self.program, self.compiler.costs.alpha)
+        return self.compiler.peak_bytes(self.program)
 
     def _placed(self, graph: Graph) -> dict[str, str]:
         """Every node where its like in training is, and where its parameters are."""

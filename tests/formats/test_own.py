@@ -19,7 +19,7 @@ from netsplit.graph.files import save
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import DeviceCosts
+from netsplit.profile.costs import DeviceCosts, NodeBytes
 from tests.builders import chain, cluster_of, costs_of
 from tests.partition.builders import problems
 
@@ -29,6 +29,8 @@ def workloads(draw: st.DrawFn) -> Workload:
     problem = draw(problems())
     names = st.frozensets(st.sampled_from(list(problem.graph.nodes)))
     tree = uniform_cluster([2, 2], [4e9, 1e9], 100).cluster("cpu", 0)
+    counts = st.integers(0, 2**40)
+    transients = st.builds(NodeBytes, counts, counts)
     costs, rate = problem.costs, st.just(0.0) | st.floats(0.0, 1.0)
     for kind in draw(st.sets(st.sampled_from(list(costs.devices)))):
         costs = costs.with_device(
@@ -39,6 +41,7 @@ def workloads(draw: st.DrawFn) -> Workload:
             contention=draw(st.just(1.0) | st.floats(1.0, 9.0)),
             copy_s_per_byte=draw(rate),
             accumulate_s_per_byte=draw(rate),
+            transients=draw(st.dictionaries(st.sampled_from(list(problem.graph.nodes)), transients)),
         )
     return Workload(
         name=draw(st.text(st.characters(codec="utf-8"), max_size=8)),
@@ -138,6 +141,9 @@ def seconds(data: dict[str, Any]) -> dict[str, Any]:
         (lambda d: seconds(d).update({min(seconds(d)): [1, -1]}), ["-1"]),
         (lambda d: seconds(d).update({min(seconds(d)): 3}), ["[forward_s, backward_s]"]),
         (lambda d: d["costs"].update(seconds={}), ["no device kind"]),
+        (lambda d: d["costs"].update(transients={"cpu": {"lost": [1, 1]}}), ["cpu: 'lost' is no node"]),
+        (lambda d: d["costs"].update(transients={"cpu": {min(seconds(d)): [1]}}), ["[forward, backward]"]),
+        (lambda d: d["costs"].update(transients={"cpu": {min(seconds(d)): [1, -1]}}), ["-1"]),
         (lambda d: d["costs"].pop("alpha"), ["'alpha' is missing"]),
         (lambda d: d["costs"].update(alpha="x"), ["alpha is 'x'"]),
         (lambda d: d["cluster"]["links"].pop(), ["no link from"]),

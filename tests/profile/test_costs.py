@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 
 seconds = st.floats(0.0, 1e3)
 speeds = st.floats(1e-3, 1e3)
@@ -25,12 +25,14 @@ def device_costs(draw: st.DrawFn) -> DeviceCosts:
         contention=draw(st.floats(1.0, 4.0)),
         copy_s_per_byte=draw(seconds),
         accumulate_s_per_byte=draw(seconds),
+        transients={"a": NodeBytes(draw(st.integers(0, 99)), 1)},
     )
 
 
 def flat(costs: DeviceCosts) -> dict[str, float | None]:
-    """Every number by its name."""
-    rates = {each.name: getattr(costs, each.name) for each in fields(costs) if each.name != "nodes"}
+    """Every number of seconds by its name."""
+    names = [each.name for each in fields(costs) if each.name not in ("nodes", "transients")]
+    rates = {name: getattr(costs, name) for name in names}
     times = {
         f"{key} of {name}": getattr(each, key)
         for name, each in costs.nodes.items()
@@ -54,6 +56,7 @@ def test_the_same_speed_is_the_same(costs: DeviceCosts) -> None:
 
 @given(costs=device_costs(), speed=speeds)
 def test_every_second_follows_the_speed_and_contention_does_not(costs: DeviceCosts, speed: float) -> None:
+    assert costs.scaled(speed).transients == costs.transients
     before, after = flat(costs), flat(costs.scaled(speed))
     assert after.pop("contention") == before.pop("contention")
     assert after == {key: None if each is None else each / speed for key, each in before.items()}

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from netsplit.profile.costs import DeviceCosts, NodeSeconds
+from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.overhead import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache, default_folder, profile_digest
 
 NODES = ("mul",)
-COSTS = DeviceCosts({"mul": NodeSeconds(1e-6, 2e-6, 5e-7)}, 1e-9, 3e-5, 1e-4, 1.1, 2e-10, 1e-4)
+COSTS = DeviceCosts(
+    {"mul": NodeSeconds(1e-6, 2e-6, 5e-7)}, 1e-9, 3e-5, 1e-4, 1.1, 2e-10, 1e-4, {"mul": NodeBytes(64, 128)}
+)
 MEASURED = Measured(COSTS, 0.02, 5e-3)
 WORKER = {"kind": "cpu", "host": "here", "threads": 1, "torch": "2"}
 
@@ -36,6 +38,18 @@ def test_what_is_put_is_what_is_got(tmp_path: Path, message_s: float | None) -> 
     assert 0 <= kept[1] < 60
     assert cache.get("b", NODES) is None
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["a.json"]
+
+
+def test_a_profile_from_before_transients_were_measured_has_none(tmp_path: Path) -> None:
+    cache = ProfileCache(tmp_path)
+    cache.put("a", MEASURED)
+    (file,) = tmp_path.iterdir()
+    data = json.loads(file.read_text())
+    del data["costs"]["transients"]
+    file.write_text(json.dumps(data))
+    kept = cache.get("a", NODES)
+    assert kept is not None
+    assert kept[0] == replace(MEASURED, costs=replace(COSTS, transients={}))
 
 
 def test_refresh_measures_anew_and_keeps_that(tmp_path: Path) -> None:
@@ -73,6 +87,8 @@ def test_without_a_folder_nothing_is_kept() -> None:
         lambda data: changed(data, nodes={}),
         lambda data: changed(data, nodes=data["costs"]["nodes"] | {"add": [1.0, 1.0, 0.0]}),
         lambda data: json.dumps(data | {"steady": "no"}),
+        lambda data: changed(data, transients={"mul": [-1, 0]}),
+        lambda data: changed(data, transients={"mul": [1, 2, 3]}),
     ],
 )
 def test_a_foreign_or_broken_file_is_ignored_with_a_warning(

@@ -10,10 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from netsplit.formats.own import save_workload
+from netsplit.formats.read import read_workload
+from netsplit.graph import capture
 from netsplit.planning import verify_score
+from netsplit.planning.workload import Workload
 from runners._entry import entry
 from runners.partition import job
+from tests.builders import costs_of
 from tests.commands import Command, Ended
 
 FAST = ["cluster=uniform", "cluster.devices=2", "cluster.bandwidth=1e6", "cluster.capacity=75%"]
@@ -265,3 +272,51 @@ def test_help_says_how_to_begin(run: Run) -> None:
     assert ended.code == 0
     assert "cluster=uniform" in ended.out
     assert "compare_with" in ended.out
+
+
+@pytest.fixture
+def captured(run: Run, tmp_path: Path) -> Workload:
+    """A captured step, saved as `own.json`; every operator takes a millisecond forward and two backward."""
+    net = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.GELU())))
+    graph = capture(net, nn.CrossEntropyLoss(), (torch.randn(256, 64), torch.randint(64, (256,))))
+    work = Workload("own", graph, costs_of(graph, 1e-3, 2e-3, alpha=3))
+    save_workload(work, tmp_path / "own.json")
+    return work
+
+
+def test_a_captured_graphs_file_is_planned_by_lifetimes(run: Run, captured: Workload) -> None:
+    """Its plan fits where the static count is refused, and the bytes told are those of the simulation."""
+    assert captured.knows_lifetimes
+    here = ["graph=own.json", "partitioner=single", "cluster=uniform", "cluster.devices=1", "result=r.json"]
+    here += ["cluster.bandwidth=1e9"]
+    kept = run(*here, "cluster.capacity=70%")
+    assert kept.code == 0, kept.err
+    peak = result()["per_device"]["d0"]["bytes"]
+    refused = run(*here, "cluster.capacity=70%", "memory=static")
+    assert refused.code == 2
+    static = run(*here, "cluster.capacity=100%", "memory=static")
+    assert static.code == 0, static.err
+    assert 0 < peak < 0.7 * result()["per_device"]["d0"]["bytes"]
+    assert result()["per_device"]["d0"]["bytes"] == captured.need_bytes()
+
+
+def test_lifetimes_are_refused_where_the_file_has_none(run: Run) -> None:
+    ended = run("graph=g.txt", "partitioner=single", *FAST, "memory=lifetimes")
+    assert ended.code == 2
+    assert "g.txt" in ended.err
+    assert "memory=static" in ended.err
+    assert run("graph=g.txt", "partitioner=single", *FAST, "cluster.capacity=100%", "memory=static").code == 0
+
+
+def test_a_file_without_what_is_saved_is_read_still(run: Run, captured: Workload, tmp_path: Path) -> None:
+    data = json.loads((tmp_path / "own.json").read_text())
+    for node in data["nodes"]:
+        del node["saved"], node["saved_bytes"]
+    for variable in data["variables"]:
+        del variable["alias_of"]
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    old = read_workload(tmp_path / "old.json")
+    assert not old.knows_lifetimes
+    assert list(old.graph.nodes) == list(captured.graph.nodes)
+    assert run("graph=old.json", "partitioner=single", *FAST, "cluster.capacity=100%").code == 0
+    assert run("graph=old.json", "partitioner=single", *FAST, "memory=lifetimes").code == 2

@@ -16,6 +16,8 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.graph.storage import storage_bytes
 from netsplit.models import amoebanet_d
+from netsplit.profile.costs import NodeBytes
+from netsplit.profile.measure.transients import transient_bytes
 from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
@@ -24,9 +26,9 @@ from netsplit.simulate.segment_memory import SegmentMemory
 from tests.builders import cpus
 from tests.messages import tells
 from tests.nets import CASES, SGD, placements
+from tests.profile.measure.test_memory_meter import metered_iteration
 from tests.runtime.equivalence.running import captured_for
 from tests.runtime.equivalence.running import compiled as compiled_where
-from tests.runtime.test_memory_meter import metered_iteration
 
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4)}
 MOMENTUM = 3  # alpha: parameters, gradients, one moment
@@ -207,11 +209,18 @@ def test_amoebanets_bytes_are_predicted_on_one_device_and_on_two(schedule: str, 
         assert predicted[device] == pytest.approx(nbytes, rel=AMOEBANET_TOLERANCE)
 
 
-# Not `constants` and `two_heads`, which peak inside their losses, whose own temporaries are not known, or
-# `attention`, in its products and softmax; `in_place`, by some bytes of 9 KB; nor `assigned`, whose branch
-# that the loss does not reach is counted as if it were trained.
-UNCOUNTED = ("constants", "two_heads", "attention", "in_place", "assigned")
+# Not `assigned`, whose branch that the loss does not reach is counted as if it were trained.
+UNCOUNTED = ("assigned",)
 COUNTED = [name for name in CASES if name not in UNCOUNTED]
+
+
+@cache
+def transients_of(name: str, schedule: str) -> Mapping[str, Mapping[str, NodeBytes]]:
+    """Of every device, as measured alone."""
+    case, graph = CASES[name], case_graph(name, schedule)
+    inputs, targets = case.batch(graph.batch_size)
+    measured = transient_bytes(graph, (*inputs, targets), initial_values(case.fresh(), graph), "cpu")
+    return {device.name: measured for device in cpus(3).devices}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -221,30 +230,36 @@ def test_a_small_nets_bytes_on_one_device_are_predicted_closely(name: str, sched
     device_of = dict.fromkeys(graph.nodes, "cpu:0")
     program = compile_program(graph, device_of, graph.position, cpus(1), SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(case.fresh(), graph), case.inputs, case.targets)
-    assert predicted_peak_bytes(program, MOMENTUM) == pytest.approx(measured, rel=0.02)
+    predicted = predicted_peak_bytes(program, MOMENTUM, transients_of(name, schedule))
+    assert predicted == pytest.approx(measured, rel=0.02)
+
+
+# Not `attention`, whose views of what is received are copies, as it arrives laid out otherwise; nor
+# `two_heads` and `in_place`, by some bytes of 9 KB (the optimiser's own temporaries).
+CUT = [name for name in COUNTED if name not in ("attention", "two_heads", "in_place")]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("name", CUT)
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_placements_bytes_are_predicted_within_one_tensor(
     name: str, schedule: str, data: st.DataObject
 ) -> None:
-    """One too low: watched, autograd adds out of place, and an operator made of several has its own.
-    Too high by what is predicted to be on its way still."""
+    """One too low: watched, autograd adds out of place. Too high by what is predicted to be on its way still,
+    and by what an operator of several lets go of inside."""
     case, graph = CASES[name], case_graph(name, schedule)
     program = compiled_where(graph, data.draw(placements(graph, 2)), 2, SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(case.fresh(), graph), case.inputs, case.targets)
-    predicted = predicted_peak_bytes(program, MOMENTUM)
+    predicted = predicted_peak_bytes(program, MOMENTUM, transients_of(name, schedule))
     largest = max(variable.nbytes for variable in graph.variables.values())
     for device, nbytes in measured.items():
         assert nbytes - largest <= predicted[device]
         assert predicted[device] <= nbytes + largest
 
 
-# Of programs with all instructions. Activations outweigh what is not known (an operator's or the optimiser's
-# own temporaries) in these models.
+# Of programs with all instructions. Activations outweigh what is not known (the optimiser's own temporaries)
+# in these models.
 LARGE = ("chain", "cells", "u_shape")
 SPLIT: dict[str, Schedule] = {
     "recomputed": GPipe(4, recompute=True),
@@ -267,10 +282,11 @@ def test_all_instructions_bytes_are_predicted(name: str, schedule: str) -> None:
     for pieces in (1, 2, 5):
         program = compile_program(graph, alternating(graph, pieces), graph.position, cpus(2), SPLIT[schedule])
         measured = measured_peak_bytes(program, values, case.inputs, case.targets)
-        predicted = predicted_peak_bytes(program, MOMENTUM)
+        predicted = predicted_peak_bytes(program, MOMENTUM, transients_of(name, "gpipe"))
         for device, nbytes in measured.items():
             if pieces == 1:
-                assert predicted[device] == pytest.approx(nbytes, rel=0.08)
+                rel = 0.08 if "weights" in vars(SPLIT[schedule]) else 0.02
+                assert predicted[device] == pytest.approx(nbytes, rel=rel)
                 continue
             assert nbytes - largest <= predicted[device]
             assert predicted[device] <= nbytes + largest

@@ -117,23 +117,28 @@ class WeightGradients:
         sums: dict[tuple[Any, ...], Tensor] = {}
         with torch.no_grad():
             while entries:
-                entry = entries.pop()
-                gradients = entry.compute(*entry.held)
-                gradients = (gradients,) if isinstance(gradients, Tensor) else gradients
-                for edge, grad in zip(entry.edges, gradients, strict=True):
-                    key = (entry.batch, *edge)
-                    to_come[key] -= 1
-                    before = sums.pop(key, None)
-                    if grad is not None and before is not None:
-                        grad = before + grad
-                    elif grad is None:
-                        grad = before
-                    if grad is None:
-                        continue
-                    if to_come[key]:
-                        sums[key] = grad
-                    else:
-                        _accumulate(edge, grad)
+                self._compute(entries.pop(), to_come, sums)
+
+    def _compute(
+        self, entry: _Deferred, to_come: Counter[tuple[Any, ...]], sums: dict[tuple[Any, ...], Tensor]
+    ) -> None:
+        """One call's gradients, of which nothing is left when the next call's are computed."""
+        gradients = entry.compute(*entry.held)
+        gradients = (gradients,) if isinstance(gradients, Tensor) else gradients
+        for edge, grad in zip(entry.edges, gradients, strict=True):
+            key = (entry.batch, *edge)
+            to_come[key] -= 1
+            before = sums.pop(key, None)
+            if grad is not None and before is not None:
+                grad = before + grad
+            elif grad is None:
+                grad = before
+            if grad is None:
+                continue
+            if to_come[key]:
+                sums[key] = grad
+            else:
+                _accumulate(edge, grad)
 
 
 def _accumulate(edge: Edge, grad: Tensor) -> None:

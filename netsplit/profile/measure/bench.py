@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -18,12 +19,13 @@ from netsplit.graph.operators import mode_of, operator_of, written_references
 from netsplit.graph.template import decoded
 from netsplit.profile.measure.clock import Clock, Lap
 from netsplit.profile.measure.live_values import LiveValues, returned_tensors
+from netsplit.profile.measure.memory_meter import MemoryMeter
 
-__all__ = ["NodeBench"]
+__all__ = ["ForwardResult", "NodeBench", "random_like"]
 
 
 @dataclass
-class _ForwardResult:
+class ForwardResult:
     """What a forward leaves for its backward."""
 
     leaves: dict[Reference, Tensor]
@@ -52,13 +54,17 @@ class NodeBench:
         else:
             self.operator = attrgetter(f"ops.{self.node.op}")
 
-    def run_forward(self, live: LiveValues) -> _ForwardResult:
+    def run_forward(self, live: LiveValues, meter: MemoryMeter | None = None) -> ForwardResult:
         """The operator, looked up as generated code does, on leaves; on a copy of a leaf that it writes."""
         leaves = {reference: live.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
         device = self.clock.device
         args, kwargs = decoded(self.node, lambda *reference: given[reference], device)
-        with torch.enable_grad(), autocast_of(self.graph, device), mode_of(self.node, device):
+        if meter is not None:
+            meter.count(given.values())
+            meter.restart()
+        watched = meter or nullcontext()
+        with torch.enable_grad(), autocast_of(self.graph, device), mode_of(self.node, device), watched:
             start = self.clock.now()
             for look_up in self.look_up:
                 look_up(self.module)
@@ -68,13 +74,13 @@ class NodeBench:
         outputs = dict(zip(self.node.outputs, returned_tensors(result), strict=False))
         live.adopt(self.node, outputs if all(given[r] is leaves[r] for r in leaves) else None)
         if not self.needs_backward:
-            return _ForwardResult({}, {})
-        return _ForwardResult(
+            return ForwardResult({}, {})
+        return ForwardResult(
             {r: t for r, t in leaves.items() if t.requires_grad},
             {k: t for k, t in outputs.items() if k and t.requires_grad},
         )
 
-    def run_backward(self, context: _ForwardResult, gradients: dict[str, Tensor]) -> None:
+    def run_backward(self, context: ForwardResult, gradients: dict[str, Tensor]) -> None:
         """Pass `gradients` of the outputs back to the inputs; random ones where none has come.
 
         An input's gradient is added to the part that its later readers have left, as autograd does.

@@ -4,12 +4,11 @@
     python -m benchmarks.memory --models gpt_small --devices 2    # some of them; --no-run plans only
 
     least capacity that `auto` accepts, by bisection ──► its plan, run on workers: metered peak
-                    beside: a lower bound of any plan's, and the least under `memory=static`
+                    beside: lower bounds (`bounds.py`) of any plan, and of those in which every device
+                    computes one segment; and the least under `memory=static`
 
-Metered is the largest peak of a device, of live tensors, in an iteration after the first. The lower bound
-is of any placement on so many devices: at its step each holds its parameters with gradients and moments, and
-before its first backward parameters, moments and what the forwards so far have saved, of all micro-batches
-under gpipe, of one under the others. Seconds of operators are taken from their bytes: nothing is timed.
+Metered is the largest peak of a device, of live tensors, in an iteration after the first. Seconds of
+operators are taken from their bytes: nothing is timed. What they allocate for themselves is measured.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from rich.console import Console
 
 import netsplit
 from benchmarks.captured import CAPTURED
+from benchmarks.memory.bounds import bound_of_any, bound_of_pipelines
 from benchmarks.setting import CONF
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.config import build
@@ -44,9 +44,9 @@ from netsplit.graph.ir import Graph
 from netsplit.partition import Auto
 from netsplit.partition.base import MemoryRule
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
-from netsplit.profile.memory import lifetimes_model, node_state_bytes
+from netsplit.profile.measure.transients import transient_bytes
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.tables import Column, Table
 
@@ -71,6 +71,7 @@ class Case:
     schedule: str
     devices: int
     bound: int
+    pipelines: int  # of plans in which every device computes one segment
     accepted: int | None = None
     predicted: int | None = None
     metered: int | None = None
@@ -80,6 +81,10 @@ class Case:
     @property
     def looseness(self) -> float | None:
         return None if self.accepted is None else self.accepted / self.bound
+
+    @property
+    def beside_pipelines(self) -> float | None:
+        return None if self.accepted is None else self.accepted / self.pipelines
 
     @property
     def filled(self) -> float | None:
@@ -93,7 +98,7 @@ class _Model:
     loss: Any
     optimizer: Any
     batch: tuple[Any, Any]
-    graphs: dict[int, Graph]  # by samples of a micro-batch
+    graphs: dict[int, tuple[Graph, dict[str, NodeBytes]]]  # by samples of a micro-batch
     alpha: int
 
     @classmethod
@@ -104,22 +109,25 @@ class _Model:
         optimizer = build(cfg.optimizer)
         return cls(name, build(cfg.model), build(cfg.loss), optimizer, batch, {}, optimizer_alpha(optimizer))
 
-    def graph(self, samples: int) -> Graph:
+    def graph(self, samples: int) -> tuple[Graph, dict[str, NodeBytes]]:
+        """Of a micro-batch, with the bytes that its operators allocate for themselves on this machine."""
         if samples not in self.graphs:
-            whole = Batch.of(*self.batch)
-            self.graphs[samples] = capture(self.net, self.loss, whole.rows(0, samples).own())
+            rows = Batch.of(*self.batch).rows(0, samples).own()
+            graph = capture(self.net, self.loss, rows)
+            values = initial_values(self.net, graph, self.loss)
+            self.graphs[samples] = graph, transient_bytes(graph, rows.tensors, values, "cpu")
         return self.graphs[samples]
 
     def planner(self, schedule: str, cluster: Cluster, capacity: int, memory: MemoryRule) -> Planner:
         asked = SCHEDULES[schedule]
         whole = Batch.of(*self.batch)
-        graph = self.graph(asked.microbatch_size(whole.samples))
+        graph, transients = self.graph(asked.microbatch_size(whole.samples))
         devices = tuple(replace(each, capacity_bytes=capacity) for each in cluster.devices)
         return Planner(
             self.net,
             graph,
             initial_values(self.net, graph, self.loss),
-            self._costs(graph, cluster),
+            self._costs(graph, transients, cluster),
             replace(cluster, devices=devices),
             asked.for_batch(whole.samples),
             self.optimizer,
@@ -129,14 +137,15 @@ class _Model:
             memory=memory,
         )
 
-    def _costs(self, graph: Graph, cluster: Cluster) -> Costs:
+    def _costs(self, graph: Graph, transients: dict[str, NodeBytes], cluster: Cluster) -> Costs:
         """An operator takes as long as its tensors take to be read and written, its backward twice that."""
         seconds = {}
         for node in graph:
             tensors = [graph.variables[k] for k in (*node.inputs, *node.outputs) if k in graph.variables]
             moved = sum(tensor.nbytes for tensor in tensors) / _BYTES_A_SECOND
             seconds[node.name] = NodeSeconds(1e-5 + moved, 2e-5 + 2 * moved)
-        return Costs({device.kind: DeviceCosts(seconds) for device in cluster.devices}, self.alpha)
+        costs = DeviceCosts(seconds, transients=transients)
+        return Costs({device.kind: costs for device in cluster.devices}, self.alpha)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,7 +186,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _case(model: _Model, schedule: str, devices: int, session: Session, options: argparse.Namespace) -> Case:
     cluster = _linked(session.spec.devices)
     probe = model.planner(schedule, cluster, 2**50, "lifetimes")
-    case = Case(model.name.split()[0], schedule, devices, _bound(probe, model.alpha))
+    bounds = (
+        bound(probe.graph, probe.schedule, model.alpha, devices)
+        for bound in (bound_of_any, bound_of_pipelines)
+    )
+    case = Case(model.name.split()[0], schedule, devices, *bounds)
     auto = Auto(time_limit_s=options.time_limit, starts=4)
 
     def planned(capacity: int, memory: MemoryRule) -> Plan | None:
@@ -218,14 +231,6 @@ def _least(planned: Any, bound: int) -> tuple[int, Plan]:
     return high, plan
 
 
-def _bound(planner: Planner, alpha: int) -> int:
-    graph, schedule = planner.graph, planner.schedule
-    state = sum(node_state_bytes(graph, alpha).values())
-    forwards = schedule.microbatches if schedule.name == "gpipe" else 1
-    before = lifetimes_model(graph, alpha - 1, forwards).total_bytes
-    return -(-max(state, before) // len(planner.cluster.devices))
-
-
 def _linked(devices: Any) -> Cluster:
     pairs = [(p.name, q.name) for p in devices for q in devices if p is not q]
     return Cluster(f"cpu{len(devices)}", tuple(devices), dict.fromkeys(pairs, Link(1e-4, 1e-9)))
@@ -243,16 +248,16 @@ def _table(cases: Sequence[Case]) -> Table:
     mib = (",.1f", 2**-20)
     columns = [
         Column("model", text=True), Column("schedule", text=True), Column("devices"),
-        Column("bound MiB", *mib), Column("accepted MiB", *mib), Column("/ bound", ".2f"),
-        Column("predicted MiB", *mib), Column("metered MiB", *mib), Column("/ accepted", ".3f"),
-        Column("static MiB", *mib),
+        Column("bound MiB", *mib), Column("pipelines MiB", *mib), Column("accepted MiB", *mib),
+        Column("/ bound", ".2f"), Column("/ pipelines", ".2f"), Column("predicted MiB", *mib),
+        Column("metered MiB", *mib), Column("/ accepted", ".3f"), Column("static MiB", *mib),
     ]  # fmt: skip
     return Table(
         columns,
         [
             (
-                each.model, each.schedule, each.devices, each.bound, each.accepted, each.looseness,
-                each.predicted, each.metered, each.filled, each.static,
+                each.model, each.schedule, each.devices, each.bound, each.pipelines, each.accepted,
+                each.looseness, each.beside_pipelines, each.predicted, each.metered, each.filled, each.static,
             )
             for each in cases
         ],
@@ -269,6 +274,11 @@ def _verdict(cases: Sequence[Case]) -> str:
         mean = math.exp(statistics.fmean(map(math.log, loose)))
         lines.append(f"accepted / lower bound: {mean:.3f} in the geometric mean (wanted {ACCEPTED_MEAN:.2f})")
         lines.append(f"accepted / lower bound: {max(loose):.3f} at worst (wanted {ACCEPTED_WORST:.2f})")
+        once = [case.beside_pipelines for case in cases if case.beside_pipelines is not None]
+        mean = math.exp(statistics.fmean(map(math.log, once)))
+        lines.append(
+            f"accepted / bound of pipelines: {mean:.3f} in the geometric mean, {max(once):.3f} at worst"
+        )
         lines.append(f"static / accepted: {math.exp(statistics.fmean(map(math.log, static))):.2f}")
     if full:
         lines.append(f"metered / accepted: {max(full):.3f} at worst (wanted {METERED:.2f})")

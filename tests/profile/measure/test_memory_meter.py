@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.graph import capture, initial_values
+from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
 from netsplit.runtime.feeds import split_batch
 from netsplit.runtime.local import LocalRuntime
-from netsplit.runtime.memory_meter import MemoryMeter
 from tests.builders import cpus
 from tests.nets import CASES, SGD
 

@@ -25,9 +25,8 @@ class MemoryMeter:
 
     On a CPU every operator is watched, those of backward included (autograd runs them in the calling
     thread). A storage counts from when an operator first makes or reads it until nothing holds it, be
-    the meter entered at that moment or not. What an operator allocates for itself alone is not seen,
-    and autograd adds gradients out of place while watched. On a GPU the allocator itself is asked,
-    which answers for the whole process.
+    the meter entered at that moment or not. What a kernel allocates for itself alone is not seen. On a GPU
+    the allocator itself is asked, which answers for the whole process.
 
     A meter may be entered again and goes on: several executors in one process are told apart by
     entering each one's own meter around what it does. It keeps no tensor alive.
@@ -40,14 +39,30 @@ class MemoryMeter:
     def __init__(self, device: torch.device, base: Iterable[Tensor] = ()) -> None:
         self.device = device
         self._watch = _Watch(device.type) if device.type == "cpu" else None
-        if self._watch is not None:
-            for tensor in base:
-                self._watch.see(tensor)
-        self._peak = 0
+        self._peak = self._start = 0
+        self.count(base)
 
     @property
     def peak_bytes(self) -> int:
         return self._watch.peak if self._watch is not None else self._peak
+
+    def count(self, tensors: Iterable[Tensor]) -> None:
+        """Take these for alive already."""
+        if self._watch is not None:
+            for tensor in tensors:
+                self._watch.see(tensor)
+
+    def restart(self) -> None:
+        """Forget the peak, for that of what comes now."""
+        if self._watch is not None:
+            self._start = self._watch.peak = self._watch.now
+        else:
+            self._start = self._peak = torch.cuda.memory_allocated(self.device)
+
+    @property
+    def risen_bytes(self) -> int:
+        """The peak beyond what was alive at the restart."""
+        return self.peak_bytes - self._start
 
     def __enter__(self) -> Self:
         if self._watch is not None:
@@ -85,7 +100,7 @@ class _Watch(TorchDispatchMode):
         return result
 
     def see(self, tensor: Tensor) -> None:
-        if tensor.device.type != self.device_type:
+        if tensor.device.type != self.device_type or tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()

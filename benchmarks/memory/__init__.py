@@ -1,0 +1,1 @@
+"""How little memory a model is planned for, beside lower bounds."""
