@@ -37,14 +37,18 @@ CAPTURED = (
 
 
 def captured_settings(model: str) -> Iterator[Setting]:
-    """Per cluster of this machine one step, and the default schedule; one step on described clusters."""
+    """Per cluster of this machine one step, and the default schedule, with memory as the lifetimes have it.
+
+    On described clusters, whose capacities are fractions of what (5-18) counts, one step by that count.
+    """
     for cluster in CLUSTERS:
         planner = _planner(model, cluster)
         schedule = planner.schedule
         each = f"{model} captured on {cluster}"
         for objective in ("latency", "simulated"):
             named = objective if objective == "latency" else f"{schedule.name} x {schedule.microbatches}"
-            yield _setting(planner, f"{each}, {named}", None, {"objective": objective, "schedule": schedule})
+            keys = {"objective": objective, "schedule": schedule, "memory": "lifetimes"}
+            yield _setting(planner, f"{each}, {named}", None, keys)
         if cluster == CLUSTERS[0]:
             for name in MIXED:
                 yield _setting(planner, f"{each}, latency, {name}", described(name), {"objective": "latency"})

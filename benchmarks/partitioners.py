@@ -2,7 +2,9 @@
 
 A *setting* is a graph file under one objective and on one cluster. Each row of the output is one method
 in one setting: objective, bound, gap, seconds, and the ratio to the best known value where a
-`reference.json` lies above the graph. Rows are kept in a file as they come: an interrupted run goes on.
+`reference.json` lies above the graph. The best here, and the summary, are of the methods that train what one
+device trains: replicas have running statistics each of its own micro-batches. Rows are kept in a file as they
+come: an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from benchmarks.settings import SUITES, settings_of
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.files import write_text
 from netsplit.partition import METHODS
+from netsplit.partition.methods.auto.auto import replicable
 from netsplit.planning.decide import decide
 
 SLOW = ("auto", "netsplit_exact", "netsplit", "pesto", "pesto_full")
@@ -110,6 +113,7 @@ def _row(setting: Setting, method: str, options: argparse.Namespace, kept: _Kept
         row |= {"status": plan.status, "objective": value / setting.unit_s, "gap": plan.gap}
         row["bound"] = None if plan.bound_s is None else plan.bound_s / setting.unit_s
         row["replication"] = [len(stage.devices) for stage in plan.placement.stages]
+        row["same"] = not plan.placement.replicas or replicable(setting.workload.graph)
     row["seconds"] = time.perf_counter() - started
     kept.add(setting, method, row)
     return row
@@ -128,7 +132,7 @@ def _table(setting: Setting, rows: list[Row]) -> Table:
     for name in (f"objective, {setting.unit}", "bound", "gap", "to best known", "to best here", "seconds"):
         table.add_column(name, justify="right")
     table.add_column("status")
-    best = min((row["objective"] for row in rows if row.get("objective") is not None), default=math.nan)
+    best = _best(rows)
     for row in sorted(rows, key=lambda row: (row.get("objective") is None, row.get("objective") or 0.0)):
         value = row.get("objective")
         ratio = _ratio(setting, row)
@@ -140,9 +144,15 @@ def _table(setting: Setting, rows: list[Row]) -> Table:
             "" if ratio is None else f"{ratio:.5f}",
             "" if value is None or not best else f"{value / best:.4f}",
             f"{row['seconds']:.1f}",
-            row["status"],
+            row["status"] if row.get("same", True) else f"{row['status']}, other statistics",
         )
     return table
+
+
+def _best(rows: list[Row]) -> float:
+    """Of those that train what one device trains; nan: there is none."""
+    values = (row["objective"] for row in rows if row.get("objective") is not None and row.get("same", True))
+    return min(values, default=math.nan)
 
 
 def _summary(results: list[tuple[Setting, list[Row]]]) -> Table:
@@ -153,10 +163,10 @@ def _summary(results: list[tuple[Setting, list[Row]]]) -> Table:
     for suite in dict.fromkeys(setting.suite for setting, _ in results):
         rows: dict[str, list[tuple[float, Row, float | None]]] = {}
         for setting, own in results:
-            values = [row["objective"] for row in own if row.get("objective") is not None]
+            best = _best(own)
             for row in own:
-                if setting.suite == suite and row.get("objective") is not None:
-                    ratio = row["objective"] / min(values) if min(values) > 0 else 1.0
+                if setting.suite == suite and row.get("objective") is not None and row.get("same", True):
+                    ratio = row["objective"] / best if best > 0 else 1.0
                     rows.setdefault(row["method"], []).append((ratio, row, _ratio(setting, row)))
         for method, each in sorted(rows.items(), key=lambda item: _mean(ratio for ratio, _, _ in item[1])):
             gaps = [1 - row["gap"] for _, row, _ in each if row.get("gap") is not None]

@@ -18,6 +18,7 @@ from netsplit.profile.memory import MemoryModel, lifetimes_model, static_model
 
 __all__ = [
     "BOUND_FOR",
+    "ONE_BATCH",
     "Evaluate",
     "Latency",
     "Loads",
@@ -26,15 +27,19 @@ __all__ = [
     "Placement",
     "Predicted",
     "Problem",
+    "ScheduleName",
     "SolverReport",
     "Solvers",
     "Stage",
     "Status",
+    "Turns",
 ]
 
 Status = Literal["optimal", "feasible", "infeasible", "limit", "heuristic"]
 
 MemoryRule = Literal["static", "lifetimes"]
+
+ScheduleName = Literal["single_batch", "gpipe", "1f1b", "eager_1f1b"]
 
 BOUND_FOR = "bound_for"
 """Key of `SolverReport.notes`: the `Objective.bound_key` that the report's bound was proven for."""
@@ -112,12 +117,28 @@ class Predicted(Protocol):
         """Device -> largest number of bytes alive at once."""
 
 
+@dataclass(frozen=True)
+class Turns:
+    """The order of micro-batches, as compiled steps know it."""
+
+    schedule: ScheduleName = "single_batch"
+    microbatches: int = 1
+    exact: bool = True  # False: of a schedule that is like it
+
+
+ONE_BATCH = Turns()
+
+
 class Evaluate(Protocol):
     """Predicts the iteration of a placement. It is handed in, as simulating comes after partitioning."""
 
     @property
     def cluster(self) -> Cluster:
         """With the capacities that there are."""
+
+    @property
+    def turns(self) -> Turns:
+        """The schedule that it simulates."""
 
     def __call__(self, placement: Placement) -> Predicted: ...
 

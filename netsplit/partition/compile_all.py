@@ -10,7 +10,7 @@ from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Node, Variable
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.kernels import SingleBatchStep
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load.model import Hypergraph
 from netsplit.partition.max_load.pricing_dynamic import DynamicPricing
 from netsplit.partition.methods.auto.auto import Auto
@@ -37,7 +37,7 @@ def compile_all() -> None:
     costs = Costs({"any": DeviceCosts(dict.fromkeys(names, NodeSeconds(1.0, 0.0)))}, alpha=1)
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
     NetSplitExact().partition(problem)
-    tried, arrays = np.array([0, 1, 0]), SingleBatchStep(Instance.of(problem)).arrays
+    tried, arrays = np.array([0, 1, 0]), CompiledStep(Instance.of(problem)).arrays
     least_s(tried, arrays)
     best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
     for objective in (Latency(), MaxLoad(), MaxLoad(contiguous=True)):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Placement, Problem, ScheduleName, Turns
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
@@ -17,6 +18,8 @@ from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["Simulated", "simulated_by"]
+
+_TURNS: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,16 @@ class Simulated:
 
     def __call__(self, placement: Placement) -> Timeline:
         return simulate(self._of_whole_microbatches(placement), self.cluster, self.costs)
+
+    @property
+    def turns(self) -> Turns:
+        """Of schedules that compiled steps do not know: 1F1B's, which those are kinds of."""
+        schedule, trained = self.schedule, self.training or not self.graph.requires_backward
+        plain = trained and not (schedule.recompute or schedule.delay_weights or self.shared_norm)
+        for name in _TURNS:
+            if schedule.name == name:
+                return Turns(name, schedule.microbatches, plain)
+        return Turns("1f1b", schedule.microbatches, exact=False)
 
     @property
     def batch_size(self) -> int:

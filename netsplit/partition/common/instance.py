@@ -91,6 +91,8 @@ class Instance:
     holders: Csr  # [h] -> nodes whose device has it
     capacity: Ints  # [D]
     trainable_bytes: Ints  # [n] parameters that the optimiser changes, at the first node that uses each
+    weights: Csr  # [n] -> parameters that the optimiser changes, by every node that uses them
+    weight_bytes: Ints  # [parameters]
     on: tuple[DeviceCosts, ...]  # [D]
 
     @classmethod
@@ -114,6 +116,7 @@ class Instance:
             for p in cluster.devices
         ]
         trainable = _trainable_bytes(problem)
+        w_of = {k: w for w, k in enumerate(k for k, each in graph.initializers.items() if each.requires_grad)}
         back = _gradients_back(problem)
         return cls(
             problem=problem,
@@ -142,6 +145,8 @@ class Instance:
             holders=Csr.of([sorted(index[name] for name in memory.holders[k]) for k in graph.variables]),
             capacity=np.array([device.capacity_bytes for device in cluster.devices], np.int64),
             trainable_bytes=np.array([trainable[name] for name in names], np.int64),
+            weights=Csr.of([[w_of[k] for k in node.initializers if k in w_of] for node in graph]),
+            weight_bytes=np.array([graph.initializers[k].nbytes for k in w_of], np.int64),
             on=tuple(on),
         )
 

@@ -1,4 +1,4 @@
-"""Simulated annealing of a placement on the compiled single-batch step.
+"""Simulated annealing of a placement on the compiled training step.
 
 A move takes a set of atoms to one device: a single atom, a cluster of
 atoms that heavy edges join, or a window of the topological order; or it exchanges two devices' sets.
@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netsplit.graph.quotient import DisjointSets
+from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inlined, inner
-from netsplit.partition.engines.kernels import Arrays, SingleBatchStep, list_schedule, makespan, upward_rank
+from netsplit.partition.engines.kernels import Arrays, CompiledStep, list_schedule, makespan, upward_rank
+from netsplit.partition.engines.step_arrays import SINGLE_BATCH
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
 
@@ -41,33 +43,28 @@ class Pieces(NamedTuple):
     state: Ints  # [A] bytes
     held: Ints  # [h] bytes
     capacity: Ints  # [D]
-    periods: float
-    total_s: Floats  # [n, D] forward and backward
-    hop_s: Floats  # [m, D]
 
 
 class Annealer:
     """Annealing runs on one instance; each run is determined by its start, length and seed.
 
-    Minimised are the seconds of a single-batch step and `periods` times the largest load of a device:
-    with n micro-batches a pipeline takes about one step and n - 1 periods.
+    Minimised are the seconds of a step under the schedule of `turns`.
     """
 
-    def __init__(self, instance: Instance, periods: float = 0.0) -> None:
+    def __init__(self, instance: Instance, turns: Turns = ONE_BATCH) -> None:
         self.instance = instance
-        self.step = SingleBatchStep(instance)
+        self.step = CompiledStep(instance, turns)
         self.clusters = clusters_of(instance)
         self.stop = np.zeros(1, np.int64)  # set to 1 by another thread: runs end at once
         self.pieces = Pieces(
             instance.atoms.packed, self.clusters.packed, _held_by_atom(instance).packed,
-            _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity, periods,
-            instance.forward_s + instance.backward_s, instance.hop_s,
+            _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity,
         )  # fmt: skip
 
     def evaluate(self, where: Ints) -> tuple[float, Ints]:
-        """What is minimised, in seconds, and the order of the list schedule."""
+        """What is minimised, in seconds, and the order that has it."""
         order = np.zeros(self.instance.n, np.int64)
-        return float(evaluate(where, order, self.pieces, self.step.arrays)), order
+        return float(evaluate(where, order, self.step.arrays)), order
 
     def run(
         self, start: Ints, iterations: int, seed: int, heat: float = 0.03, cold: float = 1e-4
@@ -138,8 +135,11 @@ def _held_by_atom(instance: Instance) -> Csr:
 
 
 @compiled
-def evaluate(where: Ints, order: Ints, w: Pieces, a: Arrays) -> float:
-    """Fills `order` with the list schedule, by end: a receive is then posted when its tensor is made."""
+def evaluate(where: Ints, order: Ints, a: Arrays) -> float:
+    """Fills `order` with the list schedule, by end: a receive is then posted when its tensor is made.
+
+    With several micro-batches, or as captured where that is shorter: fewer segments make a shorter pipeline.
+    """
     ends = list_schedule(where, upward_rank(where, a), a, order)
     # nearly sorted already, and nodes without duration must keep their places: an insertion sort
     for i in range(1, len(order)):
@@ -150,30 +150,13 @@ def evaluate(where: Ints, order: Ints, w: Pieces, a: Arrays) -> float:
             j -= 1
         order[j + 1] = v
     value = makespan(where, order, a)
-    if w.periods > 0.0:
-        value += w.periods * max_load(where, w, a)
+    if a.turns[0] != SINGLE_BATCH:
+        captured = np.arange(len(order))
+        other = makespan(where, captured, a)
+        if other < value:
+            order[:] = captured
+            value = other
     return value
-
-
-@inner
-def max_load(where: Ints, w: Pieces, a: Arrays) -> float:
-    """As `Instance.loads`."""
-    devices = len(w.capacity)
-    load = np.zeros(devices)
-    for v in range(len(where)):
-        load[where[v]] += w.total_s[v, where[v]]
-    reached = np.full(devices, -1)
-    for u in range(len(a.producer)):
-        home = where[a.producer[u]]
-        for c in range(a.consumers[u], a.consumers[u + 1]):
-            q = where[a.consumers[c]]
-            if q != home and reached[q] != u:
-                load[q] += w.hop_s[u, q]
-                reached[q] = u
-                if reached[home] != u:
-                    load[home] += w.hop_s[u, home]
-                    reached[home] = u
-    return load.max()
 
 
 class State(NamedTuple):
@@ -288,7 +271,7 @@ def anneal(
     count, n = len(start), len(a.forward_s)
     state = begin(start, n, w)
     order = np.zeros(n, np.int64)
-    value = evaluate(state.nodes, order, w, a)
+    value = evaluate(state.nodes, order, a)
     over = excess(state, w)
     scale = max(value, 1e-30)
     current = value + PENALTY * scale * over
@@ -310,7 +293,7 @@ def anneal(
         over = excess(state, w)
         trial = np.inf
         if over < TOO_FAR:
-            value = evaluate(state.nodes, order, w, a)
+            value = evaluate(state.nodes, order, a)
             trial = value + PENALTY * scale * over
         temperature = scale * heat * (cold / heat) ** (i / iterations)
         if trial <= current or np.random.random() < np.exp((current - trial) / temperature):

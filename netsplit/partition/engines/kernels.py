@@ -1,31 +1,37 @@
-"""Compiled inner loops: the single-batch step of a placement, and the list schedule that orders it.
+"""Compiled inner loops: the training step of a placement, and the list schedule that orders it.
 
-The step is the one that the simulator has for a program under ``single_batch``, with all that costs say
-of devices, so that a search may try thousands of placements a second on what it will be measured by.
+The step is the one that the simulator has for a program under the schedule, with all that costs say of
+devices, so that a search may try thousands of placements a second on what it will be measured by.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inner
-from netsplit.partition.engines.step_lists import Arrays, DeviceSeconds, lay_out
+from netsplit.partition.engines.step_arrays import KINDS, Arrays, DeviceSeconds
+from netsplit.partition.engines.step_lists import lay_out
 from netsplit.partition.engines.step_run import seconds_of
 
-__all__ = ["Arrays", "SingleBatchStep", "list_schedule", "makespan", "upward_rank"]
+__all__ = ["Arrays", "CompiledStep", "list_schedule", "makespan", "upward_rank"]
 
 
-class SingleBatchStep:
-    """The single-batch training step of an instance, for many placements and orders."""
+class CompiledStep:
+    """The training step of an instance under a schedule, for many placements and orders.
 
-    def __init__(self, instance: Instance) -> None:
+    Without `turns` it is a step of a single batch.
+    """
+
+    def __init__(self, instance: Instance, turns: Turns = ONE_BATCH) -> None:
         self.instance = instance
         i = instance
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.transfer_s,
-            i.trainable_bytes, _of_devices(i), i.unit_of, _units(i),
+            i.trainable_bytes, _of_devices(i), i.unit_of, _units(i), i.weights.packed, i.weight_bytes,
+            np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip
 
     def makespan_s(self, where: Ints, order: Ints) -> float:
@@ -60,6 +66,7 @@ def _of_devices(instance: Instance) -> DeviceSeconds:
         instance.host_of,
         np.array([each.copy_s_per_byte for each in on]),
         np.array([each.step_s_per_byte for each in on]),
+        np.array([each.accumulate_s_per_byte for each in on]),
     )
 
 
@@ -87,7 +94,7 @@ def makespan(where: Ints, order: Ints, a: Arrays) -> float:
 
 @compiled
 def upward_rank(where: Ints, a: Arrays) -> Floats:
-    """`SingleBatchStep.rank`, from the last node to the first.
+    """`CompiledStep.rank`, from the last node to the first.
 
         v [ forward ]──way──►[ w ─ ─ ─ rank ─ ─ ─ ]──way──►[ backward ] v
 

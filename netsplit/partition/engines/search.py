@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from netsplit.partition.base import Placement, Problem, SolverReport, Stage
+from netsplit.partition.base import ONE_BATCH, Placement, Problem, SolverReport, Stage
 from netsplit.partition.common.capacity import fill_in_order
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.priority import topological_priority
@@ -25,13 +25,14 @@ __all__ = ["Proof", "Scheduled", "Search"]
 
 log = logging.getLogger(__name__)
 
-NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed
+NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed,
+PACED = 30  # unless so many, timed, say that the clock would end them
 MOVES_A_CHOICE = 6000  # of an atom and a device, in one round: more of them find nothing new
 ROUNDS = ((1.0, 0.25, 0.06), (0.35, 0.25, 0.03), (0.13, 0.2, 0.02), (0.06, 0.3, 0.01))
 """Fraction of the starts that go on, fraction of all moves, and heat of each round."""
 WIDE = 2  # rounds that use both cores; then one is the prover's
 COLD_S = 1.0  # loading takes less, compiling takes more
-TRIES = 400  # moves that are simulated, for ``simulated``
+TRIES = 400  # moves that are simulated, where annealing was not on what is minimised
 ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
 SLIGHT = 1e-9  # relative: a difference by rounding
 
@@ -43,6 +44,21 @@ class Scheduled:
     value_s: float
     source: str
     stages: tuple[Stage, ...] = ()  # where a stage has replicas
+
+
+@dataclass(frozen=True)
+class _AnnealingRound:
+    """Of annealing."""
+
+    count: int  # starts
+    moves: int  # of each
+    heat: float
+    workers: int
+
+    @property
+    def turns(self) -> int:
+        """Starts that a core anneals one after another."""
+        return -(-self.count // self.workers)
 
 
 class Proof(Protocol):
@@ -76,8 +92,11 @@ class Search:
         self.started, self.deadline = time.perf_counter(), deadline
         self.instance = Instance.of(problem)
         self.simulated = simulated and problem.evaluate is not None
-        self.metered = self.simulated and problem.memory == "lifetimes"  # simulated peaks say what fits
-        self.annealer = Annealer(self.instance, problem.in_flight - 1.0 if self.simulated else 0.0)
+        self.metered = problem.evaluate is not None and problem.memory == "lifetimes"  # peaks say what fits
+        turns = problem.evaluate.turns if simulated and problem.evaluate is not None else ONE_BATCH
+        self.annealer = Annealer(self.instance, turns)
+        self.comparable = turns.exact  # what is annealed is what is minimised
+        self.move_s = 0.0  # of annealing, as measured last
         self.best: Scheduled | None = None
         self.unreplicated: Scheduled | None = None  # the best of those
         self.notes: dict[str, Any] = {"moves": 0}
@@ -95,8 +114,8 @@ class Search:
 
     def run(self, prover: Proof | None) -> Scheduled | None:
         """The best found, by the search or the prover; None where nothing fits."""
-        stops = self.started + (ANNEALED if self.simulated else 1.0) * (self.deadline - self.started)
-        clock = threading.Timer(max(0.0, stops - time.perf_counter()), self.stop)
+        self.stops = self.started + (ANNEALED if self.simulated else 1.0) * (self.deadline - self.started)
+        clock = threading.Timer(max(0.0, self.stops - time.perf_counter()), self.stop)
         clock.daemon = True
         clock.start()
         try:
@@ -149,7 +168,7 @@ class Search:
         until = self.started + 0.3 * (self.deadline - self.started)
         for each in candidates(self.problem, self.instance, self.methods, self._value_of, until):
             tried.append(each)
-            if np.isfinite(each.value_s) if self.metered else each.fits:
+            if self._fits(each):
                 order = order_of(self.instance, each.placement)
                 stages = each.placement.stages if each.placement.replicas else ()
                 self._offer(Scheduled(each.where, order, each.value_s, each.method, stages))
@@ -158,32 +177,69 @@ class Search:
         self.notes["portfolio"] = {each.method: each.value_s for each in tried}
         return tried
 
+    def _fits(self, candidate: Candidate) -> bool:
+        """By peaks, where these say it; a search for one step admits what is counted to fit, too."""
+        if self.simulated and self.metered:
+            return bool(np.isfinite(candidate.value_s))
+        return candidate.fits or (self.metered and np.isfinite(self._simulated_s(candidate.placement)))
+
     def _anneal(self, starts: Sequence[Candidate]) -> list[Annealed]:
         """Successive halving: every start a little, the better ones longer and colder."""
         ranked = sorted(starts, key=lambda each: (not each.fits, each.value_s, each.method))
-        places = [each.where for each in ranked[: max(1, self.starts // 2)]]
+        places = list({each.where.tobytes(): each.where for each in ranked}.values())
+        places = places[: max(1, self.starts // 2)]
         places += self._fills(self.starts - len(places))
-        fraction = 0.6 if self.simulated else 1.0
-        total = fraction * NODES_A_SECOND * (self.deadline - self.started) / max(20, self.instance.n)
-        most = MOVES_A_CHOICE * len(self.instance.atoms) * len(self.instance.devices)
         results: list[Annealed] = []
-        for i, (kept, part, heat) in enumerate(ROUNDS):
+        rounds = self._rounds(len(places)) if places else []
+        if places:
+            self._pace(places[0])
+        for i, each in enumerate(rounds):
             if i == WIDE:
                 self.warm.set()
-            count = max(1, round(kept * len(places))) if i == 0 else max(1, round(kept * self.starts))
-            moves = int(min(most, part * total / count))
-            results = self._round(places[:count], moves, heat, workers=2 if i < WIDE else 1)
-            self.notes["moves"] += moves * count
-            for each in results:
-                if np.isfinite(each.value_s) and not self.simulated:
-                    self._offer(Scheduled(each.where, each.order, each.value_s, "annealing"))
-            results.sort(key=lambda each: each.value_s)
-            places = [each.where for each in results]
+            moves = self._paced(rounds[i:])
+            began = time.perf_counter()
+            latest = self._round(places[: each.count], moves, each.heat, each.workers)
+            self.move_s = (time.perf_counter() - began) / (moves * each.turns)
+            self.notes["moves"] += moves * each.count
+            for one in latest:
+                if np.isfinite(one.value_s) and not self.simulated:
+                    self._offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
+            latest.sort(key=lambda one: one.value_s)
+            places = [one.where for one in latest]
+            results = sorted([*latest, *results], key=lambda one: one.value_s)
             if self.annealer.stop[0]:
                 self.notes["stopped"] = "time"
                 break
         self.warm.set()
         return results
+
+    def _rounds(self, starts: int) -> list[_AnnealingRound]:
+        fraction = 0.6 if self.simulated else 1.0
+        total = fraction * NODES_A_SECOND * (self.deadline - self.started) / max(20, self.instance.n)
+        most = MOVES_A_CHOICE * len(self.instance.atoms) * len(self.instance.devices)
+        least = 2 if self.simulated else 1  # else the other core is the prover's
+        rounds, count = [], starts
+        for i, (kept, part, heat) in enumerate(ROUNDS):
+            count = count if i == 0 else min(count, max(least, round(kept * self.starts)))
+            workers = 2 if i < WIDE else least
+            rounds.append(_AnnealingRound(count, max(1, int(min(most, part * total / count))), heat, workers))
+        return rounds
+
+    def _pace(self, where: Ints) -> None:
+        """Measure how long a move takes."""
+        began = time.perf_counter()
+        for _ in range(PACED):
+            self.annealer.evaluate(where)
+        self.move_s = (time.perf_counter() - began) / PACED
+
+    def _paced(self, rounds: Sequence[_AnnealingRound]) -> int:
+        """Moves of the first of these rounds: fewer where the clock would end the last before it is cold."""
+        needed_s = self.move_s * sum(each.moves * each.turns for each in rounds)
+        part = max(0.0, self.stops - time.perf_counter()) / max(needed_s, 1e-9)
+        if part >= 1.0:
+            return rounds[0].moves
+        self.notes["stopped"] = "time"
+        return max(1, int(part * rounds[0].moves))
 
     def _round(self, places: Sequence[Ints], moves: int, heat: float, workers: int) -> list[Annealed]:
         seeds = [int(seed.generate_state(1)[0]) for seed in self._seeds.spawn(len(places))]
@@ -209,10 +265,19 @@ class Search:
         return placements
 
     def _simulate(self, results: Sequence[Annealed]) -> None:
-        """The schedule's own iteration: of what annealing found, and of moves from the best of it."""
+        """The schedule's own iteration: of what annealing found, and of moves from the best of it.
+
+        Where annealing was on that very iteration, its best is the best, and nothing is moved.
+        """
+        tried = 0
         for each in results:
-            if np.isfinite(each.value_s) and time.perf_counter() < self.deadline:
+            better = each.value_s < self.value_s if self.comparable else np.isfinite(each.value_s)
+            if better and time.perf_counter() < self.deadline:
                 self._try(each.where, each.order, "annealing")
+                tried += 1
+        self.notes["simulated"] = tried
+        if self.comparable and not self.metered:
+            return
         draw = np.random.default_rng(self.problem.seed % 2**63)
         clusters, tries = self.annealer.clusters, 0
         while self.unreplicated is not None and time.perf_counter() < self.deadline and tries < TRIES:
@@ -237,13 +302,17 @@ class Search:
 
     def _value_of(self, placement: Placement) -> float:
         if self.simulated:
-            evaluate = self.problem.evaluate
-            assert evaluate is not None
-            predicted = evaluate(placement)
-            over = self.metered and any(
-                predicted.peak_bytes.get(device.name, 0) > device.capacity_bytes
-                for device in evaluate.cluster.devices
-            )
-            return float("inf") if over else predicted.iteration_s
+            return self._simulated_s(placement)
         where = self.instance.encode(placement.device_of)
         return self.annealer.step.makespan_s(where, order_of(self.instance, placement))
+
+    def _simulated_s(self, placement: Placement) -> float:
+        """Infinite: it peaks above a capacity."""
+        evaluate = self.problem.evaluate
+        assert evaluate is not None
+        predicted = evaluate(placement)
+        over = self.metered and any(
+            predicted.peak_bytes.get(device.name, 0) > device.capacity_bytes
+            for device in evaluate.cluster.devices
+        )
+        return float("inf") if over else predicted.iteration_s

@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints, Packed
 from netsplit.partition.engines.compiled import inlined, inner
-from netsplit.partition.engines.step_lists import (
-    BACKWARD,
-    FORWARD,
-    MESSAGE,
-    STEP,
-    Arrays,
-    DeviceSeconds,
-    Lists,
-)
+from netsplit.partition.engines.step_arrays import Arrays, DeviceSeconds
+from netsplit.partition.engines.step_lists import BACKWARD, FORWARD, MESSAGE, STEP, Lists
 
 __all__ = ["seconds_of"]
 
@@ -45,7 +38,7 @@ class _Heap(NamedTuple):
 
 
 class _Transfers(NamedTuple):
-    """All [tags]."""
+    """All [places], of transfers and micro-batches."""
 
     came: Floats  # the first of its two ends
     arrived: Floats
@@ -60,7 +53,7 @@ class _Happened(NamedTuple):
     at: Ints  # [D] the place of each device's next turn
     missing: Ints  # [D] transfers that it waits for
     moves: _Transfers
-    ready: _Heap  # tags whose ends are both there
+    ready: _Heap  # places of transfers whose ends are both there, by tag
     free: Floats  # [D, D] when each link is
     copies: _Heap  # changes of copying to come
     fractions: Floats  # [copies] of a device's rate
@@ -92,24 +85,24 @@ def seconds_of(lists: Lists, a: Arrays) -> float:
 def _undisturbed_s(lists: Lists, a: Arrays) -> float:
     """One pass, in the order of all instructions: phases 1 and 2."""
     source, target, variable, transfer_s = lists.source, lists.target, lists.variable, a.transfer_s
-    kinds, whats, home, instruction, message = (
-        lists.kind, lists.what, lists.home, a.device.instruction, a.device.message,
+    kinds, whats, microbatch, home, instruction, message = (
+        lists.kind, lists.what, lists.microbatch, lists.home, a.device.instruction, a.device.message,
     )  # fmt: skip
-    forward_s, backward_s = lists.forward_s, lists.backward_s
+    forward_s, backward_s, adding_s = lists.forward_s, lists.backward_s, lists.adding_s
     reads, gradients = lists.reads, lists.gradients
     devices = len(instruction)
     clock, link = np.zeros(devices), np.zeros((devices, devices))
-    arrived, last = np.zeros(len(source)), 0.0
+    arrived, last = np.zeros(len(lists.tag)), 0.0
     for i in range(len(kinds)):
-        x = whats[i]
+        x, others = whats[i], microbatch[i] * len(source)
         if kinds[i] == MESSAGE:
             # 2. link
             p, q = source[x], target[x]
             clock[p] += message[p]
             clock[q] += message[q]
-            arrived[x] = max(clock[p], clock[q], link[p, q]) + transfer_s[variable[x], p, q]
-            link[p, q] = arrived[x]
-            last = max(last, arrived[x])
+            link[p, q] = max(clock[p], clock[q], link[p, q]) + transfer_s[variable[x], p, q]
+            arrived[others + x] = link[p, q]
+            last = max(last, link[p, q])
         elif kinds[i] == STEP:
             # 1. device
             clock[x] += instruction[x]
@@ -119,12 +112,12 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
             now = clock[d] + instruction[d]
             if kinds[i] == FORWARD:
                 for k in range(reads[x], reads[x + 1]):
-                    now = max(now, arrived[reads[k]])
+                    now = max(now, arrived[others + reads[k]])
                 clock[d] = now + forward_s[x]
             else:
                 for k in range(gradients[x], gradients[x + 1]):
-                    now = max(now, arrived[gradients[k]])
-                clock[d] = now + backward_s[x]
+                    now = max(now, arrived[others + gradients[k]])
+                clock[d] = now + (backward_s[x] + adding_s[x] if microbatch[i] > 0 else backward_s[x])
     return max(last, clock.max())
 
 
@@ -133,12 +126,12 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
     """Until nothing happens: 1. a device goes on, as long as one can; 2. the transfer that became ready
     first has its link; or 3. what is next on the agenda happens. Both may let a device go on.
     """
-    devices, tags = len(lists.step_s), len(lists.source)
+    devices, places = len(lists.step_s), len(lists.tag)
     turns = _by_device(lists, devices)
     run = _Happened(
         turns, np.zeros(devices), turns[:devices].copy(), np.zeros(devices, np.int64),
-        _Transfers(np.full(tags, -1.0), np.full(tags, -1.0), np.zeros(tags, np.bool_)), _heap(tags),
-        np.zeros((devices, devices)), _heap(4 * tags), np.zeros(2 * tags), np.zeros((6, devices)),
+        _Transfers(np.full(places, -1.0), np.full(places, -1.0), np.zeros(places, np.bool_)), _heap(places),
+        np.zeros((devices, devices)), _heap(4 * places), np.zeros(2 * places), np.zeros((6, devices)),
         np.zeros((3, devices), np.int64), np.zeros(devices, np.int64), np.zeros(2, np.int64),
     )  # fmt: skip
     run.pace[_BEGIN:] = np.inf
@@ -161,8 +154,9 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
         else:
             # 3. agenda
             goes = _happen(first, happens, run, device)
-    for tag in range(tags):
-        run.clock[lists.source[tag]] = max(run.clock[lists.source[tag]], run.moves.arrived[tag])
+    for place in range(places):
+        p = lists.source[place % len(lists.source)]
+        run.clock[p] = max(run.clock[p], run.moves.arrived[place])
     return run.clock.max()
 
 
@@ -172,12 +166,13 @@ def _carry(lists: Lists, run: _Happened, a: Arrays) -> int:
     waited for it alone, or -1.
     """
     when = run.ready.time[0]
-    tag = _pop(run.ready)
-    p, q, u = lists.source[tag], lists.target[tag], lists.variable[tag]
+    place = _pop(run.ready)
+    x = place % len(lists.source)
+    p, q, u = lists.source[x], lists.target[x], lists.variable[x]
     start = max(when, run.free[p, q])
     end = start + a.transfer_s[u, p, q]
     run.free[p, q] = end
-    run.moves.arrived[tag] = end
+    run.moves.arrived[place] = end
     if end > start:
         for d in (p, q):
             copying_s = a.device.copy_per_byte[d] * a.nbytes[u]
@@ -188,7 +183,7 @@ def _carry(lists: Lists, run: _Happened, a: Arrays) -> int:
                 _push(run.copies, end, _COPY_END * _LATER + key + 2, noted * len(run.clock) + d)
                 run.counts[_NOTES] = key + 2
                 run.counts[_COPIES] = noted + 1
-    if run.moves.awaited[tag]:
+    if run.moves.awaited[place]:
         run.missing[q] -= 1
         if run.missing[q] == 0:
             return q
@@ -221,7 +216,7 @@ def _happen(first: int, now: float, run: _Happened, device: DeviceSeconds) -> in
 @inner
 def _by_device(lists: Lists, devices: int) -> Packed:
     """`_Happened.turns`."""
-    turns = np.zeros(devices + 1 + len(lists.kind) + len(lists.source), np.int64)
+    turns = np.zeros(devices + 1 + len(lists.kind) + len(lists.tag), np.int64)
     turns[0] = devices + 1
     for i in range(len(lists.kind)):
         p, q = _ends(i, lists)
@@ -271,17 +266,19 @@ def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds) -> Non
     kinds, whats, came, arrived = lists.kind, lists.what, run.moves.came, run.moves.arrived
     turns, pace, number, counts = run.turns, run.pace, run.number, run.counts
     clock, instruction_s, message_s = run.clock[d], device.instruction[d], device.message[d]
+    microbatch, width = lists.microbatch, len(lists.source)
     i, stop = run.at[d], turns[d + 1]
     while i < stop:
-        kind, x = kinds[turns[i]], whats[turns[i]]
+        kind, x, others = kinds[turns[i]], whats[turns[i]], microbatch[turns[i]] * width
         if kind == MESSAGE:
             # a. meet
             clock += message_s
             i += 1
-            if came[x] < 0:
-                came[x] = clock
+            place = others + x
+            if came[place] < 0:
+                came[place] = clock
             else:
-                _push(run.ready, max(clock, came[x]), x, x)
+                _push(run.ready, max(clock, came[place]), lists.tag[place], place)
             continue
         # b. wait
         if kind == STEP:
@@ -292,16 +289,18 @@ def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds) -> Non
             first, last = waits[x], waits[x + 1]
             absent = 0
             for k in range(first, last):
-                if arrived[waits[k]] < 0:
-                    run.moves.awaited[waits[k]] = True
+                if arrived[others + waits[k]] < 0:
+                    run.moves.awaited[others + waits[k]] = True
                     absent += 1
             if absent > 0:
                 run.missing[d] = absent
                 break
             clock += instruction_s
             for k in range(first, last):
-                clock = max(clock, arrived[waits[k]])
+                clock = max(clock, arrived[others + waits[k]])
             seconds = lists.backward_s[x] if kind == BACKWARD else lists.forward_s[x]
+            if kind == BACKWARD and microbatch[turns[i]] > 0:
+                seconds += lists.adding_s[x]
         i += 1
         # c. compute
         counts[_NOTES] += 1

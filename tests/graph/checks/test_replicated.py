@@ -12,7 +12,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph import capture
 from netsplit.graph.checks.replicated import check_replicas
 from netsplit.graph.ir import Graph
-from netsplit.partition.methods.auto.auto import _replicable
+from netsplit.partition.methods.auto.auto import replicable
 
 
 class Follows(nn.Module):
@@ -41,7 +41,7 @@ def test_running_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
         check_replicas(graph, graph.nodes)
     assert "1.num_batches_tracked" in caplog.text or "1.running_mean" in caplog.text
     assert "2 more" in caplog.text
-    assert not _replicable(graph)  # for auto chooses nothing that evaluates otherwise
+    assert not replicable(graph)  # for auto chooses nothing that evaluates otherwise
 
 
 def test_a_buffer_that_the_forward_reads_again_is_refused_on_replicas_alone() -> None:
@@ -49,12 +49,12 @@ def test_a_buffer_that_the_forward_reads_again_is_refused_on_replicas_alone() ->
     with pytest.raises(NetSplitError, match="'mean'"):
         check_replicas(graph, graph.nodes)
     check_replicas(graph, [])
-    assert not _replicable(graph)
+    assert not replicable(graph)
 
 
 def test_a_spectral_norm_is_not_replicated() -> None:
     graph = graph_of_model(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
-    assert not _replicable(graph)
+    assert not replicable(graph)
     with pytest.raises(NetSplitError, match="of which every replica"):
         check_replicas(graph, graph.nodes)
 
@@ -66,4 +66,4 @@ def test_nothing_is_said_of_what_writes_nothing(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         check_replicas(graph, graph.nodes)
     assert not caplog.records
-    assert _replicable(graph)
+    assert replicable(graph)

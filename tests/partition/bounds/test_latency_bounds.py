@@ -20,7 +20,7 @@ from netsplit.partition.bounds.latency_diagram import OutOfTime, diagram_bound, 
 from netsplit.partition.bounds.latency_relaxed import RelaxedModel
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import Edge, StepGraph
-from netsplit.partition.engines.kernels import SingleBatchStep
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.methods.auto.auto import Auto
 from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
@@ -135,7 +135,7 @@ def test_no_step_takes_less_than_the_work_of_devices_that_slow_one_another(probl
     instance = Instance.of(disturbed(trained(problem, draw.choice([0.0, 0.8, 1.0]), seed), draw))
     where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
     where = where[[int(instance.atoms[a][0]) for a in instance.atom_of]]
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
     least = least_load_s(instance)
     assert least <= step.makespan_s(where, step.list_schedule(where)) * (1 + 1e-12) + 1e-12
     for p in range(len(instance.devices)):

@@ -15,7 +15,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.engines.kernels import SingleBatchStep
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
@@ -37,7 +37,7 @@ def test_a_step_takes_what_the_simulator_says(problem: Problem, seed: int, data:
     problem = trained(problem, data.draw(st.sampled_from([0.0, 0.7, 1.0])), seed)
     problem = disturbed(problem, draw)
     instance = Instance.of(problem)
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
     where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
     where = where[[int(instance.atoms[a][0]) for a in instance.atom_of]]
     for drawn in (True, False):
@@ -56,7 +56,7 @@ def test_many_transfers_of_a_large_graph_are_no_exception(seed: int) -> None:
     problem = trained(large_problem(120, devices=2 + seed % 4, seed=seed), 0.9, seed)
     problem = disturbed(problem, draw)
     instance = Instance.of(problem)
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
     where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
     order = step.list_schedule(where)
     priority = {instance.names[v]: i for i, v in enumerate(order)}
@@ -82,5 +82,5 @@ def test_so_it_does_for_captured_models(name: str, data: st.DataObject, seed: in
     device_of, priority = data.draw(placements(graph, 3))
     instance = Instance.of(problem)
     order = np.argsort([priority[v] for v in instance.names])
-    step = SingleBatchStep(instance).makespan_s(instance.encode(device_of), order)
+    step = CompiledStep(instance).makespan_s(instance.encode(device_of), order)
     assert step == simulated_s(problem, device_of, priority)

@@ -26,6 +26,7 @@ from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.layerwise import Layerwise
 from netsplit.partition.methods.pesto.pesto import Pesto
+from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.best_stages import best_stages
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.round_robin import RoundRobin
@@ -33,7 +34,7 @@ from netsplit.partition.methods.single import Single
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["Auto"]
+__all__ = ["Auto", "replicable"]
 
 PROVEN = 1e-6  # relative gap that counts as none: costs are measured to fewer digits
 RESERVE = 0.04  # of the time, for what follows the search
@@ -48,8 +49,9 @@ class Auto(Partitioner):
     - ``latency``: the portfolio's answers and others are annealed on the very step that the simulator has
       under ``single_batch`` (`anneal`), while the other core proves a bound (`latency_bounds`, and
       `netsplit_exact` where the graph is small enough).
-    - ``simulated``: the same on one step and the periods of the further micro-batches; the best found are
-      simulated under the schedule, and the best of those is improved by moves that are simulated too.
+    - ``simulated``: the same on the iteration that the simulator has under ``gpipe``, ``1f1b`` or
+      ``eager_1f1b``. Under other schedules on the nearest of these; what is found is simulated, and the
+      best of that improved by moves that are simulated too.
     - ``max_load``: `max_load.solve_max_load`; for PipeDream files `best_stages`.
 
     Never worse than a method of its portfolio by the score that is asked for, replicas included where they
@@ -121,7 +123,7 @@ class _AutoSolvers:
 def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
     """Methods that take seconds at most on a graph of this size."""
     edges = len(instance.predecessors.items)
-    replicates = problem.objective.scheduled and _replicable(problem.graph)
+    replicates = problem.objective.scheduled and replicable(problem.graph)
     return [
         *([Ddp()] if replicates else []),
         Single(),
@@ -134,12 +136,13 @@ def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
         *([MSct()] if edges <= TANGLED else []),
         RoundRobin(),
         PipeDream(max_states=400 if instance.n > COARSE else 1500, straight=not replicates),
+        PestoFull(most_pairs=0),
         Pesto(),
         NetSplit(),
     ]
 
 
-def _replicable(graph: Graph) -> bool:
+def replicable(graph: Graph) -> bool:
     """Whether replicas train what one device trains, running statistics too: no node writes a buffer.
 
     What writes has a name that says so, is a normalisation, or a call of Python, of which nothing is known.

@@ -12,15 +12,16 @@ import numpy as np
 from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s, relaxation
 from netsplit.partition.common.instance import Ints
 from netsplit.partition.engines.search import Scheduled, Search
-from netsplit.partition.methods.exact.netsplit_exact import as_simulated, solve_latency
+from netsplit.partition.methods.exact.netsplit_exact import as_simulated, completely_modelled, solve_latency
 
 __all__ = ["Prover"]
 
 log = logging.getLogger(__name__)
 
 CLOSED = 1e-6  # relative gap at which both may stop
-SLICES = (0.4, 0.6)  # of the time left, each for one relaxation; the rest is for the complete model
-PATIENCE = 0.4  # of the time, for the search to find the first incumbent
+SLICES = (0.3, 0.97)  # of the time left, each for one relaxation: the bounds of long ones are better
+SMALL_SLICES = (0.6,)  # where the complete model has the rest
+PATIENCE = 0.2  # of the time, for the search to find the first incumbent
 LEAST_S = 0.3  # no proof is begun with less
 
 
@@ -34,6 +35,7 @@ class Prover(threading.Thread):
         super().__init__(daemon=True)
         self.search = search
         self.bound_s = 0.0
+        self.small = completely_modelled(search.instance)
         self.answer: Scheduled | None = None
         self.notes: dict[str, Any] = {}
 
@@ -41,7 +43,7 @@ class Prover(threading.Thread):
         try:
             self._begin()
             self._relax()
-            if self._goes_on():
+            if self.small and self._goes_on():
                 self._solve()
         except Exception as error:  # a plan without a proof is better than none
             log.exception("auto: the proof ended early")
@@ -61,7 +63,7 @@ class Prover(threading.Thread):
 
     def _relax(self) -> None:
         search = self.search
-        for rounds, fraction in enumerate(SLICES, 1):
+        for rounds, fraction in enumerate(SMALL_SLICES if self.small else SLICES, 1):
             if not self._goes_on():
                 return
             value_s = self._value_s()
@@ -81,7 +83,14 @@ class Prover(threading.Thread):
         search = self.search
         best = min((f for f in (search.best, self.answer) if f), key=lambda f: f.value_s, default=None)
         hint: tuple[Ints, Ints] | None = None if best is None else (best.where, best.order)
-        answer = solve_latency(search.instance, self._left_s(), search.problem.seed, hint=hint, workers=1)
+        answer = solve_latency(
+            search.instance,
+            self._left_s(),
+            search.problem.seed,
+            hint=hint,
+            workers=2,
+            least_s=self.bound_s,
+        )
         answer = as_simulated(search.instance, answer, hint, search.deadline)
         self.bound_s = max(self.bound_s, answer.bound_s)
         if answer.where is not None and answer.order is not None and search.instance.fits(answer.where):

@@ -13,7 +13,7 @@ import numpy as np
 
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.compiled import compiled
-from netsplit.partition.engines.kernels import Arrays, SingleBatchStep, makespan
+from netsplit.partition.engines.kernels import Arrays, CompiledStep, makespan
 
 __all__ = ["MOST_NODES", "enumerated"]
 
@@ -32,7 +32,7 @@ def enumerated(
     devices, atoms = len(instance.devices), instance.atoms
     if instance.n > MOST_NODES or not instance.enumerable:
         return None
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
     feeders = _feeders(instance)
     best = (where, order, step.makespan_s(where, order))
     for choice in itertools.product(range(devices), repeat=len(atoms)):

@@ -17,7 +17,7 @@ from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.candidates import candidates, order_of
-from netsplit.partition.engines.kernels import SingleBatchStep, list_schedule, upward_rank
+from netsplit.partition.engines.kernels import CompiledStep, list_schedule, upward_rank
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
@@ -131,7 +131,7 @@ class _ExactSolvers:
 
 def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | None:
     """The best answer of the heuristics that fits, as the simulator has it."""
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
 
     def value_s(placement: Placement) -> float:
         return step.makespan_s(instance.encode(placement.device_of), order_of(instance, placement))
@@ -150,7 +150,7 @@ def as_simulated(
     """The answer with the simulator's seconds; the hint or a list schedule where that is better."""
     if answer.where is None or answer.order is None:
         return answer
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
     tried = [(answer.where, answer.order), (answer.where, step.list_schedule(answer.where))]
     tried += [hint] if hint is not None else []
     value, where, order = min(((step.makespan_s(*each), *each) for each in tried), key=lambda each: each[0])
@@ -174,6 +174,7 @@ def solve_latency(
     hint: Answer | None = None,
     fixed: Ints | None = None,
     workers: int = 2,
+    least_s: float | None = None,
 ) -> ExactAnswer:
     """The least latency over all placements and orders, as far as the time allows.
 
@@ -184,6 +185,7 @@ def solve_latency(
         hint: a feasible answer to start from; the result is never worse.
         fixed: [n] device of a node, or -1 where it is free; the bound then holds for these only.
         workers: of CP-SAT; they take turns, so that the same search gives the same answer.
+        least_s: a bound that relaxations have proved already, none of which is then tried.
 
     Returns:
         Status "infeasible" where no placement fits, "limit" without a proof
@@ -194,11 +196,12 @@ def solve_latency(
         empty = np.zeros(0, np.int64)
         return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
     start = hint or (_filled(instance) if fixed is None else None)
-    least_s, notes = 0.0, dict[str, Any]()
-    full = instance.n <= _NODES and _incomparable(instance) <= _PAIRS
-    if instance.n > _SMALL and fixed is None:
+    notes = dict[str, Any]()
+    full = completely_modelled(instance)
+    if least_s is None and instance.n > _SMALL and fixed is None:
         fraction = 0.4 if full else 1.0
         start, least_s, notes = _relax(instance, fraction * time_limit_s, seed, start, workers)
+    least_s = least_s or 0.0
     value = latency_of(instance, *start) if start else float("inf")
     if notes.get("infeasible"):
         return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
@@ -222,6 +225,11 @@ def solve_latency(
     return replace(answer, bound_s=min(answer.bound_s, answer.value_s))
 
 
+def completely_modelled(instance: Instance) -> bool:
+    """Whether the graph is small enough for the complete model."""
+    return instance.n <= _NODES and _incomparable(instance) <= _PAIRS
+
+
 def _relax(
     instance: Instance, time_limit_s: float, seed: int, start: Answer | None, workers: int
 ) -> tuple[Answer | None, float, dict[str, Any]]:
@@ -240,7 +248,7 @@ def _relax(
 
 def _listed(instance: Instance, where: Ints) -> Answer:
     """A placement with the order in which a list schedule by upward rank ends the nodes."""
-    arrays = SingleBatchStep(instance).arrays
+    arrays = CompiledStep(instance).arrays
     order = np.zeros(instance.n, np.int64)
     ends = list_schedule(where, upward_rank(where, arrays), arrays, order)
     return where, _by_end(instance, order, np.asarray(ends))

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplitExact, Problem
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.engines.kernels import SingleBatchStep
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.methods.exact.enumeration import best_order, enumerated, least_s
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
@@ -68,7 +68,7 @@ def test_the_exact_method_equals_the_simulator_on_everything(problem: Problem) -
 @given(problem=problems(max_nodes=5, max_devices=3, roomy=True).map(trained))
 def test_orders_and_the_bound_of_a_placement(problem: Problem) -> None:
     instance = Instance.of(problem)
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
     where = np.arange(instance.n, dtype=np.int64)[
         instance.atoms.items[instance.atoms.starts[instance.atom_of]]
     ]

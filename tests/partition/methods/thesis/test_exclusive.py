@@ -13,7 +13,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
-from netsplit.partition.engines.kernels import SingleBatchStep
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.methods.thesis import exclusive as exclusive_module
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.program import SingleBatch, compile_program
@@ -29,7 +29,7 @@ quiet = settings(max_examples=tried(40), deadline=None, suppress_health_check=li
 def best_of_all(problem, groups):
     """The shortest list-scheduled step of all placements of groups that fit, or None."""
     instance = Instance.of(problem)
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
 
     def list_scheduled_s(problem, device_of):
         where = instance.encode(device_of)
@@ -138,7 +138,7 @@ def test_the_order_is_that_of_the_list_schedule():
     problem = trained(large_problem(40))
     placement = NetSplit(exclusive=True).partition(problem)
     instance = Instance.of(problem)
-    step = SingleBatchStep(instance)
+    step = CompiledStep(instance)
     where = instance.encode(placement.device_of)
     order = np.argsort([placement.priority[name] for name in instance.names])
     assert order.tolist() == step.list_schedule(where).tolist()
