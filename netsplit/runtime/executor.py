@@ -232,7 +232,7 @@ class Executor:
             if context.snapshot is not None:
                 context = self._again(piece, context, ins)
             self._collect_gradients(piece.segment, i, ins)
-            self._propagate(context, ins)
+            self._propagate(piece, context, ins)
         if self.versions is not None and context.weights is not None:
             self.versions.collect(context.weights, piece.trainable, ins.update)
 
@@ -245,7 +245,7 @@ class Executor:
         wanting = {k: t for k, t in leaves.items() if t.requires_grad}
         return Context(wanting, {k: t for k, t in results.items() if t.requires_grad}, context.weights)
 
-    def _propagate(self, context: Context, ins: Backward) -> None:
+    def _propagate(self, piece: Piece, context: Context, ins: Backward) -> None:
         s, i = ins.segment, ins.microbatch
         given = {k: self._seed(k, i, output) for k, output in context.outputs.items()}
         seeds = {k: seed for k, seed in given.items() if seed is not None}
@@ -254,12 +254,24 @@ class Executor:
         with self._span("backward", ins), deferred.collect() if deferred is not None else nullcontext():
             if outputs:
                 torch.autograd.backward(outputs, list(seeds.values()))
+        self._separate(piece, context)
         for k, leaf in context.leaves.items():
             if leaf.grad is not None:
                 self.state.add_gradient(k, i, self.places[s, k], leaf.grad)
                 leaf.grad = None
         if deferred is not None:
             self.state.contexts[s, i] = Context({}, {}, context.weights, deferred=deferred)
+
+    def _separate(self, piece: Piece, context: Context) -> None:
+        """Give parameters gradients of their own: later ones are added in place, and autograd may have left
+        views of what is still to be sent or read.
+        """
+        read = {_storage(leaf.grad) for leaf in context.leaves.values() if leaf.grad is not None}
+        weights = self.share.tensors if context.weights is None else context.weights
+        for name in piece.trainable:
+            grad = weights[name].grad
+            if grad is not None and grad.layout is torch.strided and _storage(grad) in read:
+                weights[name].grad = grad.clone()
 
     def _collect_gradients(self, segment: Segment, i: int, ins: Backward) -> None:
         for k in segment.outputs:
@@ -372,6 +384,10 @@ class Executor:
         forwards = (ins for ins in self.instructions if isinstance(ins, Forward))
         needed = Counter(ins.version for ins in forwards if self.pieces.whole[ins.segment].trainable)
         return WeightVersions(self.share.parameters, needed)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _way(transfer: Send | Recv | Reduce) -> str:

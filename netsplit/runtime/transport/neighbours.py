@@ -23,6 +23,7 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -58,14 +59,16 @@ class Neighbours:
         count = dist.get_world_size()
         name = f"netsplit-{uuid.uuid4().hex}"
         door = _door(name, count) if count > 1 else None
-        told: list[tuple[str, str] | None] = [None] * count
+        told: list[Any] = [None] * count
         place = "" if door is None else _place()
         dist.all_gather_object(told, (place, name))
-        if door is None:
-            return cls()
-        names = {q: each[1] for q, each in enumerate(told) if each is not None and each[0] == place}
-        with door:
-            return cls(_connected(door, rank, names))
+        sockets: dict[int, socket.socket] = {}
+        if door is not None:
+            names = {q: each[1] for q, each in enumerate(told) if each[0] == place}
+            with door:
+                sockets = _connected(door, rank, names)
+        dist.all_gather_object(told, set(sockets))  # one may have given the other up meanwhile
+        return cls({q: each for q, each in sockets.items() if rank in told[q]})
 
     def __contains__(self, rank: object) -> bool:
         return rank in self.wires

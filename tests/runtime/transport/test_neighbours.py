@@ -152,6 +152,16 @@ def _closed(worker: Worker) -> list[int]:
     return _with(worker, "_read", refuse if worker.rank == 1 else module._read)
 
 
+def _given_up(worker: Worker) -> list[int]:
+    introduced = module._introduced
+
+    def late(*args: Any) -> int | None:
+        other = introduced(*args)
+        return None if {worker.rank, other} == {0, 1} and worker.rank == 1 else other
+
+    return _with(worker, "_introduced", late)
+
+
 def _with(worker: Worker, name: str, instead: Callable[..., Any]) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, name, instead)
@@ -163,3 +173,7 @@ def test_hosts_apart_and_memory_that_may_not_be_read_are_left_to_gloo(
     pools: Pools, work: Callable[[Worker], list[int]]
 ) -> None:
     assert pools(3).call(work) == [[2], [], [0]]
+
+
+def test_who_was_given_up_by_the_other_is_no_neighbour(pools: Pools) -> None:
+    assert pools(3).call(_given_up) == [[2], [2], [0, 1]]
