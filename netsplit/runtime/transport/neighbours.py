@@ -139,7 +139,7 @@ class _Wire:
     def __init__(self, own: socket.socket) -> None:
         own.setblocking(False)
         self.socket = own
-        self.pid = _pid_of(own)
+        self.pid, _ = _credentials(own)
         self.given: dict[int, _Exchange] = {}  # by tag: offered
         self.wanted: dict[int, _Exchange] = {}
         self.offers: dict[int, tuple[int, int]] = {}  # that nothing was wanted for yet: address, bytes
@@ -252,9 +252,10 @@ def _place() -> str:
         return ""
 
 
-def _pid_of(peer: socket.socket) -> int:
-    pid, _, _ = struct.unpack("iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(pid)
+def _credentials(peer: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end."""
+    pid, uid, _ = struct.unpack("iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid), int(uid)
 
 
 def _connected(door: socket.socket, rank: int, names: Mapping[int, str]) -> dict[int, socket.socket]:
@@ -280,12 +281,15 @@ def _connected(door: socket.socket, rank: int, names: Mapping[int, str]) -> dict
 
 
 def _introduced(peer: socket.socket, rank: int, token: Tensor) -> int | None:
-    """The other's rank, if either could read the other's token."""
+    """The other's rank, if it is of the same user and either could read the other's token."""
+    pid, uid = _credentials(peer)
+    if uid != os.getuid():
+        return None
     peer.send(_TOKEN.pack(rank, token.data_ptr(), token.numpy().tobytes()))
     other, address, expected = _TOKEN.unpack(peer.recv(_TOKEN.size))
     seen = torch.zeros_like(token)
     with suppress(OSError):
-        _read(_pid_of(peer), address, seen.data_ptr(), len(expected))
+        _read(pid, address, seen.data_ptr(), len(expected))
     good = seen.numpy().tobytes() == expected
     peer.send(b"y" if good else b"n")
     return int(other) if peer.recv(1) == b"y" and good else None
