@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -307,6 +308,8 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
     finally:
         os.close(handle)
     if old is not None:
+        with suppress(OSError):
+            (old / METADATA).unlink()  # else what is half removed would pass for whole
         shutil.rmtree(old, ignore_errors=True)
 
 
