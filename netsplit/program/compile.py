@@ -79,6 +79,8 @@ def compile_program(
             walk.forward(s, i)
         elif training:
             walk.backward(s, i, _PART[phase])
+    if training and schedule.update_every is None:
+        walk.step_all()
     program = Program(
         graph=placed,
         device_of=devices,
@@ -191,13 +193,12 @@ class _Compiler:
             return
         del self.waiting[home, number]
         if self.schedule.update_every is None:
-            if not any(key[1] == number for key in self.waiting):
-                self._step_all()
             return
         self._reduce(home, number)
         self._step(home, number)
 
-    def _step_all(self) -> None:
+    def step_all(self) -> None:
+        """Once all is computed: forwards that no backward follows read the weights from before, too."""
         homes = [name for name in self.names if any(self.segments[s].device == name for s in self.trained)]
         for home in homes:
             self._reduce(home, 0)
