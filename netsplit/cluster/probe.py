@@ -12,7 +12,8 @@ Source: NetSplit thesis, section 4.2.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import permutations, product
 from typing import Protocol
 
 import torch
@@ -21,32 +22,27 @@ from torch import Tensor
 
 from netsplit.cluster.cluster import Link
 
-__all__ = ["DEFAULT_SIZES", "Carrier", "Samples", "fit_link", "probe_links", "probe_pair"]
+__all__ = ["DEFAULT_SIZES", "Mover", "Samples", "fit_link", "probe_links"]
 
 Samples = list[tuple[int, float]]  # (bytes, seconds one way)
 
 DEFAULT_SIZES = (64, *(2**power for power in range(10, 24)))  # 64 bytes, then 1 KiB to 8 MiB
 ROUNDS = 3  # over all pairs, so that a slow minute does not fall on one of them
+WARMUP = 2  # packets of a size that do not count, in every round
 PAUSE_S = 1e-3  # before a packet: in a program most receivers have waited so long that they sleep
 SMALLEST_S = 1e-7  # no transfer between processes is faster; keeps a weight finite
 
 
-class Carrier(Protocol):
-    """Moves a tensor to or from a rank, and returns once that is done."""
-
-    def send(self, tensor: Tensor, rank: int) -> object: ...
-
-    def receive(self, tensor: Tensor, rank: int) -> object: ...
+class _Moving(Protocol):
+    def wait(self, timeout_s: float) -> Tensor: ...
 
 
-class _ByGroup:
-    """By the default process group."""
+class Mover(Protocol):
+    """What moves tensors between devices: the runtime's transport."""
 
-    def send(self, tensor: Tensor, rank: int) -> None:
-        dist.send(tensor, rank)
+    def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> _Moving: ...
 
-    def receive(self, tensor: Tensor, rank: int) -> None:
-        dist.recv(tensor, rank)
+    def receive(self, buffer: Tensor, peer: str, tag: int) -> _Moving: ...
 
 
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
@@ -68,12 +64,13 @@ def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
 
 
 def probe_links(
-    rank: int,
+    mover: Mover,
+    name: str,
     device_names: Sequence[str],
     torch_device: torch.device | str,
     sizes: Sequence[int] = DEFAULT_SIZES,
     repeats: int = 30,
-    carriers: Mapping[int, Carrier] | None = None,
+    timeout_s: float = 60.0,
 ) -> dict[tuple[str, str], Samples]:
     """Samples of every ordered pair of devices, one pair at a time while all others wait.
 
@@ -83,94 +80,87 @@ def probe_links(
     To be called by all workers of an initialised process group at once; each gets the whole result.
 
     Args:
-        rank: of this worker.
+        mover: that reaches every device.
+        name: of this worker's device.
         device_names: of all workers, in rank order.
-        torch_device: this worker's; CUDA devices need the NCCL backend.
-        carriers: to ranks that are not reached by the default process group, alike at both ends.
+        torch_device: this worker's.
+        timeout_s: of one packet.
+
+    Raises:
+        ValueError: no size, a size of no byte, or no repeat.
     """
-    by_group = _ByGroup()
-    device = torch.device(torch_device)
-    mine: dict[tuple[str, str], Samples] = {}
-    rounds = min(ROUNDS, repeats)
-    for turn in range(rounds):
-        times = repeats // rounds + (turn < repeats % rounds)
-        for p, source in enumerate(device_names):
-            for q, target in enumerate(device_names):
-                if p != q:
-                    dist.barrier()
-                    carrier = (carriers or {}).get(q if rank == p else p, by_group)
-                    points = probe_pair(rank, p, q, sizes, times, device, carrier=carrier)
-                    if rank == p:
-                        mine[source, target] = _least(points, mine.get((source, target), points))
-    gathered: list[dict[tuple[str, str], Samples] | None] = [None] * len(device_names)
-    dist.all_gather_object(gathered, mine)
-    return {pair: points for part in gathered if part is not None for pair, points in part.items()}
-
-
-def probe_pair(
-    rank: int,
-    source: int,
-    target: int,
-    sizes: Sequence[int] = DEFAULT_SIZES,
-    repeats: int = 30,
-    device: torch.device | str = "cpu",
-    warmup: int = 2,
-    carrier: Carrier | None = None,
-) -> Samples:
-    """One-way seconds of packets from rank `source` to rank `target`.
-
-    The least of a size's repeats is its answer: whatever disturbs a packet makes it late, and where the
-    processors are busy most packets wait for milliseconds. Every repeat goes through all sizes, so that
-    one disturbance cannot spoil all packets of a size.
-    To be called by both ranks; on the target, and on any other rank, the answer is empty.
-    """
-    if rank not in (source, target):
-        return []
     sizes = sorted({int(nbytes) for nbytes in sizes})
     if not sizes or sizes[0] < 1 or repeats < 1:
         raise ValueError(
             f"sizes={sizes}, repeats={repeats}: give sizes of at least 1 byte, and 1 repeat or more."
         )
-    carrier = carrier or _ByGroup()
-    packet = torch.zeros(sizes[-1], dtype=torch.uint8, device=device)
-    ack = torch.zeros(1, dtype=torch.uint8, device=device)
-    round_trips: list[list[float]] = [[] for _ in (1, *sizes)]
-    for _ in range(warmup + repeats):
-        for seconds, nbytes in zip(round_trips, (1, *sizes), strict=True):
-            if rank == source:
-                seconds.append(_round_trip(carrier, packet[:nbytes], ack, target))
-            else:
-                _answer(carrier, packet[:nbytes], ack, source)
-    if rank == target:
-        return []
-    ack_s, *seconds_of = [min(seconds[warmup:]) for seconds in round_trips]
+    end = _End(mover, torch.device(torch_device), timeout_s, sizes[-1])
+    mine: dict[tuple[str, str], Samples] = {}
+    rounds = min(ROUNDS, repeats)
+    for turn in range(rounds):
+        times = WARMUP + repeats // rounds + (turn < repeats % rounds)
+        for source, target in permutations(device_names, 2):
+            dist.barrier()
+            if name == source:
+                points = _probe_pair(end, target, sizes, times)
+                mine[source, target] = _least(points, mine.get((source, target), points))
+            elif name == target:
+                for _, nbytes in product(range(times), (1, *sizes)):
+                    end.answer(nbytes, source)
+    gathered: list[dict[tuple[str, str], Samples] | None] = [None] * len(device_names)
+    dist.all_gather_object(gathered, mine)
+    return {pair: points for part in gathered if part is not None for pair, points in part.items()}
+
+
+def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int) -> Samples:
+    """One-way seconds of packets to `target`.
+
+    The least of a size's repeats is its answer: whatever disturbs a packet makes it late, and where the
+    processors are busy most packets wait for milliseconds. Every repeat goes through all sizes, so that
+    one disturbance cannot spoil all packets of a size.
+    """
+    round_trips = [[end.round_trip(nbytes, target) for nbytes in (1, *sizes)] for _ in range(times)]
+    ack_s, *seconds_of = [min(seconds) for seconds in zip(*round_trips[WARMUP:], strict=True)]
     return [(n, max(s, ack_s) - ack_s / 2) for n, s in zip(sizes, seconds_of, strict=True)]
+
+
+class _End:
+    """This worker's end of the links: a packet, an acknowledgement, and what moves them."""
+
+    def __init__(self, mover: Mover, device: torch.device, timeout_s: float, largest: int) -> None:
+        self.mover = mover
+        self.timeout_s = timeout_s
+        self.packet = torch.zeros(largest, dtype=torch.uint8, device=device)
+        self.ack = torch.zeros(1, dtype=torch.uint8, device=device)
+
+    def round_trip(self, nbytes: int, target: str) -> float:
+        """Seconds of a packet there and of an acknowledgement back."""
+        self._finish()
+        start = time.perf_counter() + PAUSE_S
+        while time.perf_counter() < start:
+            pass
+        self._send(self.packet[:nbytes], target)
+        self._receive(self.ack, target)
+        return time.perf_counter() - start
+
+    def answer(self, nbytes: int, source: str) -> None:
+        self._receive(self.packet[:nbytes], source)
+        self._send(self.ack, source)
+
+    def _send(self, tensor: Tensor, peer: str) -> None:
+        self.mover.send(tensor, peer, 0, False).wait(self.timeout_s)
+
+    def _receive(self, buffer: Tensor, peer: str) -> None:
+        self.mover.receive(buffer, peer, 0).wait(self.timeout_s)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.packet.is_cuda:
+            torch.cuda.synchronize(self.packet.device)
 
 
 def _least(points: Samples, others: Samples) -> Samples:
     return [(nbytes, min(mine, other)) for (nbytes, mine), (_, other) in zip(points, others, strict=True)]
-
-
-def _round_trip(carrier: Carrier, packet: Tensor, ack: Tensor, target: int) -> float:
-    _finish(packet)
-    start = time.perf_counter() + PAUSE_S
-    while time.perf_counter() < start:
-        pass
-    carrier.send(packet, target)
-    carrier.receive(ack, target)
-    _finish(packet)
-    return time.perf_counter() - start
-
-
-def _answer(carrier: Carrier, packet: Tensor, ack: Tensor, source: int) -> None:
-    carrier.receive(packet, source)
-    carrier.send(ack, source)
-    _finish(packet)
-
-
-def _finish(tensor: Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
 
 
 def _line(samples: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import logging
 import shutil
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
-from netsplit.cluster.probe import Carrier, fit_link, probe_links
+from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.config import ProfileMode
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located, predicted_here
@@ -40,7 +41,6 @@ from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
-from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.runtime.workers.worker import Worker
@@ -228,27 +228,7 @@ def _device_type(spec: ClusterSpec, autocast: str | None) -> str:
 
 def _probe(worker: Worker) -> LinkSamples:
     names = [device.name for device in worker.devices]
-    return probe_links(worker.rank, names, worker.torch_device, carriers=_carriers(worker))
-
-
-def _carriers(worker: Worker) -> dict[int, Carrier]:
-    """To the CPU devices whose tensors do not go through the process group."""
-    if worker.torch_device.type != "cpu":
-        return {}
-    on_cpu = {
-        rank for rank, each in enumerate(worker.devices) if torch.device(each.torch_device).type == "cpu"
-    }
-    carrier = _Blocking(worker.neighbours, worker.timeout_s)
-    return dict.fromkeys(on_cpu & worker.neighbours.wires.keys(), carrier)
-
-
-@dataclass(frozen=True)
-class _Blocking:
-    neighbours: Neighbours
-    timeout_s: float
-
-    def send(self, tensor: Tensor, rank: int) -> None:
-        self.neighbours.send(tensor, rank, 0).wait(self.timeout_s)
-
-    def receive(self, tensor: Tensor, rank: int) -> None:
-        self.neighbours.receive(tensor, rank, 0).wait(self.timeout_s)
+    transport = worker.transport()
+    transport.connect(permutations(names, 2))
+    own = worker.device.name
+    return probe_links(transport, own, names, worker.torch_device, timeout_s=worker.timeout_s)

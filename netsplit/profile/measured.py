@@ -131,8 +131,7 @@ def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> M
         raise ValueError("contention is less than 1")
     if not isinstance(data["steady"], bool):
         raise ValueError("steady is neither true nor false")
-    own = costs.get("transients", {}).items()  # which profiles of old have not
-    transients = {name: NodeBytes(*map(int, each)) for name, each in own}
+    transients = {name: NodeBytes(*map(int, each)) for name, each in costs["transients"].items()}
     if any(each.forward < 0 or each.backward < 0 for each in transients.values()):
         raise ValueError("bytes are less than 0")
     return Measured(DeviceCosts(seconds, **rates, transients=transients), **about, steady=data["steady"])

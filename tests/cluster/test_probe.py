@@ -6,12 +6,14 @@ import pickle
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.cluster.probe import DEFAULT_SIZES, fit_link, probe_links
+from netsplit.runtime.transport.process import ProcessTransport
 
 LATENCIES = st.floats(1e-6, 1e-2)
 RATES = st.floats(1e-11, 1e-7)
@@ -57,7 +59,8 @@ def _worker(rank: int, folder: str, names: list[str], sizes: list[int]) -> None:
     store = dist.FileStore(f"{folder}/store", len(names))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=len(names))
     try:
-        samples = probe_links(rank, names, "cpu", sizes, repeats=3)
+        transport = ProcessTransport(dict.fromkeys(names, torch.device("cpu")), names[rank])
+        samples = probe_links(transport, names[rank], names, "cpu", sizes, repeats=3)
         Path(folder, f"{rank}.pickle").write_bytes(pickle.dumps(samples))
         dist.barrier()
     finally:
@@ -77,3 +80,10 @@ def test_workers_probe_every_ordered_pair_and_all_know_the_result(tmp_path: Path
         assert [nbytes for nbytes, _ in points] == sizes
         assert all(seconds > 0 for _, seconds in points)
         assert fit_link(points).seconds_per_byte >= 0
+
+
+@pytest.mark.parametrize(("sizes", "repeats"), [([], 3), ([0, 64], 3), ([64, 128], 0)])
+def test_no_size_or_repeat_is_refused_before_anything_moves(sizes: list[int], repeats: int) -> None:
+    transport = ProcessTransport({"a": torch.device("cpu")}, "a")
+    with pytest.raises(ValueError, match="sizes of at least 1 byte, and 1 repeat or more"):
+        probe_links(transport, "a", ["a"], "cpu", sizes, repeats)

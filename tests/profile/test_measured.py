@@ -40,18 +40,6 @@ def test_what_is_put_is_what_is_got(tmp_path: Path, message_s: float | None) -> 
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["a.json"]
 
 
-def test_a_profile_from_before_transients_were_measured_has_none(tmp_path: Path) -> None:
-    cache = ProfileCache(tmp_path)
-    cache.put("a", MEASURED)
-    (file,) = tmp_path.iterdir()
-    data = json.loads(file.read_text())
-    del data["costs"]["transients"]
-    file.write_text(json.dumps(data))
-    kept = cache.get("a", NODES)
-    assert kept is not None
-    assert kept[0] == replace(MEASURED, costs=replace(COSTS, transients={}))
-
-
 def test_refresh_measures_anew_and_keeps_that(tmp_path: Path) -> None:
     ProfileCache(tmp_path).put("a", MEASURED)
     fresh = ProfileCache(tmp_path, refresh=True)

@@ -9,29 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Mover", "copy_seconds_per_byte"]
+from netsplit.cluster.probe import Mover
+
+__all__ = ["copy_seconds_per_byte"]
 
 SMALL, LARGE = 64, 2**20  # bytes
 COMPUTE_S = 6e-3  # of a computation, in pieces
 PIECES = 4  # before each of which a message starts either way; longer than a large one is on its way
 WAIT_S = 60.0
-
-
-class _Moving(Protocol):
-    def wait(self, timeout_s: float) -> Tensor: ...
-
-
-class Mover(Protocol):
-    """What moves tensors between devices: the runtime's transport."""
-
-    def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> _Moving: ...
-
-    def receive(self, buffer: Tensor, peer: str, tag: int) -> _Moving: ...
 
 
 def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None], rounds: int = 15) -> float:
@@ -76,15 +65,15 @@ class _CopyWork:
 
 def _busy(mover: Mover, peer: str, tensor: Tensor, work: _CopyWork) -> float:
     """Seconds of a computation that hides messages either way, starting them included."""
-    moving: list[_Moving] = []
+    waits: list[Callable[[float], object]] = []
 
     def start() -> None:
-        tag = len(moving)
-        moving.append(mover.receive(torch.empty_like(tensor), peer, tag))
-        moving.append(mover.send(tensor, peer, tag, tensor.nbytes > SMALL))
+        tag = len(waits)
+        waits.append(mover.receive(torch.empty_like(tensor), peer, tag).wait)
+        waits.append(mover.send(tensor, peer, tag, tensor.nbytes > SMALL).wait)
 
     work.seconds()  # from the barrier on the caches are cold
     seconds = work.seconds(start)
-    for each in moving:
-        each.wait(WAIT_S)
+    for wait in waits:
+        wait(WAIT_S)
     return seconds

@@ -58,10 +58,10 @@ class Neighbours:
         """Find who of the default process group can read whom. All its processes call this together."""
         count = dist.get_world_size()
         name = f"netsplit-{uuid.uuid4().hex}"
-        door = _door(name, count) if count > 1 else None
+        place = _place() if count > 1 and _may_be_read() else ""
+        door = _door(name, count) if place else None
         told: list[Any] = [None] * count
-        place = "" if door is None else _place()
-        dist.all_gather_object(told, (place, name))
+        dist.all_gather_object(told, (place, name) if door else ("", ""))
         sockets: dict[int, socket.socket] = {}
         if door is not None:
             names = {q: each[1] for q, each in enumerate(told) if each[0] == place}
@@ -226,30 +226,33 @@ def _read(pid: int, address: int, into: int, nbytes: int) -> None:
         at += moved
 
 
-def _door(name: str, count: int) -> socket.socket | None:
-    """Where this process can be reached by those of its host; None where nobody could be read."""
-    if not _place():
-        return None
-    with suppress(OSError):
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        door.bind(f"\0{name}")
-        door.listen(count)
-        return door
-    return None
+def _may_be_read() -> bool:
+    """Let processes of this user read this one's memory; false where the system knows no such reading."""
+    if _libc is None or not hasattr(_libc, "process_vm_readv"):
+        return False
+    _libc.process_vm_readv.restype = ctypes.c_ssize_t
+    _libc.prctl(_SET_PTRACER, ctypes.c_ulong(_ANYBODY), 0, 0, 0)  # without Yama it does nothing
+    return True
 
 
 def _place() -> str:
-    """Where process numbers and names of sockets mean the same; nothing where no memory can be read."""
-    if _libc is None or not hasattr(_libc, "process_vm_readv"):
-        return ""
-    _libc.process_vm_readv.restype = ctypes.c_ssize_t
-    _libc.prctl(_SET_PTRACER, ctypes.c_ulong(_ANYBODY), 0, 0, 0)  # of this user; without Yama it does nothing
+    """Where process numbers and names of sockets mean the same; nothing where the system does not say."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
         return " ".join((boot, os.readlink("/proc/self/ns/pid"), os.readlink("/proc/self/ns/net")))
     except OSError:
         return ""
+
+
+def _door(name: str, count: int) -> socket.socket | None:
+    """Where this process can be reached by those of its host."""
+    with suppress(OSError):
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        door.bind(f"\0{name}")
+        door.listen(count)
+        return door
+    return None
 
 
 def _credentials(peer: socket.socket) -> tuple[int, int]:

@@ -66,15 +66,19 @@ class ProcessTransport:
     def prepare(self, programs: Iterable[Program]) -> None:
         """Make the groups that the programs need. All processes call this together with the same programs."""
         for program in programs:
-            for source, target in _links(program):
-                nccl = self.devices[source].type == self.devices[target].type == "cuda"
-                if nccl and (source, target) not in self.pairs:
-                    self.pairs[source, target] = self._group((source, target), "nccl")
+            self.connect(_links(program))
             for names in _sums(program):
                 if names not in self.groups:
                     nccl = all(self.devices[name].type == "cuda" for name in names)
                     everyone = len(names) == len(self.devices) and not nccl
                     self.groups[names] = None if everyone else self._group(names, "nccl" if nccl else "gloo")
+
+    def connect(self, links: Iterable[tuple[str, str]]) -> None:
+        """Make the groups that these links need. All processes call this together with the same links."""
+        for source, target in links:
+            nccl = self.devices[source].type == self.devices[target].type == "cuda"
+            if nccl and (source, target) not in self.pairs:
+                self.pairs[source, target] = self._group((source, target), "nccl")
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
         group = self.pairs.get((self.name, peer))

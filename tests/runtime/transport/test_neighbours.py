@@ -17,7 +17,9 @@ from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.workers.worker import Worker
 from tests.workers import Pools
 
-pytestmark = pytest.mark.skipif(not module._place(), reason="this system has no process_vm_readv")
+pytestmark = pytest.mark.skipif(
+    not (module._may_be_read() and module._place()), reason="this system has no process_vm_readv"
+)
 
 LIMIT_S = 30.0
 
