@@ -15,7 +15,6 @@ both, those of `benchmarks.runtime --quick`.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -26,10 +25,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._command import command_parser
 from benchmarks._ours import Deployed, Ours
 from benchmarks._subjects import SUBJECTS, Subject, subjects
 from netsplit.api import SCHEDULES
-from netsplit.files import write_text
+from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.profile.costs import Costs
 from netsplit.program.schedules import Schedule
@@ -88,8 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     for subject in subjects(True, options.models):
         cases += _cases(subject, options, console.print)
         if options.json is not None:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            write_text(options.json, json.dumps([asdict(case) for case in cases], indent=1))
+            write_json(options.json, [asdict(case) for case in cases])
     console.print(_table(cases))
     complete = [case for case in cases if case.complete]
     if complete:
@@ -99,11 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fidelity",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("fidelity", __doc__)
     parser.add_argument("--quick", action="store_true", help="2 rounds, each after a profile of its own")
     parser.add_argument(
         "--rounds", type=int, metavar="N", help="how often every plan is run twice (9; quick: 2)"

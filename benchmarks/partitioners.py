@@ -89,7 +89,6 @@ class _Kept:
 
     def add(self, setting: Setting, method: str, row: Row) -> None:
         self.rows[self.key(setting, method)] = row
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, json.dumps(self.rows, indent=1))
 
 

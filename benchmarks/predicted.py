@@ -9,7 +9,6 @@ Ratios are made within a round, so that a slow minute hits both; of the rounds' 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -23,12 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks._command import command_parser
 from benchmarks._ours import Ours
 from benchmarks._rounds import Contender, Ratio, Rounds
 from benchmarks.captured import CAPTURED, composed
 from netsplit.config import build
 from netsplit.data.loader import batches
-from netsplit.files import write_text
+from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.profile.costs import Costs
 
@@ -83,17 +83,12 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(_table(results[-1:]))
     console.print(_table(results))
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        write_text(options.json, json.dumps([asdict(result) for result in results], indent=1))
+        write_json(options.json, [asdict(result) for result in results])
     return 0
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.predicted",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("predicted", __doc__)
     names = [words.split()[0] for words in CAPTURED]
     parser.add_argument("--models", nargs="+", choices=names, default=DEFAULT)
     parser.add_argument("--partitioner", choices=sorted(METHODS), default="auto")

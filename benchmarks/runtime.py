@@ -14,7 +14,6 @@ computations as long as they were in the run, and transfers and instructions for
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 import time
@@ -28,12 +27,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks._command import command_parser
 from benchmarks._ours import Cut, Deployed, Ours, best_cut, free_ideal
 from benchmarks._rivals import Plain, TorchPipeline
 from benchmarks._rounds import Contender, Ratio, Rounds, quartiles
 from benchmarks._subjects import SUBJECTS, Subject, subjects
 from netsplit.api import SCHEDULES
-from netsplit.files import write_text
+from netsplit.files import write_json
 from netsplit.partition import Single
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -76,17 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             console.print(_table(subject, lines, time.perf_counter() - began))
         if options.json is not None:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            write_text(options.json, json.dumps(raw, indent=1))
+            write_json(options.json, raw)
     return 1 if failed else 0
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.runtime",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("runtime", __doc__)
     parser.add_argument("--quick", action="store_true", help="small models, few rounds")
     parser.add_argument("--rounds", type=int, help="how often everything is measured (12; quick: 5)")
     parser.add_argument("--models", nargs="+", choices=SUBJECTS, help="default: all")

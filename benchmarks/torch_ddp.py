@@ -13,7 +13,6 @@ every process.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from netsplit.config import build
 from netsplit.data.dataset import Data
 from netsplit.data.loader import Loader, batches
+from netsplit.files import write_json
 from netsplit.tables import Column, Table
 from netsplit.training.history import Epoch, History, Iteration
 
@@ -69,9 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if given.json is not None:
         record = {"iterations": history.iterations, "epochs": history.epochs}
-        given.json.write_text(
-            json.dumps({key: [asdict(each) for each in value] for key, value in record.items()})
-        )
+        write_json(given.json, {key: [asdict(each) for each in value] for key, value in record.items()})
     return 0
 
 

@@ -14,7 +14,6 @@ alone. "whole" are nodes that are a module of the model, which runs on one devic
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.capture.models import FAMILIES, names_of
 from benchmarks.capture.workers import CaptureOutcome, judged
-from netsplit.files import write_text
+from netsplit.files import write_json
 
 __all__ = ["main"]
 
@@ -135,7 +134,7 @@ def _print_reasons(console: Console, family: Family) -> None:
 
 def _write(path: Path, families: list[Family]) -> None:
     outcomes = {family.name: [asdict(each) for each in family.outcomes] for family in families}
-    write_text(path, json.dumps({"wanted": WANTED, "families": outcomes}, indent=1) + "\n")
+    write_json(path, {"wanted": WANTED, "families": outcomes})
 
 
 if __name__ == "__main__":

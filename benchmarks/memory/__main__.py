@@ -14,7 +14,6 @@ operators are taken from their bytes: nothing is timed. What they allocate for t
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -28,6 +27,7 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 import netsplit
+from benchmarks._command import command_parser
 from benchmarks.captured import CAPTURED
 from benchmarks.memory.bounds import bound_of_any, bound_of_pipelines
 from benchmarks.setting import CONF
@@ -37,7 +37,7 @@ from netsplit.data.loader import batches
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.files import write_text
+from netsplit.files import write_json
 from netsplit.graph import capture, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
@@ -161,19 +161,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     for schedule in options.schedules:
                         cases.append(_case(model, schedule, devices, session, options))
                         console.print(_line(cases[-1]), highlight=False)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(options.out, json.dumps([asdict(case) for case in cases], indent=1))
+        write_json(options.out, [asdict(case) for case in cases])
     console.print(_table(cases).terminal())
     console.print(_verdict(cases), highlight=False)
     return 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.memory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("memory", __doc__)
     parser.add_argument("--models", nargs="+", default=list(CAPTURED), help="of conf/model: 'NAME OVERRIDES'")
     parser.add_argument("--schedules", nargs="+", choices=list(SCHEDULES), default=list(SCHEDULES))
     parser.add_argument("--devices", nargs="+", type=int, default=list(DEVICES))

@@ -24,12 +24,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._command import command_parser
 from benchmarks.predictor.draws import draws
 from benchmarks.predictor.leave_one_out import Error, Profile, left_out, profile
 from benchmarks.predictor.models import MODELS, models
 from netsplit.cluster.rates import Overheads
 from netsplit.cluster.rates_file import write_rates
-from netsplit.files import write_text
+from netsplit.files import write_json
 from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.profile.predict import calibrate_rates
 
@@ -56,10 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.classes:
         console.print(_classes(errors))
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        write_text(options.json, json.dumps([asdict(error) for error in errors], indent=1))
+        write_json(options.json, [asdict(error) for error in errors])
     if options.rates is not None:
-        options.rates.parent.mkdir(parents=True, exist_ok=True)
         rates = calibrate_rates([(each.graph, each.seconds) for each in profiles], options.rates.stem)
         reference_s = statistics.median(each.reference_s for each in profiles)
         rates = replace(rates, overheads=_overheads(default_folder()), reference_s=reference_s)
@@ -69,11 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.predictor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("predictor", __doc__)
     parser.add_argument("--quick", action="store_true", help="smaller models, few repeats")
     parser.add_argument("--models", nargs="+", choices=MODELS, help="at least 2; default: all")
     parser.add_argument("--draws", type=int, default=12, help="drawn chains to calibrate on too (12)")
