@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 __all__ = [
+    "BatchError",
     "CaptureError",
     "ConfigError",
     "DeadlockError",
@@ -46,6 +47,10 @@ class DeadlockError(NetSplitError):
 
 class WorkerError(NetSplitError):
     """A worker process that died, raised, or hung."""
+
+
+class BatchError(WorkerError):
+    """A batch that a device could not compute; the workers live, and the model is as it was before it."""
 
 
 def told_plainly(function: Callable[P, R]) -> Callable[P, R]:

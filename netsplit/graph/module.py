@@ -23,9 +23,12 @@ from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.template import decoded
 
-__all__ = ["initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]
+__all__ = ["NODE", "initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]
 
 Known = dict[tuple[str, str], fx.Node]
+
+NODE = "netsplit_node"
+"""The key under which a call that is written has the name of its node, in ``fx.Node.meta``."""
 
 
 def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str, torch.Tensor]:
@@ -243,6 +246,7 @@ def _emit(
     if node_draws(node):
         target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
     call = fx_graph.call_function(target, tuple(args), kwargs)
+    call.meta[NODE] = node.name
     if _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
         return

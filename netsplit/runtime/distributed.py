@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
@@ -10,13 +11,14 @@ from typing import Any
 
 from torch import Tensor
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import BatchError, NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
+from netsplit.runtime.failure import AS_BEFORE, Failure
 from netsplit.runtime.feeds import as_batch, loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
@@ -62,6 +64,7 @@ class DistributedRuntime:
         self.rule = rule or UpdateRule()
         self.rates: list[float] = []  # of the optimiser's groups in the last step
         self.metrics: Any = None
+        self.loss = math.nan  # of the last batch
         self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
         self.loaded: list[Program] = [program]  # what the workers have, by number
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
@@ -95,8 +98,11 @@ class DistributedRuntime:
 
         Raises:
             NetSplitError: `step` is False under a schedule whose devices step within the batch.
+            BatchError: a device could not compute it; all is as it was before, but for the schedules whose
+                devices step within the batch: under those the workers end, with a `WorkerError`.
         """
-        return self._loss(*self._iterate(inputs, targets, "plain", fraction, step))
+        self._iterate(inputs, targets, "plain", fraction, step)
+        return self.loss
 
     def measure(
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
@@ -106,9 +112,9 @@ class DistributedRuntime:
         With `bytes_too` the timeline has peak bytes, and its seconds are not to be trusted.
         """
         start = time.perf_counter()
-        program, results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", fraction, step)
+        results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", fraction, step)
         seconds = time.perf_counter() - start
-        return self._loss(program, results), _merged(results, seconds)
+        return self.loss, _merged(results, seconds)
 
     def predict(self, program: Program, inputs: Any) -> list[list[Tensor]]:
         """Outputs of an inference program for one batch: of every micro-batch, in the graph's order.
@@ -119,10 +125,9 @@ class DistributedRuntime:
         self.pool.programs[INFERENCE] = program
         feeds = split_batch(program, inputs)
         outputs: dict[tuple[str, int], Tensor] = {}
-        key = self.draws.predicting()
-        self.draws.predictions += 1
-        for result in self._call(worker_calls.predict, program, feeds, number, key):
+        for result in self._computed(worker_calls.predict, program, feeds, number, self.draws.predicting()):
             outputs |= result
+        self.draws.predictions += 1
         names = program.graph.output_variables
         return [[outputs[k, i] for k in names] for i in range(program.microbatches)]
 
@@ -191,7 +196,7 @@ class DistributedRuntime:
 
     def _iterate(
         self, inputs: Any, targets: Any, mode: str, fraction: float, step: bool
-    ) -> tuple[Program, list[DeviceIteration]]:
+    ) -> list[DeviceIteration]:
         batch = as_batch(self.program, inputs, targets)
         program = self._program_for(batch)
         if program.asynchronous and not step:
@@ -203,10 +208,13 @@ class DistributedRuntime:
         number = self._number(program)
         self.pool.programs[TRAINING] = program
         fractions, key = loss_fractions(program, fraction), self.draws.training()
-        results = self._call(worker_calls.train, program, feeds, number, fractions, step, mode, key)
+        parts = self._computed(worker_calls.train, program, feeds, number, fractions, step, mode, key)
+        outputs = {name: value for part in parts for name, value in part.items()}
+        results: list[DeviceIteration] = self.pool.call(worker_calls.commit)
         self.draws.batches += 1
         self.rates = results[0].rates
-        return program, results
+        self.loss, self.metrics = mean_loss(program, outputs), mean_metrics(program, outputs)
+        return results
 
     def _program_for(self, batch: Batch) -> Program:
         if self.resized is None:
@@ -235,17 +243,26 @@ class DistributedRuntime:
         self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
         return number
 
-    def _call(self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any) -> list[Any]:
+    def _computed(
+        self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any
+    ) -> list[Any]:
+        """What each device has of a batch, which none has stepped on.
+
+        Raises:
+            BatchError: one could not compute its part; all have taken back what they did.
+        """
         own = [
             [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
             for name in program.devices
         ]
-        return self.pool.call_each(function, [(mine, *args) for mine in own])
-
-    def _loss(self, program: Program, results: list[DeviceIteration]) -> float:
-        outputs = {key: value for result in results for key, value in result.outputs.items()}
-        self.metrics = mean_metrics(program, outputs)
-        return mean_loss(program, outputs)
+        parts = self.pool.call_each(function, [(mine, *args) for mine in own])
+        failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, Failure)]
+        if not failures:
+            return parts
+        self.pool.call(worker_calls.abandon)
+        self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
+        first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
+        raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
 
 
 def _graphs(program: Program) -> list[Graph]:

@@ -129,6 +129,16 @@ class DevicePieces:
             self.tail = self._of(program.tail, set(segments) - last)
             self.tail |= self._of(program.tail, last, deferrable=True)
 
+    @property
+    def written(self) -> set[str]:
+        """The initializers that forwards here write, as statistics."""
+        every = (*self.whole.values(), *self.deferrable.values(), *self.tail.values())
+        return {k for piece in every for k in piece.written_buffers}
+
+    def trains(self, s: int) -> bool:
+        """Whether a segment has parameters."""
+        return bool(self.whole[s].trainable)
+
     def of(self, s: int, i: int) -> Piece:
         """What computes micro-batch i of segment s."""
         if i == self.last:
