@@ -88,9 +88,7 @@ report: $(STAMP)  ## Recorded comparisons and studies as one page, outputs/repor
 	$(BIN)/python -m runners.report $(ARGS)
 
 ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
-	@mkdir -p outputs
-	@echo "Runs: http://127.0.0.1:$(PORT)/#/experiments?workflowType=machine_learning"
-	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --backend-store-uri $(DATABASE) --port $(PORT) --workers 1
+	exec $(BIN)/netsplit ui --port $(PORT) --database $(DATABASE)
 
 pictures: $(STAMP)  ## Refresh the README's pictures from the newest comparison
 	@newest=$$(ls -d outputs/compare/runs/*/netsplit 2>/dev/null | tail -n 1); \

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -101,6 +103,8 @@ def parallelize(
             or workers that do not come up; the message is one sentence.
     """
     spec = cpu_cluster(cluster) if type(cluster) is int else cluster
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is {model!r}: give a torch.nn.Module.")
     if not isinstance(spec, ClusterSpec):
         raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
@@ -108,7 +112,9 @@ def parallelize(
     _check_batch(batch)
     if profile not in get_args(ProfileMode):
         raise ConfigError(f"profile is {profile!r}: give one of {', '.join(get_args(ProfileMode))}.")
-    _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler), ema_decay)
+    _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler), ema_decay, clip_norm)
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise ConfigError(f"folder is {str(folder)!r}, which is a file: give a folder, or None.")
     place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
     session = Session(spec, place, temporary=folder is None, profile=profile)
     try:
@@ -131,13 +137,17 @@ def _chosen(known: Mapping[str, Callable[[], Any]], given: Any, kind: type, what
     return known[given]()
 
 
-def _check_updates(optimizer: ForModel, rate: LearningRate | None, ema_decay: float | None) -> None:
-    """Optimiser, scheduler and averages, before any worker starts."""
+def _check_updates(
+    optimizer: ForModel, rate: LearningRate | None, ema_decay: float | None, clip_norm: float | None
+) -> None:
+    """Optimiser, scheduler, averages and the gradients' norm, before any worker starts."""
     check_optimizer(optimizer)
     if rate is not None:
         rate.check(optimizer)
-    if ema_decay is not None and not 0 < ema_decay < 1:
-        raise ConfigError(f"ema_decay is {ema_decay}: give a number between 0 and 1, or None.")
+    if ema_decay is not None and not (isinstance(ema_decay, Real) and 0 < ema_decay < 1):
+        raise ConfigError(f"ema_decay is {ema_decay!r}: give a number between 0 and 1, or None.")
+    if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
+        raise ConfigError(f"clip_norm is {clip_norm!r}: give a number above 0, or None.")
 
 
 def _check_batch(batch: Any) -> None:

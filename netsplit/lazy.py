@@ -1,12 +1,15 @@
-"""A package's public names, imported when first used: torch alone takes seconds."""
+"""What is imported when first used: a package's public names, as torch alone takes seconds, and extras."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-__all__ = ["imports_of"]
+from netsplit.errors import NetSplitError
+
+__all__ = ["imports_of", "of_extra"]
 
 
 def imports_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -22,3 +25,23 @@ def imports_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return attribute
+
+
+def of_extra(extra: str, what: str, package: str, *modules: str) -> ModuleType:
+    """The first of the modules, all of them imported.
+
+    Args:
+        extra: of `netsplit` that installs them.
+        what: needs them, as a sentence begins.
+        package: that has them, as it is called where packages are installed from.
+
+    Raises:
+        NetSplitError: they are not installed.
+    """
+    try:
+        first, *_ = [import_module(module) for module in modules]
+    except ModuleNotFoundError as error:
+        raise NetSplitError(
+            f"{what} needs {package}: `pip install 'netsplit[{extra}]'` brings it."
+        ) from error
+    return first

@@ -16,8 +16,9 @@ from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline
 from netsplit.tracking.values import masked
-from runners._entry import CONF
-from runners._progress import ConsoleProgress
+
+from ._entry import CONF
+from ._progress import ConsoleProgress
 
 __all__ = ["each_case", "one"]
 

@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import TARGET, build
 from netsplit.errors import ConfigError
-from runners._entry import settings_of
+
+from ._entry import settings_of
 
 if TYPE_CHECKING:
     from netsplit.partition.partitioner import Partitioner
@@ -104,7 +105,7 @@ def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partiti
     given = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
     if time_limit is not None and hasattr(partitioner, TIME_LIMIT) and not given:
         partitioner = replace(partitioner, **{TIME_LIMIT: time_limit})
-    return partitioner  # type: ignore[no-any-return]
+    return partitioner
 
 
 def described(cfg: DictConfig, command: str) -> ClusterDescription | None:

@@ -26,9 +26,10 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
 from netsplit.program.schedules import Schedule
 from netsplit.tables import Column, Table
-from runners._entry import console_of
-from runners._graph_file import GraphSettings
-from runners._progress import Waiting
+
+from ._entry import console_of
+from ._graph_file import GraphSettings
+from ._progress import Waiting
 
 __all__ = ["NO_LIMIT", "PartitionSettings", "read", "run"]
 

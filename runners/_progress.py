@@ -14,6 +14,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -46,7 +47,7 @@ class ConsoleProgress:
         )
         self.name = ""
         self.total = 0
-        self._task = self._task_none = None
+        self._task: TaskID | None = None
         self._last_line_s = 0.0
 
     def __enter__(self) -> Self:

@@ -25,10 +25,11 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import write_trace
 from netsplit.tables import Column, Table
 from netsplit.tracking.pictures.timeline_figure import timeline_figure
-from runners._entry import console_of
-from runners._graph_file import SimulateSettings
-from runners._partitioned import NO_LIMIT, read
-from runners._progress import Waiting
+
+from ._entry import console_of
+from ._graph_file import SimulateSettings
+from ._partitioned import NO_LIMIT, read
+from ._progress import Waiting
 
 __all__ = ["run"]
 
@@ -124,7 +125,8 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
         Column("when"),
         Column("where", text=True, whole=True),
     ]
-    rows, marked = [], {}
+    rows: list[tuple[str, ...]] = []
+    marked: dict[int, str] = {}
     costs, devices = problem.costs, problem.cluster.devices
     for device, profile in memory_profile(program, costs.alpha, costs.transients(devices)).items():
         limit, where = problem.cluster.device(device).capacity_bytes, profile.instruction

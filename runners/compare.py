@@ -18,7 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.case_overrides import cases_of, published_of
 from netsplit.experiment.request import NAMED, Request
-from runners._entry import console_of, entry, experiment, sentence
+
+from ._entry import console_of, entry, experiment, sentence
 
 __all__ = ["job", "main"]
 
@@ -50,7 +51,7 @@ def job(cfg: DictConfig) -> float | None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = console_of(_WIDTH)
 
-    from runners import _compared
+    from . import _compared
 
     if requests:
         labels = {case: _labels(case, request.own) for case, request in requests.items()}

@@ -13,12 +13,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build, suggest
 from netsplit.errors import ConfigError
-from runners._entry import entry, option, options
-from runners._graph_file import described, graph_settings, need_graph, one_partitioner, with_limit
+
+from ._entry import entry, option, options
+from ._graph_file import described, graph_settings, need_graph, one_partitioner, with_limit
 
 if TYPE_CHECKING:
     from netsplit.partition.partitioner import Partitioner
-    from runners._partitioned import PartitionSettings
+
+    from ._partitioned import PartitionSettings
 
 __all__ = ["job", "main"]
 
@@ -31,7 +33,7 @@ def job(cfg: DictConfig) -> float:
     need_graph(cfg)
     _check_own_result(cfg)
 
-    from runners import _partitioned
+    from . import _partitioned
 
     settings: PartitionSettings = graph_settings(cfg, _partitioned.PartitionSettings)
     partitioner = one_partitioner(cfg, settings.time_limit)

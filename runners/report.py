@@ -8,7 +8,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build
 from netsplit.errors import ConfigError
-from runners._entry import entry, settings_of
+
+from ._entry import entry, settings_of
 
 __all__ = ["Settings", "job", "main"]
 
@@ -37,7 +38,7 @@ class Settings:
 def job(cfg: DictConfig) -> None:
     """Everything from the composed config to the two files."""
     OmegaConf.resolve(cfg)
-    settings: Settings = settings_of(cfg, "runners.report.Settings", _names(), GROUPS)
+    settings: Settings = settings_of(cfg, f"{__package__}.report.Settings", _names(), GROUPS)
     tracker = build(cfg.tracking)
     if not tracker.enabled:
         raise ConfigError("tracking records nothing, so there is nothing to report: choose tracking=mlflow.")

@@ -8,8 +8,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from netsplit.config import build
-from runners._entry import entry
-from runners._graph_file import SimulateSettings, described, graph_settings, need_graph, one_partitioner
+
+from ._entry import entry
+from ._graph_file import SimulateSettings, described, graph_settings, need_graph, one_partitioner
 
 __all__ = ["job", "main"]
 
@@ -26,7 +27,7 @@ def job(cfg: DictConfig) -> float:
     cluster = described(cfg, "runners.simulate")
     folder = Path(HydraConfig.get().runtime.output_dir)
 
-    from runners import _simulated
+    from . import _simulated
 
     return _simulated.run(settings, partitioner, schedule, cluster, folder)
 

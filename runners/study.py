@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -20,7 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build
 from netsplit.errors import ConfigError
-from runners._entry import CONF, console_of, entry, experiment, settings_of
+
+from ._entry import CONF, console_of, entry, experiment, settings_of
 
 __all__ = ["Settings", "comparison_among", "job", "main", "studies"]
 
@@ -44,10 +46,10 @@ class Settings:
 
 def job(cfg: DictConfig) -> None:
     """Everything from the composed config to the table, the files and the run in MLflow."""
-    settings_of(cfg, "runners.study.Settings", ["seed"], GROUPS)
+    settings_of(cfg, f"{__package__}.study.Settings", ["seed"], GROUPS)
     if cfg.get(STUDY) is None:
         raise ConfigError(f"no study is chosen: give experiment=<name>, one of {', '.join(studies())}.")
-    config = OmegaConf.to_container(cfg, resolve=True)
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(config, dict)
     tracker = build(cfg.tracking)
     folder = Path(HydraConfig.get().runtime.output_dir)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from runners._entry import entry
-from runners.compare import job
+from ._entry import entry
+from .compare import job
 
 __all__ = ["main"]
 

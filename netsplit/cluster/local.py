@@ -7,12 +7,14 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import psutil
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError
+from netsplit.lazy import of_extra
 
 __all__ = ["ClusterSpec", "LocalDevice", "gpu", "local_cluster", "parse_bytes", "visible_gpu"]
 
@@ -118,9 +120,8 @@ def gpu(index: int, key: str = "torch_device") -> tuple[str, int]:
     Raises:
         ConfigError: naming `key`, if there is no driver or no such GPU.
     """
-    import pynvml
-
     device = f"cuda:{index}"
+    pynvml = nvml_of(f"{key}={device}")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         pynvml.nvmlInit()
@@ -136,6 +137,15 @@ def gpu(index: int, key: str = "torch_device") -> tuple[str, int]:
         ) from error
 
 
+def nvml_of(what: str) -> ModuleType:
+    """The driver's library, which `what` needs.
+
+    Raises:
+        NetSplitError: its package is not installed.
+    """
+    return of_extra("gpu", what, "nvidia-ml-py", "pynvml")
+
+
 def visible_gpu(index: int, visible: str | None) -> object:
     """NVML's handle of `cuda:<index>`, where CUDA_VISIBLE_DEVICES is `visible`.
 
@@ -143,8 +153,7 @@ def visible_gpu(index: int, visible: str | None) -> object:
         IndexError: fewer are visible.
         NVMLError: the GPU named is not there.
     """
-    import pynvml
-
+    pynvml = nvml_of("CUDA_VISIBLE_DEVICES")
     entry = (
         str(index)
         if visible is None

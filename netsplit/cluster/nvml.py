@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netsplit.cluster.cluster import Link
-from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster, visible_gpu
+from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster, nvml_of, visible_gpu
 from netsplit.errors import ConfigError
 
 __all__ = ["Gpu", "Gpus", "found_gpus", "gpu_cluster"]
@@ -120,8 +120,7 @@ def found_gpus(key: str = "cluster") -> Gpus:
 
 @contextmanager
 def _driver(key: str) -> Iterator[Any]:
-    import pynvml
-
+    pynvml = nvml_of(key)
     try:
         pynvml.nvmlInit()
         try:

@@ -106,14 +106,19 @@ def record_workload(run: MethodRun, planner: Planner, folder: Path) -> None:
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
     """Before anything is trained: placement, program, summary and the placed graph's picture."""
+    run.summary(solver_summary(plan.placement.report))
+    write_plan(plan, folder)
+    run.describe(f"```\n{plan.summary()}\n```")
+
+
+def write_plan(plan: Plan, folder: Path) -> None:
+    """Placement, program and summary as files, and the placed graph's picture."""
     problem, placement = plan.problem, plan.placement
     program, _ = plan.simulated
-    run.summary(solver_summary(placement.report))
     write_text(folder / "placement.json", json.dumps(asdict(placement), indent=1))
     write_text(folder / "program.txt", program.show())
     write_text(folder / "summary.txt", plan.summary())
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
-    run.describe(f"```\n{plan.summary()}\n```")
 
 
 def record_row(

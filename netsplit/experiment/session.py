@@ -139,6 +139,8 @@ class Session:
             raise ConfigError(f"max_programs is {max_programs}: give at least 1.")
         known: dict[Hashable, tuple[int | None, ...]] = {}
         whole = Batch.of(*batch, known=known)
+        if whole.samples == 0:
+            raise ConfigError("the batch has no samples: give one of the size to train with.")
         size, schedule = schedule.microbatch_size(whole.samples), schedule.for_batch(whole.samples)
         example = whole.rows(0, size).own()
         options: dict[str, Any] = {"autocast": autocast, "device_type": _device_type(self.spec, autocast)}

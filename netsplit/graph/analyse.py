@@ -110,9 +110,10 @@ def _in_place_units(graph: Graph, facts: Facts) -> Sets:
 
 
 def _without_circles(graph: Graph, units: Sets) -> Sets:
-    """Units that each need something of the other (two buffers that change places) become one."""
-    if len(units) < 2:
-        return units
+    """Units that each need something of the other (two buffers that change places) become one.
+
+    So does a unit that was joined of several with what lies between them.
+    """
     whole = joined(graph, units)
     number = {name: i for i, unit in enumerate(whole) for name in unit}
     edges = ((number[u], number[v]) for v, feeders in graph.predecessors.items() for u in feeders)

@@ -149,8 +149,9 @@ class _Writer:
         self.known: Known = {}
 
     def begin(self, inputs: Sequence[tuple[str, str]]) -> None:
-        for key in inputs:
-            self.known[key] = self.fx.placeholder(re.sub(r"\W|^(?=\d)", "_", key[1]))
+        for i, key in enumerate(inputs):
+            # fx renames what is called as a builtin (`sum`), onto another's name (`sum_1`) if there is one.
+            self.known[key] = self.fx.placeholder(f"v{i}_" + re.sub(r"\W", "_", key[1]))
         if self.graph.autocast is not None:
             read = [k for tag, k in inputs if tag == "var" and _readers(self.graph, k, self.chosen) > 1]
             _keep_from_the_cache(self.graph, self.fx, self.known, read)

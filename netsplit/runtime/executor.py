@@ -202,7 +202,9 @@ class Executor:
         del values
         for k, result in results.items():
             if k in self.program.graph.output_variables:
-                self.state.outputs[k, i] = result.detach()
+                # Read after the step, and after what other micro-batches write to buffers.
+                kept = result.detach()
+                self.state.outputs[k, i] = kept.clone() if self.program.training else kept
             if self.readers[k, i]:
                 self.state.values[k, i] = result.detach()
 

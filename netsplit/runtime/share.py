@@ -212,10 +212,10 @@ class Share:
 
     def norm_terms(self) -> Tensor:
         """[sum of squares of the gradients, one is infinite?, one is no number?], in double precision."""
+        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
         norms = [
-            torch.linalg.vector_norm(p.grad, dtype=torch.float64)
-            for p in self.parameters.values()
-            if p.grad is not None
+            torch.linalg.vector_norm(g, dtype=torch.complex128 if g.is_complex() else torch.float64)
+            for g in grads
         ]
         total = torch.stack(norms).pow(2).sum().cpu() if norms else torch.zeros((), dtype=torch.float64)
         value = float(total)

@@ -72,3 +72,18 @@ def test_the_loss_scale_follows_the_rule_of_torch() -> None:
         torchs.update()
         scale.update(overflow)
         assert scale.factor == torchs.get_scale()
+
+
+def test_the_norm_counts_complex_gradients_as_torch_does() -> None:
+    values = {"wave": torch.randn(5, dtype=torch.complex64), "real": torch.randn(3)}
+    share = Share.of(values, torch.device("cpu"), SGD, values, UpdateRule(clip_norm=0.5))
+    gradients = {k: torch.randn_like(t) for k, t in values.items()}
+    plain = [torch.nn.Parameter(t.clone()) for t in values.values()]
+    for own, parameter, gradient in zip(share.parameters.values(), plain, gradients.values(), strict=True):
+        own.grad, parameter.grad = gradient.clone(), gradient.clone()
+    torch.nn.utils.clip_grad_norm_(plain, 0.5)
+    step = SGD(plain)
+    step.step()
+    share.step(terms=share.norm_terms())
+    for own, parameter in zip(share.parameters.values(), plain, strict=True):
+        torch.testing.assert_close(own, parameter)

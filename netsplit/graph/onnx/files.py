@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.errors import NetSplitError
+from netsplit.lazy import of_extra
 
 __all__ = [
     "METADATA",
@@ -54,15 +55,8 @@ def require_onnx(what: str) -> ModuleType:
     Raises:
         NetSplitError: it is not installed; `what` says what needs it.
     """
-    try:
-        import onnx
-        import onnx.checker
-        import onnx.inliner
-        import onnx.numpy_helper
-        import onnx.shape_inference
-    except ModuleNotFoundError as error:
-        raise NetSplitError(f"{what} needs the package 'onnx': pip install onnx.") from error
-    return onnx
+    parts = ("checker", "inliner", "numpy_helper", "shape_inference")
+    return of_extra("onnx", what, "onnx", "onnx", *(f"onnx.{part}" for part in parts))
 
 
 def load_model(path: str | Path, data: bool = True) -> Any:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from netsplit.runtime.transport.handle import TransportLost, TransportTimeout
 
-__all__ = ["Neighbours"]
+__all__ = ["Neighbours", "may_be_read"]
 
 _PACKET = struct.Struct("=BqQQ")  # what it is, tag, address, bytes
 _OFFER, _TAKEN = 0, 1
@@ -58,7 +58,7 @@ class Neighbours:
         """Find who of the default process group can read whom. All its processes call this together."""
         count = dist.get_world_size()
         name = f"netsplit-{uuid.uuid4().hex}"
-        place = _place() if count > 1 and _may_be_read() else ""
+        place = _place() if count > 1 and may_be_read() else ""
         door = _door(name, count) if place else None
         told: list[Any] = [None] * count
         dist.all_gather_object(told, (place, name) if door else ("", ""))
@@ -226,7 +226,7 @@ def _read(pid: int, address: int, into: int, nbytes: int) -> None:
         at += moved
 
 
-def _may_be_read() -> bool:
+def may_be_read() -> bool:
     """Let processes of this user read this one's memory; false where the system knows no such reading."""
     if _libc is None or not hasattr(_libc, "process_vm_readv"):
         return False

@@ -52,6 +52,30 @@ def test_a_buffer_that_the_forward_reads_again_is_refused_on_replicas_alone() ->
     assert not replicable(graph)
 
 
+class Assigns(Follows):
+    """The same buffer, given a new value: captured as a write through a view."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x) - self.mean
+        self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return y
+
+
+class Slices(Follows):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x) - self.mean
+        self.mean[1:] += y.detach().mean(0)[1:]
+        return y
+
+
+@pytest.mark.parametrize("model", [Assigns, Slices])
+def test_auto_replicates_no_write_through_a_view(model: type[nn.Module]) -> None:
+    graph = graph_of_model(model())
+    assert not replicable(graph)
+    with pytest.raises(NetSplitError, match="of which every replica"):
+        check_replicas(graph, graph.nodes)
+
+
 def test_a_spectral_norm_is_not_replicated() -> None:
     graph = graph_of_model(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
     assert not replicable(graph)

@@ -232,3 +232,33 @@ class _Chooses(nn.Module):
 def test_a_registry_in_the_globals_of_the_model_holds_what_it_held() -> None:
     capture(_Chooses(), nn.CrossEntropyLoss(), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])))
     assert {k: dict.get(ACTIVATIONS, k) for k in ACTIVATIONS} == {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+def test_buffers_that_take_the_same_new_value_are_one_unit_with_what_lies_between() -> None:
+    graph = capture(_Passing(), nn.CrossEntropyLoss(), (torch.randn(4, 5), torch.arange(4)))
+    (unit,) = graph.units
+    inside = set(unit)
+    below: set[str] = set()  # outside, after something of the unit
+    for node in graph:
+        after = any(u in inside or u in below for u in graph.predecessors[node.name])
+        if after and node.name not in inside:
+            below.add(node.name)
+    assert not any(u in below for name in unit for u in graph.predecessors[name])
+
+
+class _Passing(nn.Module):
+    mean: Tensor
+    latest: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("latest", torch.zeros(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        old, x = self.mean, self.layer(x)
+        self.mean = self.mean * 0.9 + x.detach().mean(0) * 0.1
+        x = x + old + self.latest
+        self.latest = self.mean
+        return x + old

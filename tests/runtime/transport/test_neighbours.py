@@ -18,7 +18,7 @@ from netsplit.runtime.workers.worker import Worker
 from tests.workers import Pools
 
 pytestmark = pytest.mark.skipif(
-    not (module._may_be_read() and module._place()), reason="this system has no process_vm_readv"
+    not (module.may_be_read() and module._place()), reason="this system has no process_vm_readv"
 )
 
 LIMIT_S = 30.0

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from netsplit.graph.ir import CALL, Graph
+from netsplit.graph.ir import CALL, INITIALIZER, Graph
+from netsplit.graph.storage import storage_of
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
@@ -145,7 +146,8 @@ def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
 def replicable(graph: Graph) -> bool:
     """Whether replicas train what one device trains, running statistics too: no node writes a buffer.
 
-    What writes has a name that says so, is a normalisation, or a call of Python, of which nothing is known.
+    What writes has a name that says so, is a normalisation, or a call of Python, of which nothing is known;
+    it writes the buffer itself or through a view.
     """
     for node in graph:
         if node.op.startswith(CALL):
@@ -153,7 +155,11 @@ def replicable(graph: Graph) -> bool:
         *path, last = node.op.split(".")
         name = (path or [last])[-1]
         writes = last == "out" or name.endswith("_") or "norm" in name
-        if writes and any(not graph.initializers[k].is_parameter for k in node.initializers):
+        if not writes:
+            continue
+        roots = [storage_of(graph, k) for k in node.inputs]
+        viewed = [root.removeprefix(INITIALIZER) for root in roots if root.startswith(INITIALIZER)]
+        if any(not graph.initializers[k].is_parameter for k in (*node.initializers, *viewed)):
             return False
     return True
 

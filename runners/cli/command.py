@@ -1,0 +1,172 @@
+"""`netsplit`: one command for all that users do; `netsplit --help` lists it.
+
+netsplit compare ...  ─┐
+netsplit train ...     ├─► the runner's own `main`, with Hydra's overrides
+netsplit partition ... ┘
+netsplit plan, devices, probe, doctor, ui, new, completion ─► here; torch is loaded by those that need it
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from netsplit import __version__
+from netsplit.errors import NetSplitError
+
+from .._entry import CONF, EXIT_MISTAKE
+
+__all__ = ["main", "netsplit"]
+
+RUNNERS = {
+    "compare": "Compare methods: plan, train and record each.",
+    "train": "Train with one method.",
+    "partition": "Plan a profiled graph file, without devices.",
+    "simulate": "Predict an iteration of a profiled graph file.",
+    "study": "Answer a question about models, devices or links.",
+    "report": "Recorded comparisons and studies as one page.",
+}
+SHELLS = ("bash", "zsh", "fish")
+KINDS = ("partitioner", "cluster", "dataset")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="netsplit")
+def netsplit() -> None:
+    """Decide which device runs which operator of a PyTorch model, and train it that way.
+
+    compare, train, partition, simulate, study and report take Hydra's overrides, as in `netsplit compare
+    model=bert_small cluster=cpu4`; `--config-dir DIR` adds options of your own, and `netsplit compare --help`
+    lists all.
+    """
+
+
+def _overrides(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Groups with their options, and keys, of the runner's config. For bash ``=`` is a word of its own."""
+    words = [word for word in context.params.get("words") or () if word != "="]
+    group, given, option = incomplete.partition("=")
+    shown = f"{group}=" if given else None
+    if words and (CONF / words[-1]).is_dir():
+        group, option, shown = words[-1], incomplete, ""
+    if shown is not None:
+        options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+        return [CompletionItem(f"{shown}{each}") for each in options if each.startswith(option)]
+    file = CONF / f"{'config' if context.info_name == 'compare' else context.info_name}.yaml"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    keys = {path.name for path in CONF.iterdir() if path.is_dir()}
+    keys |= {line.partition(":")[0] for line in lines if line[:1].isalpha()} - {"defaults", "hydra"}
+    return [CompletionItem(f"{word}=") for word in sorted(keys) if word.startswith(incomplete)]
+
+
+def _runner(name: str, text: str) -> None:
+    """Pass all words on, `--help` too: what they mean is Hydra's affair."""
+
+    @netsplit.command(
+        name,
+        help=text,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    )
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=_overrides)
+    def run(words: tuple[str, ...]) -> None:
+        sys.argv = [f"netsplit {name}", *words]
+        import_module(f"{__package__.rpartition('.')[0]}.{name}").main()
+
+
+for _name, _text in RUNNERS.items():
+    _runner(_name, _text)
+
+
+@netsplit.command()
+@click.argument("model")
+@click.option("--batch", help="Inputs of one batch: 8x3x32x32, or 8x64:int64<1000; several with commas.")
+@click.option("--targets", help="What the loss compares with, as --batch has it: '8:int64<10'.")
+@click.option("--loss", help="MODULE:NAME, called as loss(outputs, targets); by default a stand-in.")
+@click.option("--cluster", default="cpu2", show_default=True, help="Of conf/cluster/ or your --config-dir.")
+@click.option("--partitioner", default="auto", show_default=True)
+@click.option("--schedule", default="gpipe", show_default=True)
+@click.option("--optimizer", default="momentum", show_default=True)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Other keys, as of `compare`.")
+@click.option("--config-dir", type=click.Path(exists=True, file_okay=False), help="Options of your own.")
+@click.option("--out", type=click.Path(file_okay=False), help="Folder for what is written.")
+def plan(model: str, **options: Any) -> None:
+    """Decide which device runs which operator of MODEL, as MODULE:CALLABLE, and train nothing.
+
+    The callable answers a module, or (module, loss, (inputs, targets)). It is looked for from this folder on.
+    """
+    _work("plan").plan(model, **options)
+
+
+@netsplit.command()
+def devices() -> None:
+    """Devices of this machine, and the ways between its GPUs."""
+    _work("machine").devices()
+
+
+@netsplit.command()
+@click.option("--cluster", default="cpu2", show_default=True, help="Of conf/cluster/ or your --config-dir.")
+@click.option("--config-dir", type=click.Path(exists=True, file_okay=False), help="Options of your own.")
+def probe(cluster: str, config_dir: str | None) -> None:
+    """Start the workers of a cluster and measure its links."""
+    _work("machine").probe(cluster, config_dir)
+
+
+@netsplit.command()
+@click.option("--links", is_flag=True, help="Start two workers and probe the link between them too.")
+def doctor(links: bool) -> None:
+    """Versions, devices, solvers, and what is amiss: to paste into a report of a bug."""
+    _work("doctor").doctor(links)
+
+
+@netsplit.command()
+@click.option("--port", default=5000, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Another lets other machines in.")
+@click.option("--database", default="sqlite:///outputs/mlflow.db", show_default=True)
+def ui(port: int, host: str, database: str) -> None:
+    """Show the recorded runs in a browser, until Ctrl-C."""
+    _work("ui").ui(port, host, database)
+
+
+@netsplit.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name")
+def new(kind: str, name: str) -> None:
+    """Write a PARTITIONER, CLUSTER or DATASET of your own into this folder, ready to run and to change."""
+    _work("skeletons").new(kind, name)
+
+
+@netsplit.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print what makes SHELL complete this command; for bash: eval "$(netsplit completion bash)"."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(netsplit, {}, "netsplit", "_NETSPLIT_COMPLETE").source())
+
+
+def _work(name: str) -> Any:
+    return import_module(f".{name}", __package__)
+
+
+def main() -> None:
+    """The command's entry: code in the folder it is called in is found, as it is by `python -m`."""
+    here = os.getcwd()
+    if here not in sys.path and str(Path(here)) not in sys.path:
+        sys.path.insert(0, here)
+    _clear(netsplit)
+
+
+def _clear(command: Callable[..., Any]) -> None:
+    """What NetSplit refuses in its own words is a sentence and exit code 2, as of the runners."""
+    try:
+        command(prog_name="netsplit")
+    except NetSplitError as error:
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        sys.exit(EXIT_MISTAKE)

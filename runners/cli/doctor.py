@@ -1,0 +1,140 @@
+"""What is installed and what works here, to be pasted into a report of a bug."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+import torch
+from rich.console import Console
+
+import netsplit
+from netsplit.errors import NetSplitError
+from netsplit.profile.measured import default_folder
+from netsplit.runtime.transport.neighbours import may_be_read
+from netsplit.tracking.host import gpu_names, host_tags
+
+from .machine import probe
+
+__all__ = ["doctor"]
+
+PACKAGES = (
+    "torch", "torchvision", "numpy", "numba", "hydra-core", "mlflow", "ortools", "highspy", "gurobipy",
+    "picos", "cvxopt", "onnx", "nvidia-ml-py", "ray", "optuna", "transformers", "lightning", "safetensors",
+)  # fmt: skip
+LEAST_SHARED = 64 * 2**20  # bytes: what processes that load data pass on lies there
+
+
+def doctor(links: bool) -> None:
+    """Print everything; exit code 1 where something is amiss."""
+    lines, amiss = ["```text", *_versions(), *_host()], 0
+    for name, check in CHECKS.items():
+        try:
+            said = check()
+        except (NetSplitError, OSError, RuntimeError, ImportError) as error:
+            said, amiss = f"AMISS: {' '.join(str(error).split())}", amiss + 1
+        lines.append(f"{name:16}{said}")
+    console = Console(soft_wrap=True)
+    console.print("\n".join([*lines, "```"]), highlight=False, markup=False)
+    if links:
+        probe("cpu2", None)
+    console.print("All is well." if not amiss else f"{amiss} amiss, see above.")
+    sys.exit(1 if amiss else 0)
+
+
+def _versions() -> list[str]:
+    lines = [f"{'netsplit':16}{netsplit.__version__}", f"{'python':16}{platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            lines.append(f"{package:16}{metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return lines
+
+
+def _host() -> list[str]:
+    keys = ("host.os", "host.cpu", "host.cores", "git.commit")
+    tags = host_tags()
+    gpus = ", ".join(gpu_names()) or "none that the driver knows"
+    memory = psutil.virtual_memory()
+    return [
+        *(f"{key.partition('.')[2]:16}{tags[key]}" for key in keys if key in tags),
+        f"{'memory':16}{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} free",
+        f"{'gpus':16}{gpus}; torch sees {torch.cuda.device_count()}, built for CUDA {torch.version.cuda}",
+    ]
+
+
+def _solvers() -> str:
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = 5
+    model = cp_model.CpModel()
+    model.maximize(model.new_int_var(0, 7, "x"))
+    if solver.solve(model) != cp_model.OPTIMAL or solver.objective_value != 7:
+        raise RuntimeError("CP-SAT does not solve")
+    return f"CP-SAT solves; {_highs()}; {_gurobi()}"
+
+
+def _highs() -> str:
+    import highspy
+
+    solver = highspy.Highs()
+    return f"HiGHS {solver.version()}"
+
+
+def _gurobi() -> str:
+    import gurobipy
+
+    try:
+        with gurobipy.Env(empty=True) as environment:
+            environment.setParam("OutputFlag", 0)
+            environment.start()
+    except gurobipy.GurobiError as error:
+        return f"Gurobi has no licence ({error})"
+    return "Gurobi starts (without a licence of yours, models of up to 2,000 variables and rows)"
+
+
+def _messages() -> str:
+    if may_be_read():
+        return "workers of this host read one another's memory, where the system lets them"
+    return "by gloo alone: this system does not know process_vm_readv"
+
+
+def _shared() -> str:
+    free = shutil.disk_usage("/dev/shm").free
+    if free < LEAST_SHARED:
+        raise OSError(f"/dev/shm has {free / 2**20:.0f} MiB left: processes that load data need more")
+    return f"/dev/shm has {free / 2**20:.0f} MiB left"
+
+
+def _profiles() -> str:
+    folder = default_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder):
+        return f"kept in {folder}, {len(list(folder.glob('*.json')))} of them"
+
+
+def _compiled() -> str:
+    from netsplit.partition.engines import compiled
+
+    place = Path(compiled.__file__).parent
+    beside = os.access(place, os.W_OK)
+    return "kept beside the package" if beside else "kept in the user's cache folder, or NUMBA_CACHE_DIR"
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "solvers": _solvers,
+    "messages": _messages,
+    "shared memory": _shared,
+    "profiles": _profiles,
+    "compiled code": _compiled,
+    "compiler": lambda: shutil.which("c++") or shutil.which("g++") or "none, which torch.compile alone needs",
+}

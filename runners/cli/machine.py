@@ -1,0 +1,112 @@
+"""What there is to compute on, and the links between it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.cluster.local import ClusterSpec
+from netsplit.cluster.nvml import Gpus, found_gpus
+from netsplit.config import build
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.session import Session
+from netsplit.tables import Column, Table
+from netsplit.tracking.host import host_tags
+
+from .._entry import CONF, console_of, sentence
+
+__all__ = ["composed", "devices", "probe"]
+
+_WIDTH = 110
+
+
+def composed(overrides: list[str], folder: str | None) -> Any:
+    """The config of `compare` with overrides, and with the options of a folder beside NetSplit's.
+
+    Raises:
+        ConfigError: no such option or key.
+    """
+    if folder is not None:
+        overrides = [*overrides, f"hydra.searchpath=['{Path(folder).resolve()}']"]
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", overrides)
+    except HydraException as error:
+        raise ConfigError(sentence(error)) from error
+
+
+def devices() -> None:
+    """Print processors and GPUs."""
+    console, tags = console_of(_WIDTH), host_tags()
+    rows: list[tuple[str, ...]] = [
+        (
+            "cpu",
+            tags.get("host.cpu", ""),
+            _gib(psutil.virtual_memory().total),
+            f"{tags['host.cores']} cores",
+        )
+    ]
+    gpus: Gpus | None = None
+    reason = ""
+    try:
+        gpus = found_gpus()
+    except NetSplitError as error:
+        reason = " ".join(str(error).split())
+    for gpu in gpus.gpus if gpus is not None else ():
+        rows.append((gpu.device, gpu.name, _gib(gpu.memory_bytes), ""))
+    columns = [Column("device", text=True), Column("name", text=True), Column("GiB"), Column("", text=True)]
+    console.print(Table(columns, rows).terminal())
+    if gpus is None:
+        console.print(f"No GPU: {reason}", highlight=False, markup=False, soft_wrap=True)
+    elif gpus.ways:
+        ways = [
+            (gpus.gpus[p].device, gpus.gpus[q].device, way, f"{1e-9 / gpus.links[p, q].seconds_per_byte:.1f}")
+            for (p, q), way in gpus.ways.items()
+        ]
+        names = [Column(each, text=True) for each in ("from", "to", "way")]
+        console.print(Table([*names, Column("GB/s")], ways).terminal())
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f}"
+
+
+def probe(cluster: str, folder: str | None) -> None:
+    """Measure the links of a cluster that runs, and print them.
+
+    Raises:
+        ConfigError: it is a described one.
+    """
+    spec: ClusterSpec | ClusterDescription = build(composed([f"cluster={cluster}"], folder).cluster)
+    if isinstance(spec, ClusterDescription):
+        raise ConfigError(f"cluster '{spec.name}' is described: give one that runs, as cpu2.")
+    console = console_of(_WIDTH)
+    with tempfile.TemporaryDirectory(prefix="netsplit-probe-") as logs, Session(spec, Path(logs)) as session:
+        with console.status(f"Starting {len(spec.devices)} workers and probing their links"):
+            links = session.cluster.links
+        how = "given" if spec.bandwidth is not None else "probed"
+    columns = [
+        Column("from", text=True),
+        Column("to", text=True),
+        Column("latency us", ".1f", 1e6),
+        Column("GB/s", ".2f"),
+        Column("R²", ".3f"),
+    ]
+    rows = [
+        (
+            p,
+            q,
+            link.latency_s,
+            1e-9 / link.seconds_per_byte if link.seconds_per_byte else "",
+            link.r_squared,
+        )
+        for (p, q), link in links.items()
+    ]
+    console.print(Table(columns, rows).terminal())
+    console.print(f"{len(links)} links of {spec.name}, {how}.", highlight=False)

@@ -1,0 +1,190 @@
+"""A plan for a model of one's own, from the command line: captured, costed, decided, shown, written."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.data.dataset import Data
+from netsplit.errors import ConfigError
+from netsplit.experiment.comparison import Experiment
+from netsplit.experiment.forecast import planner_of
+from netsplit.experiment.planner import Planner
+from netsplit.experiment.records import write_plan
+from netsplit.experiment.request import Request
+from netsplit.experiment.session import Session
+from netsplit.formats.own import save_workload
+
+from .._entry import console_of
+from .._partitioned import show_plan
+from .._progress import Waiting
+from .machine import composed
+
+__all__ = ["plan", "tensors_of"]
+
+_WIDTH = 110
+_TENSOR = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?")
+_HOW = "give a shape as 8x3x32x32, with a dtype as 8x64:int64<1000, and several with commas"
+
+
+def plan(
+    model: str,
+    batch: str | None,
+    targets: str | None,
+    loss: str | None,
+    cluster: str,
+    partitioner: str,
+    schedule: str,
+    optimizer: str,
+    overrides: tuple[str, ...],
+    config_dir: str | None,
+    out: str | None,
+) -> None:
+    """See `netsplit plan --help`.
+
+    Raises:
+        NetSplitError: what is given cannot be used, the model cannot be captured, or nothing fits.
+    """
+    words = [f"cluster={cluster}", f"partitioner=[{partitioner}]", f"schedule={schedule}"]
+    words += [f"optimizer={optimizer}", "tracking=none", *overrides]
+    request = Request(composed(words, config_dir))
+    described = isinstance(request.cluster, ClusterDescription)
+    torch.manual_seed(request.settings.seed)
+    subject = _subject(model, batch, targets, loss, torch.device("meta" if described else "cpu"))
+    folder = Path(out) if out is not None else Path("outputs/plan", time.strftime("%Y-%m-%d_%H-%M-%S"))
+    console = console_of(_WIDTH)
+    if subject.loss is _stand_in:
+        console.print("No loss and targets are given: the mean of the squared outputs stands for them.")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    (method,) = request.partitioners.values()
+    planner = _planner(subject, request, folder)
+    with Waiting(console, method.name, getattr(method, "time_limit_s", None)):
+        decided = planner.plan(method, request.settings.seed)
+    show_plan(console, decided, planner.workload)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_workload(planner.workload, folder / "graph.json")
+    write_plan(decided, folder)
+    console.print(
+        f"Written to {folder}: graph.json (for `netsplit partition`), placement.json, program.txt, "
+        "summary.txt, graph.png.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@dataclass(frozen=True)
+class _Subject:
+    model: nn.Module
+    loss: Callable[..., Any] | None
+    batch: tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class _Shapes(Data):
+    """An example batch in the place of a data set: forecasts ask for shapes alone."""
+
+    batch: tuple[Any, Any] = field(default=(), kw_only=True)  # type: ignore[assignment]
+
+    def shapes(self, count: int) -> tuple[Any, Any]:
+        def first(part: Any) -> Any:
+            return tuple(map(first, part)) if isinstance(part, tuple) else part[:count].to("meta")
+
+        return first(self.batch[0]), first(self.batch[1])
+
+
+def tensors_of(text: str, key: str) -> Any:
+    """A drawn tensor for each shape: normal, or whole numbers from 0 on; several are a tuple.
+
+    Raises:
+        ConfigError: naming `key`, where the text cannot be read.
+    """
+    drawn: list[Tensor] = []
+    for word in text.split(","):
+        match = _TENSOR.fullmatch(word.strip())
+        dtype = getattr(torch, match["dtype"] or "float32", None) if match is not None else None
+        if match is None or not isinstance(dtype, torch.dtype):
+            raise ConfigError(f"{key} is '{text}': {_HOW}.")
+        shape = [int(size) for size in match["shape"].split("x")]
+        if dtype.is_floating_point or dtype.is_complex:
+            drawn.append(torch.randn(shape, dtype=torch.float32).to(dtype))
+        else:
+            drawn.append(torch.randint(0, int(match["below"] or 2), shape).to(dtype))
+    return drawn[0] if len(drawn) == 1 else tuple(drawn)
+
+
+def _stand_in(outputs: Any, targets: Tensor) -> Tensor:
+    """A loss for plans of models whose own is not given: it reads all outputs, and costs next to nothing."""
+    parts = outputs.values() if isinstance(outputs, dict) else outputs
+    tensors = [outputs] if isinstance(outputs, Tensor) else [t for t in parts if isinstance(t, Tensor)]
+    squares = [(tensor.float() ** 2).mean() for tensor in tensors if tensor.is_floating_point()]
+    return torch.stack(squares).sum()
+
+
+def _subject(
+    model: str, batch: str | None, targets: str | None, loss: str | None, device: torch.device
+) -> _Subject:
+    build = _named(model, "MODEL")
+    try:
+        with device:
+            made = build if isinstance(build, nn.Module) else build()
+    except Exception as error:
+        raise ConfigError(f"{model} failed: {type(error).__name__}: {error}") from error
+    if isinstance(made, tuple) and len(made) == 3:
+        module, own_loss, own_batch = made
+    else:
+        module, own_loss, own_batch = made, None, None
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{model} answers {type(module).__name__}: it must answer a torch.nn.Module.")
+    if batch is None and own_batch is None:
+        raise ConfigError(f"--batch must be given, as {model} answers a module alone: {_HOW}.")
+    inputs = tensors_of(batch, "--batch") if batch is not None else own_batch[0]
+    chosen = own_loss if loss is None else _named(loss, "--loss")
+    chosen = chosen() if isinstance(chosen, type) else chosen
+    if targets is not None:
+        return _Subject(module, chosen, (inputs, tensors_of(targets, "--targets")))
+    if batch is None:
+        return _Subject(module, chosen, own_batch)
+    first = inputs[0] if isinstance(inputs, tuple) else inputs
+    return _Subject(module, _stand_in, (inputs, torch.zeros(len(first))))
+
+
+def _named(name: str, key: str) -> Any:
+    """What MODULE:NAME names.
+
+    Raises:
+        ConfigError: there is no such thing, or its module cannot be imported.
+    """
+    if ":" not in name:
+        raise ConfigError(f"{key} is '{name}': give MODULE:NAME, as in my_module:build.")
+    try:
+        return resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key} is '{name}', which cannot be had: {error}.") from error
+
+
+def _planner(subject: _Subject, request: Request, folder: Path) -> Planner:
+    if isinstance(request.cluster, ClusterDescription):
+        first = subject.batch[0][0] if isinstance(subject.batch[0], tuple) else subject.batch[0]
+        settings = replace(request.settings, batch_size=len(first))
+        data = _Shapes("the batch given", [], [], 0, (), batch=subject.batch)
+        assert subject.loss is not None
+        asked = Experiment(
+            "plan", subject.model, subject.loss, data, request.partitioners, request.schedule,
+            request.optimizer, settings,
+        )  # fmt: skip
+        return planner_of(asked, request.cluster)
+    with Session(request.cluster, folder / "workers", profile=request.settings.profile) as session:
+        return session.planner(
+            subject.model, subject.loss, subject.batch, request.schedule, request.optimizer,
+            autocast=request.settings.autocast, check=request.settings.check,
+        )  # fmt: skip
