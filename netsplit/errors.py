@@ -15,6 +15,7 @@ __all__ = [
     "DeadlockError",
     "InfeasibleError",
     "NetSplitError",
+    "NonFiniteError",
     "WorkerError",
     "told_plainly",
 ]
@@ -43,6 +44,10 @@ class InfeasibleError(NetSplitError):
 
 class DeadlockError(NetSplitError):
     """A program whose instructions wait for one another in a circle."""
+
+
+class NonFiniteError(NetSplitError):
+    """A loss that is no finite number."""
 
 
 class WorkerError(NetSplitError):

@@ -16,7 +16,7 @@ from torch import Tensor
 from netsplit.graph.random_draws import DrawKey
 from netsplit.program.instructions import Backward, Forward, Recv, Send
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.failure import Failure, failure_of, is_fatal
+from netsplit.runtime.faults.failure import Failure, failure_of, is_fatal
 from netsplit.runtime.values import IterationValues, Key
 
 __all__ = ["Attempt"]

@@ -36,6 +36,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
@@ -86,6 +87,7 @@ class Executor:
         self.computing = program.computing(device) if program.steps_last else len(self.instructions)
         self.written = self.pieces.written
         self.before: Before | None = None
+        self.inspection: Inspection | None = None  # what to look at every result with
         self.versions = versions_of(self.instructions, self.share.parameters, self.pieces.trains)
         self.state = IterationValues([])
         self.key = DrawKey()
@@ -185,6 +187,7 @@ class Executor:
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
         piece = self.pieces.of(s, i)
+        piece.run = piece.module if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
         with self._span("forward", ins):

@@ -14,7 +14,7 @@ from netsplit.errors import BatchError
 from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.failure import AS_BEFORE, failure_of
+from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.local import LocalTransport

@@ -17,7 +17,8 @@ from netsplit.runtime.attempt import Attempt
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
 from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.failure import Failure
+from netsplit.runtime.faults.failure import Failure
+from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.values import Key
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "abandon", "add", "commit", "deploy",
-    "load_part", "plan_part", "predict", "put", "rates", "set_rates", "state", "step_scheduler", "train",
-    "write_part",
+    "drop_gradients", "inspect", "load_part", "plan_part", "predict", "put", "rates", "set_rates", "state",
+    "step_scheduler", "train", "write_part",
 ]  # fmt: skip
 
 TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
@@ -121,6 +122,22 @@ def train(
     return {name: float(tensor) for name, tensor in executor.state.outputs.items()}
 
 
+def inspect(
+    worker: Worker, feeds: list[dict[str, Tensor]], number: int, fractions: list[float], key: DrawKey
+) -> Inspection:
+    """What is not finite while the iteration is computed, which is then taken back."""
+    executor: Executor = worker.memory["programs"][number]
+    inspection = executor.inspection = Inspection()
+    inspection.of(executor.share.tensors)
+    attempt = worker.memory["attempt"] = Attempt(executor)
+    try:
+        attempt.compute(feeds, fractions, False, key)
+    finally:
+        executor.inspection = None
+        worker.heartbeat_file.at(-1)
+    return inspection
+
+
 def commit(worker: Worker) -> DeviceIteration:
     """The rest of the iteration that `train` began."""
     attempt: Attempt = worker.memory.pop("attempt")
@@ -179,6 +196,13 @@ def state(worker: Worker, averaged: bool) -> tuple[bool, dict[str, Tensor]]:
     if averaged and share.averages is not None:
         tensors = tensors | share.averages.values
     return share.leading, {k: tensor.detach().cpu() for k, tensor in tensors.items()}
+
+
+def drop_gradients(worker: Worker) -> None:
+    """Forget gradients that wait for a step."""
+    share: Share = worker.memory["share"]
+    for parameter in share.parameters.values():
+        parameter.grad = None
 
 
 def put(worker: Worker, values: dict[str, Tensor]) -> None:

@@ -31,7 +31,7 @@ import torch.distributed as dist
 
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
-from netsplit.runtime.failure import is_of_connection, one_line
+from netsplit.runtime.faults.failure import is_of_connection, one_line
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.guard import leave, start_guard
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, keep_alive, versions

@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from netsplit.config import OnNonFinite
 from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
@@ -102,6 +103,7 @@ class ParallelModel:
         Raises:
             NetSplitError: batches of more kinds than `max_programs`, or one on which the model trains what it
                 did not train on the example; the model was changed meanwhile, which the split does not see.
+            NonFiniteError: the loss is no finite number, and `on_nonfinite` is "stop".
             BatchError: a device could not compute it, as for a label out of range: all is as it was before
                 it, and training may go on. Not so under schedules that step within the batch.
             WorkerError: a worker died or hung.
@@ -216,6 +218,15 @@ class ParallelModel:
         if len(every) != count or not all(0 <= rate < math.inf for rate in every):
             raise NetSplitError(f"learning_rate is {rates}: give a number of at least 0, or {count} of them.")
         self._open().learning_rates = every
+
+    @property
+    def on_nonfinite(self) -> OnNonFinite | None:
+        """What happens on a batch whose loss is no finite number."""
+        return self.runtime.rule.on_nonfinite
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients of batches that were trained with ``step=False``."""
+        self._open().drop_gradients()
 
     @property
     def stepped_rates(self) -> tuple[float, ...]:
