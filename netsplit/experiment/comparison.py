@@ -52,6 +52,7 @@ from netsplit.tracking.pictures.figures import link_figure
 from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
 from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
+from netsplit.training.metrics import Metric, accuracy, chosen_metric
 from netsplit.training.parallel import save_state
 
 __all__ = ["Experiment", "Progress", "compare", "each_method", "experiment_of", "recorded"]
@@ -74,6 +75,7 @@ class Experiment:
     learning_rate: LearningRate | None = None
     config: Any = None  # resolved, for the record
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
+    metric: Metric | None = field(default_factory=accuracy)  # on the test half
 
 
 class Progress(Observer, Protocol):
@@ -112,7 +114,7 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
     log.info("%s; model of %s parameters", data.summary(), f"{size:,}")
     return Experiment(
         name, model, loss, data, request.partitioners, request.schedule, optimizer, settings, rate,
-        request.config, labels,
+        request.config, labels, chosen_metric(request.metric, data, loss),
     )  # fmt: skip
 
 
@@ -232,6 +234,7 @@ def _method(
             epochs=settings.epochs,
             seed=settings.seed,
             observer=observer,
+            metric=experiment.metric,
             accumulate=settings.accumulate,
             drop_last=settings.drop_last,
             checkpoints=checkpoints,
@@ -315,7 +318,11 @@ class _ProgressRecorder:
 
     def epoch(self, done: Epoch) -> None:
         values = epoch_metrics(
-            done.index, train_loss=done.train_loss, test_accuracy=done.test_accuracy, seconds=done.seconds
+            done.index,
+            train_loss=done.train_loss,
+            score=done.score,
+            metric=done.metric,
+            seconds=done.seconds,
         )
         self.run.metrics(values)
         self.progress.epoch(done)

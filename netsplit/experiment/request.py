@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["GROUPS", "NAMED", "Request"]
 
 NAMED = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler")  # of which one option is chosen
-GROUPS = (*NAMED, "partitioner", "tracking", "loss", "cases", "published")
+GROUPS = (*NAMED, "partitioner", "tracking", "loss", "metrics", "cases", "published")
 CLASSES = ("num_classes", "vocabulary")  # what models call the number of classes that they tell apart
 
 
@@ -60,6 +60,7 @@ class Request:
         self.data: Callable[[], Data] = partial(build, cfg.dataset)
         self.model: Callable[[], nn.Module] = partial(build, cfg.model)
         self.loss: Callable[[], Any] = partial(build, cfg.loss)
+        self.metric: Any = build(cfg.metrics) if "metrics" in cfg else "auto"
         self.classes = {key: cfg.model[key] for key in CLASSES if cfg.model.get(key) is not None}
         self.own = [group for group in NAMED if whole is not None and cfg[group] != whole[group]]
         self.published = dict(published or {})

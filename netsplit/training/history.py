@@ -42,8 +42,9 @@ class Epoch:
 
     index: int
     train_loss: float  # mean of its samples
-    test_accuracy: float
+    score: float | None  # of the metric on the test half; None: there is no metric
     seconds: float
+    metric: str = "accuracy"  # its name
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,13 @@ class History:
         ]
         first = last[0].step if last else 0
         self.iterations = [it for it in self.iterations if it.step < first] + last
-        self.epochs = [Epoch(**each) for each in stored["epochs"]]
+        self.epochs = [_epoch(**each) for each in stored["epochs"]]
         self.peak_bytes = self.peak_bytes or dict(stored["peak_bytes"])
+
+
+def _epoch(*, test_accuracy: float | None = None, **stored: Any) -> Epoch:
+    """As a checkpoint has it; earlier ones had an accuracy, and no other metric."""
+    return Epoch(**({"score": test_accuracy} | stored))
 
 
 class Observer(Protocol):

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.config import OnNonFinite
-from netsplit.data.dataset import IGNORED
-from netsplit.errors import NetSplitError, WorkerError, told_plainly
+from netsplit.errors import ConfigError, NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
@@ -28,25 +27,16 @@ from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline
+from netsplit.training.metrics import as_metric, correct, value_of
 from netsplit.training.plain_state import loaded, plain_state
 from netsplit.training.programs import Programs
 from netsplit.training.reuse import Reuse
 
-__all__ = ["Metric", "ParallelModel", "correct", "save_state"]
+__all__ = ["ParallelModel", "correct", "save_state"]
 
 log = logging.getLogger(__name__)
 
-Metric = Callable[[Any, Any], tuple[float, int]]
 Pair = tuple[Any, Any]  # inputs and targets
-
-
-def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
-    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many.
-
-    Targets that are `IGNORED`, as torch's losses have it, do not count.
-    """
-    counted = targets != IGNORED
-    return float(((outputs.argmax(1) == targets) & counted).sum()), int(counted.sum())
 
 
 def save_state(state: Mapping[str, Any], path: str | Path) -> None:
@@ -144,19 +134,27 @@ class ParallelModel:
             parts = self.programs.parts(batch)
             return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
 
-    def evaluate(self, batches: Iterable[Pair], metric: Metric = correct) -> float:
-        """Mean of a metric over batches; the fraction of right classes by default.
+    def evaluate(self, batches: Iterable[Pair], metric: Any = correct) -> float:
+        """A metric over batches of any sizes, every sample with the same weight; the accuracy by default.
 
         Args:
-            metric: `(outputs, targets)` of a batch to (sum, count); both in the structures of model and data.
+            metric: `(outputs, targets)` of a batch, in the structures of model and data, to (sum, count), of
+                which the mean is taken; or an object with reset, update and compute, as torchmetrics' are.
+
+        Raises:
+            NetSplitError: there is no batch, or the metric is not for such outputs and targets.
         """
-        total, count = 0.0, 0
+        measure = as_metric(metric)
+        if measure is None:
+            raise ConfigError("there is no metric to evaluate: give one, or leave it out for the accuracy.")
+        measure.reset()
+        some = False
         for inputs, targets in batches:
-            value, n = metric(self.predict(inputs), targets)
-            total, count = total + value, count + n
-        if count == 0:
+            measure.update(self.predict(inputs), targets)
+            some = True
+        if not some:
             raise NetSplitError("there is nothing to evaluate: the data has no batch.")
-        return total / count
+        return value_of(measure)
 
     def state_dict(self) -> dict[str, Any]:
         """What the plain model's own `state_dict` gives of the present parameters and buffers, on the CPU.
