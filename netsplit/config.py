@@ -42,12 +42,13 @@ PARTIAL = "_partial_"
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """When checkpoints are saved, and where."""
+    """When checkpoints are saved, where, how many are kept, and where the trained parameters go at the end."""
 
     folder: str | None = None
     every_epochs: int | None = None
     every_iterations: int | None = None
     keep: int = 2
+    trained: Literal["folder", "mlflow", "both", "none"] = "folder"
 
     def __post_init__(self) -> None:
         for key in ("every_epochs", "every_iterations", "keep"):

@@ -49,7 +49,7 @@ from netsplit.tracking.metrics import (
     overflow_summary,
 )
 from netsplit.tracking.pictures.figures import link_figure
-from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
+from netsplit.training.checkpoints import Checkpoints, describe_training, newest, passed_over, stable_folder
 from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
 from netsplit.training.metrics import Metric, accuracy, chosen_metric
@@ -240,11 +240,35 @@ def _method(
             checkpoints=checkpoints,
             restart=restart if settings.resume == "auto" else None,
         )
+        if checkpoints is not None:
+            log.info("%s: checkpoints: %s", run.name, checkpoints.told)
     comparison.histories[run.name] = history
-    model.save(folder / "checkpoint.pt")
+    try:
+        return record_row(run, plan, folder, observer.measured(history), observer.first is None)
+    finally:
+        _keep_trained(model, run, folder, settings)
+
+
+def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: Settings) -> None:
+    """The plain model's parameters, and averages of them, as files that `torch.load` reads; says how large."""
+    where = settings.checkpoint.trained
+    if where == "none":
+        return
+    paths = [folder / "checkpoint.pt"]
+    model.save(paths[0])
     if settings.ema_decay is not None:
-        save_state(model.ema_state_dict(), folder / "averages.pt")
-    return record_row(run, plan, folder, observer.measured(history), observer.first is None)
+        paths.append(folder / "averages.pt")
+        save_state(model.ema_state_dict(), paths[1])
+    nbytes = sum(path.stat().st_size for path in paths)
+    for path in paths if where != "folder" else ():
+        run.artifact(path)
+        if where == "mlflow":
+            path.unlink()
+    log.info(
+        "%s: trained parameters, %.1f MiB%s, are kept in %s (checkpoint.trained=none keeps none)",
+        run.name, nbytes / 2**20, " each" * (where == "both"),
+        {"folder": folder, "mlflow": "mlflow", "both": f"{folder} and mlflow"}[where],
+    )  # fmt: skip
 
 
 def _steps_per_epoch(data: Data, settings: Settings) -> int:
@@ -267,6 +291,9 @@ def _checkpoints(
     elif resume == "auto":
         name = f"{type(experiment.model).__name__}-{experiment.data.name}"
         place = stable_folder(experiment.config, name)
+        if (reason := passed_over(place, method, experiment.config)) is not None:
+            log.warning("%s: resume=auto begins anew: %s", method, reason)
+        describe_training(place, experiment.config)
     else:
         place = folder / "checkpoints"
     return Checkpoints(

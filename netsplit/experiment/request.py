@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import build, validated
+from netsplit.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,4 +70,8 @@ class Request:
             self.cluster.require_models()
         elif self.settings.profile == "predicted":
             rates_by_kind(self.cluster.devices, self.settings.autocast)
+        if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
+            raise ConfigError(
+                "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave tracking=none out."
+            )
         self.settings.checkpoint.make_folder()
