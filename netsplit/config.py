@@ -42,7 +42,7 @@ PARTIAL = "_partial_"
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """When checkpoints are saved, where, how many are kept, and where the trained parameters go at the end."""
+    """When checkpoints are saved, where, how many are kept, and where trained parameters go at the end."""
 
     folder: str | None = None
     every_epochs: int | None = None

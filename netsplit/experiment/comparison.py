@@ -53,7 +53,7 @@ from netsplit.training.checkpoints import Checkpoints, describe_training, newest
 from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
 from netsplit.training.metrics import Metric, accuracy, chosen_metric
-from netsplit.training.parallel import save_state
+from netsplit.training.parallel import ParallelModel, save_state
 
 __all__ = ["Experiment", "Progress", "compare", "each_method", "experiment_of", "recorded"]
 
@@ -250,7 +250,7 @@ def _method(
 
 
 def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: Settings) -> None:
-    """The plain model's parameters, and averages of them, as files that `torch.load` reads; says how large."""
+    """The plain model's parameters, and averages of them, as files for `torch.load`; says how large."""
     where = settings.checkpoint.trained
     if where == "none":
         return
