@@ -72,7 +72,7 @@ class Request:
             rates_by_kind(self.cluster.devices, self.settings.autocast)
         if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
             raise ConfigError(
-                "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave tracking=none "
-                "out."
+                "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave "
+                "tracking=none out."
             )
         self.settings.checkpoint.make_folder()
