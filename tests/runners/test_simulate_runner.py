@@ -84,13 +84,7 @@ def of_capacity(run: Run) -> Callable[..., Ended]:
     net = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.GELU())))
     graph = capture(net, nn.CrossEntropyLoss(), (torch.randn(256, 64), torch.randint(64, (256,))))
     save_workload(Workload("own", graph, costs_of(graph, 1e-3, 2e-3, alpha=3)), "own.json")
-    here = (
-        "graph=own.json",
-        "cluster=uniform",
-        "cluster.devices=1",
-        "cluster.bandwidth=1e9",
-        "picture=false",
-    )
+    here = ("graph=own.json", "schedule=single_batch", "cluster=uniform", "cluster.devices=1")
 
     def simulated(part: str, *arguments: str) -> Ended:
         return run(*here, "cluster.bandwidth=1e9", "picture=false", f"cluster.capacity={part}", *arguments)
