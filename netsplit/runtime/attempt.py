@@ -1,7 +1,7 @@
 """An iteration that can be taken back, as long as no device has stepped.
 
     compute ─► None ─────── all devices ───────► commit: steps, ends
-       └─────► Failure ──── one of them ───────► abandon: buffers and gradients as they were
+       └─────► BatchFailure ──── one of them ───────► abandon: buffers and gradients as they were
 
 A device that fails goes on without computing: it takes what it is sent, and sends zeros for what others wait
 for. So all come to the end of the iteration, nothing stays on its way, and the next batch finds them ready.
@@ -16,7 +16,7 @@ from torch import Tensor
 from netsplit.graph.random_draws import DrawKey
 from netsplit.program.instructions import Backward, Forward, Recv, Send
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults.failure import Failure, failure_of, is_fatal
+from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
 from netsplit.runtime.values import IterationValues, Key
 
 __all__ = ["Attempt"]
@@ -30,7 +30,7 @@ class Attempt:
 
     def compute(
         self, feeds: list[dict[str, Tensor]], fractions: Sequence[float] | None, step: bool, key: DrawKey
-    ) -> Failure | None:
+    ) -> BatchFailure | None:
         """All up to the first step; see `Executor.begin`.
 
         Raises:
@@ -63,7 +63,7 @@ class Attempt:
         self.executor.await_sends()
         self.executor.abandon()
 
-    def _failure(self, error: Exception, index: int) -> Failure:
+    def _failure(self, error: Exception, index: int) -> BatchFailure:
         executor = self.executor
         instruction = executor.instructions[index]
         return failure_of(

@@ -19,7 +19,7 @@ from netsplit.graph.random_draws import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
-from netsplit.runtime.faults.failure import AS_BEFORE, Failure
+from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import as_batch, loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.recorder import timeline_events
@@ -325,7 +325,7 @@ class DistributedRuntime:
         """
         own = self._parts_of(program, feeds)
         parts = self.pool.call_each(function, [(mine, *args) for mine in own])
-        failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, Failure)]
+        failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
         if not failures:
             return parts
         self.pool.call(worker_calls.abandon)

@@ -17,7 +17,7 @@ from netsplit.runtime.attempt import Attempt
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
 from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults.failure import Failure
+from netsplit.runtime.faults.failure import BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.process import ProcessTransport
@@ -105,7 +105,7 @@ def train(
     step: bool,
     mode: str,
     key: DrawKey,
-) -> dict[Key, float] | Failure:
+) -> dict[Key, float] | BatchFailure:
     """The iteration up to its first step, to be committed or abandoned; the graph outputs that arose here."""
     abandon(worker)  # one that the controller was interrupted in
     executor: Executor = worker.memory["programs"][number]
@@ -161,7 +161,7 @@ def abandon(worker: Worker) -> None:
 
 def predict(
     worker: Worker, feeds: list[dict[str, Tensor]], number: int, key: DrawKey
-) -> dict[Key, Tensor] | Failure:
+) -> dict[Key, Tensor] | BatchFailure:
     """The graph outputs that arose here; a failure is to be abandoned."""
     abandon(worker)
     worker.heartbeat_file.phase = INFERENCE

@@ -20,7 +20,7 @@ from netsplit.errors import ConfigError, NetSplitError
 
 __all__ = [
     "AUTO", "Metric", "MetricWords", "accuracy", "as_metric", "auto", "chosen_metric", "correct", "mean_iou",
-    "mse", "name_of_metric", "none", "perplexity", "top5", "value_of", "words_of_metric",
+    "mse", "name_of_metric", "no_metric", "perplexity", "top5", "value_of", "words_of_metric",
 ]  # fmt: skip
 
 AUTO: Literal["auto"] = "auto"
@@ -192,7 +192,7 @@ def auto() -> str:
     return AUTO
 
 
-def none() -> None:
+def no_metric() -> None:
     """No metric: the test half is not computed."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -56,6 +56,7 @@ def _whole(metric: str, scores: Tensor, targets: Tensor) -> float:
     return sum(each) / len(each)
 
 
+@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
     rest=st.sampled_from([(), (3,), (2, 2)]),

@@ -18,7 +18,15 @@ from netsplit.graph.code_places import quoted
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import NODE
 
-__all__ = ["AS_BEFORE", "Failure", "failure_of", "is_fatal", "is_of_connection", "one_line", "words_of_node"]
+__all__ = [
+    "AS_BEFORE",
+    "BatchFailure",
+    "failure_of",
+    "is_fatal",
+    "is_of_connection",
+    "one_line",
+    "words_of_node",
+]
 
 AS_BEFORE = "the batch is left out, and the model is as it was before it"
 
@@ -27,7 +35,7 @@ _GENERATED = "<eval_with_key>"  # how fx calls the files of the code it writes
 
 
 @dataclass(frozen=True)
-class Failure:
+class BatchFailure:
     """What one device raised; an answer rather than an exception, which would end the workers.
 
     `at` is where its instruction stands in the program's one order: what came first made the others fail.
@@ -39,7 +47,7 @@ class Failure:
     trace: str
 
 
-def failure_of(error: Exception, device: str, place: str, graph: Graph, at: int) -> Failure:
+def failure_of(error: Exception, device: str, place: str, graph: Graph, at: int) -> BatchFailure:
     """Args:
     place: ' at its …', the instruction.
     """
@@ -47,7 +55,7 @@ def failure_of(error: Exception, device: str, place: str, graph: Graph, at: int)
     node = _node_of(error)
     operator = f", in {words_of_node(graph, node)}" if node in graph.nodes else ""
     trace = "".join(traceback.format_exception(error))
-    return Failure(device, f"{told.rstrip('.')}{place}{operator}", at, trace)
+    return BatchFailure(device, f"{told.rstrip('.')}{place}{operator}", at, trace)
 
 
 def words_of_node(graph: Graph, name: str) -> str:

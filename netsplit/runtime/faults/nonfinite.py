@@ -39,10 +39,10 @@ class Inspection:
 
     def watching(self, module: fx.GraphModule, i: int) -> Callable[..., Any]:
         """What computes as the module does, and looks at each result of micro-batch i."""
-        return partial(_Watched(module, self, i).run, enable_io_processing=False)
+        return partial(_Inspected(module, self, i).run, enable_io_processing=False)
 
 
-class _Watched(fx.Interpreter):
+class _Inspected(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, inspection: Inspection, i: int) -> None:
         super().__init__(module)
         self.inspection, self.i = inspection, i
