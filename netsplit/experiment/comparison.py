@@ -198,6 +198,7 @@ def _planner(experiment: Experiment, session: Session) -> Planner:
         experiment.learning_rate,
         settings.ema_decay,
         check=settings.check,
+        on_nonfinite=settings.on_nonfinite,
     )
     costs = replace(planner.costs, variable_copies=settings.variable_copies)
     return replace(planner, costs=costs, memory=settings.memory)

@@ -21,7 +21,7 @@ from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
-from netsplit.config import ProfileMode
+from netsplit.config import OnNonFinite, ProfileMode, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located, predicted_here
 from netsplit.experiment.planner import Planner
@@ -114,6 +114,7 @@ class Session:
         ema_decay: float | None = None,
         max_programs: int = MAX_PROGRAMS,
         check: bool = True,
+        on_nonfinite: OnNonFinite | None = "stop",
     ) -> Planner:
         """Capture the training step, measure its operators on a worker of each device kind, or predict them.
 
@@ -123,6 +124,7 @@ class Session:
             autocast: "bfloat16" or "float16" for ``torch.autocast``; float16 brings a loss scale.
             learning_rate: how it changes while training goes on.
             ema_decay: of moving averages of the parameters; None: there are none.
+            on_nonfinite: see `UpdateRule`.
             max_programs: kinds of batches that training may see, and that prediction may.
             check: run what is captured beside plain PyTorch, and refuse what differs (see `graph.check`).
 
@@ -133,10 +135,14 @@ class Session:
             NetSplitError: the model has other operators on a smaller last micro-batch.
         """
         refuse_surrounding(autocast)
+        if on_nonfinite == "skip" and schedule.update_every is not None:
+            raise ConfigError(
+                f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
+                "loss is known: give stop or warn, or choose another schedule."
+            )
         if self.profile == "predicted":
             rates_by_kind(self.spec.devices, autocast)
-        if max_programs < 1:
-            raise ConfigError(f"max_programs is {max_programs}: give at least 1.")
+        check_numbers(max_programs=max_programs)
         known: dict[Hashable, tuple[int | None, ...]] = {}
         whole = Batch.of(*batch, known=known)
         if whole.samples == 0:
@@ -160,7 +166,7 @@ class Session:
         optimizer = for_model(optimizer, model, loss)
         check_idle(optimizer, graph)
         costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
-        rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay)
+        rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay, on_nonfinite)
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
         return Planner(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,

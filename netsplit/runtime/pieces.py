@@ -6,7 +6,7 @@ compute(inputs, keep=False) ─► outputs, Snapshot ─► again(snapshot) ─�
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +59,7 @@ class Piece:
             device=device,
             deferrable=deferrable,
         )
+        self.run: Callable[..., tuple[Tensor, ...]] = self.module
         used = {k for node in nodes for k in node.initializers}
         self.trainable = tuple(k for k in tensors if k in used and isinstance(tensors[k], nn.Parameter))
         roots = {root for node in nodes for root in written_storages(graph, node)}
@@ -69,7 +70,7 @@ class Piece:
         self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(zip(self.segment.outputs, self.module(*inputs.values()), strict=True))
+        return dict(zip(self.segment.outputs, self.run(*inputs.values()), strict=True))
 
     def compute_without_keeping(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Snapshot]:
         """Outputs without autograd, and what `again` needs beside the inputs."""
@@ -128,6 +129,16 @@ class DevicePieces:
             last = {s for s in splitting if (s, self.last) in self.split}
             self.tail = self._of(program.tail, set(segments) - last)
             self.tail |= self._of(program.tail, last, deferrable=True)
+
+    @property
+    def written(self) -> set[str]:
+        """The initializers that forwards here write, as statistics."""
+        every = (*self.whole.values(), *self.deferrable.values(), *self.tail.values())
+        return {k for piece in every for k in piece.written_buffers}
+
+    def trains(self, s: int) -> bool:
+        """Whether a segment has parameters."""
+        return bool(self.whole[s].trainable)
 
     def of(self, s: int, i: int) -> Piece:
         """What computes micro-batch i of segment s."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from netsplit.config import OnNonFinite
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
 
@@ -30,12 +31,15 @@ class UpdateRule:
     `loss_scaling`: the loss is multiplied by a factor that follows overflows (see `LossScale`).
     `learning_rate`: how it changes; None: the optimiser's own stays.
     `ema_decay`: of averages of the parameters (see `Averages`); None: there are none.
+    `on_nonfinite`: what happens on a batch whose loss is no finite number: an error and no step ("stop"),
+    a warning and the step ("warn"), a warning and no step ("skip"); None: nobody looks.
     """
 
     clip_norm: float | None = None
     loss_scaling: bool = False
     learning_rate: LearningRate | None = None
     ema_decay: float | None = None
+    on_nonfinite: OnNonFinite | None = None
 
     @property
     def shared_norm(self) -> bool:

@@ -191,7 +191,8 @@ class _Training:
             seconds = time.perf_counter() - start
             seen += total
             done = Iteration(self.position.step, epoch, loss, seconds, timed, total, self.model.stepped_rates)
-            self.position = self.position.after(total, loss, seconds)
+            left_out = self.model.on_nonfinite == "skip" and not math.isfinite(loss)
+            self.position = self.position.after(total, None if left_out else loss, seconds)
             self.since_start += 1
             yield done
 
@@ -204,9 +205,18 @@ class _Training:
             fraction = samples / total
             left -= samples
             part_loss, metered = self._batch(inputs, targets, samples, fraction, last=left == 0)
+            if self.model.on_nonfinite == "skip" and not math.isfinite(part_loss):
+                return self._left_out(loader, left), False
             loss += fraction * part_loss
             timed = timed and not metered
         return loss, timed
+
+    def _left_out(self, loader: Iterator[tuple[Any, Any]], left: int) -> float:
+        """No step on the batches that it would have seen, of which so many samples are still to come."""
+        self.model.drop_gradients()
+        for _ in range(math.ceil(left / self.model.batch_size)):
+            next(loader)
+        return math.nan
 
     def _batch(
         self, inputs: Any, targets: Any, samples: int, fraction: float, last: bool
@@ -221,7 +231,7 @@ class _Training:
         loss, timeline = self.model.measure_batch(inputs, targets, metered, fraction=fraction, step=last)
         if metered:
             self.history.peak_bytes = timeline.peak_bytes
-        else:
+        elif timeline.events:
             self.history.recorded.append(timeline)
         return loss, metered
 
@@ -240,7 +250,7 @@ class _Training:
         position = self.position
         tests = batches(self.data.test, self.model.batch_size, shuffle=False, drop_last=False, **self.loading)
         accuracy = self.model.evaluate(tests, self.metric)
-        done = Epoch(position.epoch, position.loss_sum / position.samples, accuracy, position.seconds)
+        done = Epoch(position.epoch, position.mean_loss, accuracy, position.seconds)
         self.history.epochs.append(done)
         self.model.end_epoch(done.train_loss)
         self.position = position.next_epoch()

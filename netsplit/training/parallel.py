@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from netsplit.config import OnNonFinite
 from netsplit.data.dataset import IGNORED
 from netsplit.errors import NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
@@ -102,10 +103,12 @@ class ParallelModel:
         Raises:
             NetSplitError: batches of more kinds than `max_programs`, or one on which the model trains what it
                 did not train on the example; the model was changed meanwhile, which the split does not see.
-            WorkerError: a worker died, raised or hung.
+            NonFiniteError: the loss is no finite number, and `on_nonfinite` is "stop".
+            BatchError: a device could not compute it, as for a label out of range: all is as it was before
+                it, and training may go on. Not so under schedules that step within the batch.
+            WorkerError: a worker died or hung.
         """
-        with self._own(look=True):
-            batch = self._batch(inputs, targets)
+        with self._training(inputs, targets) as batch:
             return self._open().train_batch(batch, fraction=fraction, step=step)
 
     @property
@@ -121,8 +124,7 @@ class ParallelModel:
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        with self._own(look=True):
-            batch = self._batch(inputs, targets)
+        with self._training(inputs, targets) as batch:
             return self._open().measure(batch, None, bytes_too, fraction=fraction, step=step)
 
     @told_plainly
@@ -216,6 +218,15 @@ class ParallelModel:
         if len(every) != count or not all(0 <= rate < math.inf for rate in every):
             raise NetSplitError(f"learning_rate is {rates}: give a number of at least 0, or {count} of them.")
         self._open().learning_rates = every
+
+    @property
+    def on_nonfinite(self) -> OnNonFinite | None:
+        """What happens on a batch whose loss is no finite number."""
+        return self.runtime.rule.on_nonfinite
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients of batches that were trained with ``step=False``."""
+        self._open().drop_gradients()
 
     @property
     def stepped_rates(self) -> tuple[float, ...]:
@@ -335,11 +346,17 @@ class ParallelModel:
         if self.runtime.rule.ema_decay is not None:
             yield by_name(self.model, self._open().state(averaged=True))
 
-    def _batch(self, inputs: Any, targets: Any) -> Batch:
-        batch = self.programs.batch(inputs, targets)
-        if self._reuse is not None:
-            self._reuse.look(self.programs.training(batch).graph, batch)
-        return batch
+    @contextmanager
+    def _training(self, inputs: Any, targets: Any) -> Iterator[Batch]:
+        """While a batch is trained."""
+        with self._own(look=True):
+            batch = self.programs.batch(inputs, targets)
+            with (
+                self._reuse.noted(self.programs.training(batch).graph, batch)
+                if self._reuse
+                else nullcontext()
+            ):
+                yield batch
 
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""

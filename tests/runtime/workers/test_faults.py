@@ -119,11 +119,11 @@ def _stall(worker: Worker, seconds: float) -> None:
     _before_forward(worker, lambda *_: time.sleep(seconds))
 
 
-def _break(worker: Worker) -> None:
+def _break_step(worker: Worker) -> None:
     def explode(*_: object) -> None:
         raise RuntimeError("out of luck\nException raised from here (most recent call first)")
 
-    _before_forward(worker, explode)
+    worker.memory["share"].optimizer.register_step_pre_hook(explode)
 
 
 def _nothing(worker: Worker, *_: object) -> None:
@@ -245,14 +245,12 @@ def test_a_slow_worker_is_waited_for_and_named(lasting: WorkerPool, caplog: pyte
     assert tells(record.getMessage(), "forward of segment 1, micro-batch")
 
 
-def test_a_raising_worker_is_the_root_cause_not_its_waiting_peer(pool: WorkerPool) -> None:
+def test_a_worker_that_raises_in_its_step_ends_the_run_as_others_may_have_stepped(pool: WorkerPool) -> None:
     runtime = deployed(pool)
-    pool.call_one(0, _break)
+    pool.call_one(0, _break_step)
     message = failure(runtime)
     assert message.startswith(f"{named(pool, 0)} raised RuntimeError: out of luck")
-    assert tells(message, "forward of segment 0, micro-batch 0")
-    assert "cpu:1 (rank 1" in message
-    assert tells(message, "waiting", "'view'", "micro-batch 0", "cpu:0")
+    assert tells(message, "at its optimiser step")
     assert "out of luck" in (pool.folder / "failure.log").read_text()
 
 
