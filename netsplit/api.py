@@ -19,6 +19,7 @@ from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
 from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.training.captures import MAX_PROGRAMS
 from netsplit.training.parallel import ParallelModel
@@ -58,6 +59,7 @@ def parallelize(
     check: bool = True,
     on_nonfinite: OnNonFinite = "stop",
     profile: ProfileMode = "reuse",
+    weights: WeightSource | None = None,
     folder: str | Path | None = None,
 ) -> ParallelModel:
     """Split a model over devices, ready to train.
@@ -98,6 +100,9 @@ def parallelize(
             not step. But for "warn" the model is as it was before the batch.
         profile: "predicted" measures no operator, but predicts its seconds from the rates of the kind of
             device; "reuse", "refresh" and "off" measure (docs/profiling.md).
+        weights: where workers have the first values of parameters from, for a model on the meta device, which
+            may be larger than any memory (docs/large_models.md): `SafetensorsWeights`, `CheckpointWeights` or
+            `SeededWeights`. Needs profile="predicted".
         folder: for the workers' logs; a temporary one by default.
 
     Raises:
@@ -112,6 +117,8 @@ def parallelize(
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
     _check_batch(batch)
+    if weights is not None and not isinstance(weights, WeightSource):
+        raise ConfigError(f"weights is {weights!r}: give SafetensorsWeights(path) or another WeightSource.")
     if profile not in get_args(ProfileMode):
         raise ConfigError(f"profile is {profile!r}: give one of {', '.join(get_args(ProfileMode))}.")
     if on_nonfinite not in get_args(OnNonFinite):
@@ -138,6 +145,7 @@ def parallelize(
             max_programs,
             check,
             on_nonfinite,
+            weights,
         )
         plan = planner.plan(method, seed)
         return session.deploy(planner, plan, owned=True, seed=seed)

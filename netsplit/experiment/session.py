@@ -39,6 +39,7 @@ from netsplit.profile.costs import Costs
 from netsplit.profile.measure.optimizer import check_idle, optimizer_alpha
 from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.program.schedules import Schedule
+from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.workers.pool import WorkerPool
@@ -115,12 +116,14 @@ class Session:
         max_programs: int = MAX_PROGRAMS,
         check: bool = True,
         on_nonfinite: OnNonFinite | None = "stop",
+        weights: WeightSource | None = None,
     ) -> Planner:
         """Capture the training step, measure its operators on a worker of each device kind, or predict them.
 
         Args:
             batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
             clip_norm: the gradients' norm over all devices is cut to this before a step.
+            weights: where workers have the values from of a model on the meta device.
             autocast: "bfloat16" or "float16" for ``torch.autocast``; float16 brings a loss scale.
             learning_rate: how it changes while training goes on.
             ema_decay: of moving averages of the parameters; None: there are none.
@@ -162,6 +165,12 @@ class Session:
         tail = checked_capture(model, loss, rest.own(), check, **options) if rest.samples else None
         history = check_cutting(model, loss, whole, graph, tail) if check else None
         values = initial_values(model, graph, loss)
+        source = weight_source_of(weights, model, graph, values)
+        if source is not None and self.profile != "predicted":
+            raise ConfigError(
+                "the model is on the meta device, so that its operators have nothing to be measured "
+                "with: give profile='predicted'."
+            )
         in_flight = schedule.in_flight(len(self.spec.devices))
         optimizer = for_model(optimizer, model, loss)
         check_idle(optimizer, graph)
@@ -170,7 +179,7 @@ class Session:
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
         return Planner(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
-            known, max_programs, check, history,
+            known, max_programs, check, history, weights=source,
         )  # fmt: skip
 
     def deploy(self, planner: Planner, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:
@@ -186,8 +195,9 @@ class Session:
         check_replicas(planner.graph, replicated)
         programs = planner.programs(plan.placement, program)
         runtime = DistributedRuntime(
-            program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed
-        )
+            program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed,
+            planner.weights,
+        )  # fmt: skip
         return ParallelModel(
             planner.model, planner.graph, runtime, programs, plan.summary(), self.close if owned else None
         )

@@ -19,6 +19,7 @@ from netsplit.graph.random_draws import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
+from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import as_batch, loss_fractions, mean_loss, mean_metrics, split_batch
@@ -48,6 +49,7 @@ class DistributedRuntime:
         rule: what happens before and after the optimiser steps.
         resized: makes the training program for a batch that is not like the program's (see `train_batch`).
         seed: of random operators, with what `draws` counts; not of where they run.
+        weights: where workers have those of `values` from that are on the meta device.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class DistributedRuntime:
         rule: UpdateRule | None = None,
         resized: Resize | None = None,
         seed: int = 0,
+        weights: WeightSource | None = None,
     ) -> None:
         self.program = program
         self.pool = pool
@@ -75,17 +78,18 @@ class DistributedRuntime:
         self.loaded: list[Program] = [program]  # what the workers have, by number
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         pool.runs({TRAINING: program})
-        tell(pool, _graphs(program), optimizer, rule)
+        tell(pool, _graphs(program), optimizer, rule, weights)
         followers = {name for each in program.replicas.values() for name in each[1:]}
         pool.call_each(
             worker_calls.deploy,
             [
                 (
                     _light(program),
-                    {k: values[k].detach() for k in program.held[name]},
+                    {k: values[k].detach() for k in program.held[name] if not values[k].is_meta},
                     optimizer,
                     rule,
                     name not in followers,
+                    weights,
                 )
                 for name in program.devices
             ],
@@ -295,7 +299,7 @@ class DistributedRuntime:
         values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
         for k, home in missing.items():
-            for device in program.replicas.get(home, (home,)):
+            for device in program.replicas.get(home, (home,)) if not values[k].is_meta else ():
                 new[device][k] = values[k].detach()
         number, light = len(self.loaded), _light(program)
         tell(self.pool, _graphs(program))

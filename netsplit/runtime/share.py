@@ -7,7 +7,7 @@ backward ──► gradients, by the Step that takes them ──Reduce──► 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -119,8 +119,9 @@ class Share:
         trainable: Iterable[str] = (),
         rule: UpdateRule | None = None,
         leading: bool = True,
+        fresh: Container[str] = (),
     ) -> Share:
-        """Copies of `values` on `device`; those named in `trainable` become parameters.
+        """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones not copied.
 
         A device without parameters has an optimiser, with empty groups, if `optimizer` is a `ForModel`.
 
@@ -130,7 +131,7 @@ class Share:
         tensors: dict[str, Tensor] = {}
         names = set(trainable)
         for name, value in values.items():
-            copy = value.detach().clone().to(device)
+            copy = (value.detach() if name in fresh else value.detach().clone()).to(device)
             tensors[name] = torch.nn.Parameter(copy) if name in names else copy
         own = {k: tensor for k, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)}
         made: Made | None = None

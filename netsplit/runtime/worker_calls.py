@@ -16,6 +16,7 @@ from netsplit.program.instructions import Program
 from netsplit.runtime.attempt import Attempt
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
 from netsplit.runtime.checkpoint.shares import Holder
+from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
@@ -70,11 +71,18 @@ def deploy(
     optimizer: OptimizerFactory | None,
     rule: UpdateRule | None,
     leading: bool,
+    weights: WeightSource | None = None,
 ) -> None:
-    initializers = program.graph.initializers
-    trainable = [k for k in values if initializers[k].requires_grad]
+    """Hold what this device holds under the program: of `values`, and the rest of `weights`."""
+    initializers, held = program.graph.initializers, program.held[worker.device.name]
+    trainable = [k for k in held if initializers[k].requires_grad]
     worker.memory.clear()
-    worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
+    worker.memory["weights"] = weights
+    own = _read(worker, program, [k for k in held if k not in values])
+    tensors = {k: own[k] if k in own else values[k] for k in held}
+    worker.memory["share"] = Share.of(
+        tensors, worker.torch_device, optimizer, trainable, rule, leading, own.keys()
+    )
     worker.memory["transport"] = worker.transport()
     worker.memory["programs"] = {}
     add(worker, 0, program, {})
@@ -83,8 +91,16 @@ def deploy(
 def add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]) -> None:
     """One more program, and what it alone needs; nothing of that is trained."""
     share: Share = worker.memory["share"]
+    missing = [k for k in program.held[worker.device.name] if k not in values and k not in share.tensors]
+    values = {**values, **_read(worker, program, missing)}
     share.tensors |= {k: value.clone().to(worker.torch_device) for k, value in values.items()}
     worker.memory["programs"][number] = _executor(worker, program)
+
+
+def _read(worker: Worker, program: Program, names: list[str]) -> dict[str, Tensor]:
+    weights: WeightSource | None = worker.memory["weights"]
+    assert weights is not None or not names, f"{names[0]} has no value"
+    return weights.read({k: program.graph.initializers[k] for k in names}) if weights is not None else {}
 
 
 def _executor(worker: Worker, program: Program) -> Executor:

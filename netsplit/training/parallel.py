@@ -19,6 +19,7 @@ from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.holding import by_name, first_names
 from netsplit.graph.checks.notice import Notice
+from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.optim.optimizers import ForModel
@@ -190,6 +191,11 @@ class ParallelModel:
         Raises:
             NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed then.
         """
+        if not has_values(self.model, None):
+            raise NetSplitError(
+                "this model has no memory of its own to load a state into (it is on the meta device): load a "
+                "checkpoint, which every device reads its own part of."
+            )
         values, missing, unknown = loaded(self.model, self._open().state(), state, strict)
         self._open().put(values)
         placed = self._placed()
