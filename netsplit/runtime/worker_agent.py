@@ -16,7 +16,7 @@ from contextlib import suppress
 
 # What workers need, so that it is there before they are forked.
 import torch._dynamo  # noqa: F401
-from torch.distributed.distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import (
