@@ -12,7 +12,7 @@ from typing import Any, get_args
 from torch import nn
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.config import ProfileMode
+from netsplit.config import LowPrecision, ProfileMode
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.session import Session
 from netsplit.graph.batches.calls import Loss
@@ -110,12 +110,16 @@ def parallelize(
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
     _check_batch(batch)
+    if loss is not None and not callable(loss):
+        raise ConfigError(f"loss is {loss!r}: give a function of outputs and targets, or None.")
+    if autocast not in (None, *get_args(LowPrecision)):
+        raise ConfigError(
+            f"autocast is {autocast!r}: give one of {', '.join(get_args(LowPrecision))}, or None."
+        )
     if profile not in get_args(ProfileMode):
         raise ConfigError(f"profile is {profile!r}: give one of {', '.join(get_args(ProfileMode))}.")
     _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler), ema_decay, clip_norm)
-    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
-        raise ConfigError(f"folder is {str(folder)!r}, which is a file: give a folder, or None.")
-    place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
+    place = _folder(folder)
     session = Session(spec, place, temporary=folder is None, profile=profile)
     try:
         planner = session.planner(
@@ -148,6 +152,23 @@ def _check_updates(
         raise ConfigError(f"ema_decay is {ema_decay!r}: give a number between 0 and 1, or None.")
     if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
         raise ConfigError(f"clip_norm is {clip_norm!r}: give a number above 0, or None.")
+
+
+def _folder(given: str | Path | None) -> Path:
+    """For the workers' logs, made; a temporary one where none is given."""
+    if given is not None and not isinstance(given, str | Path):
+        raise ConfigError(f"folder is {given!r}: give the path of a folder, or None.")
+    try:
+        if given is None:
+            return Path(tempfile.mkdtemp(prefix="netsplit-"))
+        Path(given).mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ConfigError(f"folder is {str(given)!r}, which is a file: give a folder, or None.") from error
+    except OSError as error:
+        shown = "None, and a temporary one" if given is None else f"{str(given)!r}, which"
+        reason = error.strerror or error
+        raise ConfigError(f"folder is {shown} cannot be made ({reason}): give another.") from error
+    return Path(given)
 
 
 def _check_batch(batch: Any) -> None:

@@ -42,6 +42,8 @@ from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.sweep import JobsFailed, run_marked
 
+from ._own_targets import addable, of_own_targets
+
 __all__ = ["console_of", "entry", "experiment", "option", "options", "sentence", "settings_of"]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -74,6 +76,7 @@ def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
     def decorate(job: Job) -> Callable[[], None]:
         @functools.wraps(job)
         def command() -> None:
+            sys.argv[1:] = addable(sys.argv[1:])
             start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
             _run(start(_logged(job)))
 
@@ -209,6 +212,7 @@ def _logged(job: Job) -> Job:
 
     @functools.wraps(job)
     def run(cfg: DictConfig) -> Any:
+        cfg = of_own_targets(cfg, HydraConfig.get().overrides.task)
         if HydraConfig.get().mode == RunMode.RUN:
             return single(cfg)
         return run_marked(one_of_many, cfg, sentence)

@@ -147,6 +147,17 @@ def test_a_plan_is_compared_with_a_method_of_one_s_own(run: Run, tmp_path: Path)
     assert (ended.code, "did you mean mine?" in ended.err) == (2, True)
 
 
+def test_a_plan_is_compared_with_a_method_by_its_dotted_name(run: Run) -> None:
+    asked = ["graph=g.txt", *FAST, "cluster.capacity=100%", "partitioner=m_topo", "result=r.json"]
+    ended = run(*asked, "compare_with=netsplit.partition.RoundRobin")
+    assert ended.code == 0, ended.err
+    assert "from round_robin" in ended.out
+    ended = run(*asked, "compare_with=netsplit.partition.RoundRobbin")
+    assert (ended.code, "there is no netsplit.partition.RoundRobbin" in ended.err) == (2, True)
+    ended = run(*asked, "compare_with=pathlib.Path")
+    assert (ended.code, "name a partitioner" in ended.err) == (2, True)
+
+
 @pytest.mark.parametrize("method", ["heft", "pipedream"])
 def test_an_earlier_plan_keeps_its_order_and_its_stages(run: Run, method: str) -> None:
     objective = "max_load" if method == "pipedream" else "latency"
