@@ -23,6 +23,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -150,7 +151,10 @@ def sentence(error: BaseException) -> str:
 def _run(start: Callable[[], None]) -> None:
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
-    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way to say Ctrl-C
+    for name in ("SIGTERM", "SIGHUP"):  # a scheduler's way to say Ctrl-C, and a terminal's that is closed
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     try:
         start()
     except KeyboardInterrupt:
@@ -187,8 +191,9 @@ def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.write(f"{message}\n")
+    with suppress(OSError):  # the terminal is gone
+        sys.stdout.flush()
+        sys.stderr.write(f"{message}\n")
     sys.exit(code)
 
 

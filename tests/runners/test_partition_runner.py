@@ -129,6 +129,14 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
     assert ended.code == 0, ended.err
     assert {"explanation", "compared_with"} <= result().keys()
     assert result()["explanation"]["what_if"]
+    ended = run(
+        "graph=g.txt", *FAST, "partitioner=auto", "explain=true", "time_limit=0.2", "result=auto.json"
+    )
+    assert ended.code == 0, ended.err
+    searched = [
+        line for line in (ended.out + ended.err).splitlines() if "auto: " in line and " s by " in line
+    ]
+    assert len(searched) < 5
     Path("r.json").rename("before.json")
     ended = run(*same, "compare_with=before.json")
     assert ended.code == 0, ended.err
