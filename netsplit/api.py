@@ -10,7 +10,7 @@ from typing import Any, get_args
 from torch import nn
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.config import OnNonFinite, ProfileMode, check_numbers
+from netsplit.config import LowPrecision, OnNonFinite, ProfileMode, check_numbers
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.session import Session
 from netsplit.graph.batches.calls import Loss
@@ -117,6 +117,12 @@ def parallelize(
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
     _check_batch(batch)
+    if loss is not None and not callable(loss):
+        raise ConfigError(f"loss is {loss!r}: give a function of outputs and targets, or None.")
+    if autocast not in (None, *get_args(LowPrecision)):
+        raise ConfigError(
+            f"autocast is {autocast!r}: give one of {', '.join(get_args(LowPrecision))}, or None."
+        )
     if weights is not None and not isinstance(weights, WeightSource):
         raise ConfigError(f"weights is {weights!r}: give SafetensorsWeights(path) or another WeightSource.")
     if profile not in get_args(ProfileMode):
@@ -127,9 +133,7 @@ def parallelize(
         )
     check_numbers(seed=seed, max_programs=max_programs, clip_norm=clip_norm, ema_decay=ema_decay)
     _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler))
-    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
-        raise ConfigError(f"folder is {str(folder)!r}, which is a file: give a folder, or None.")
-    place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
+    place = _folder(folder)
     session = Session(spec, place, temporary=folder is None, profile=profile)
     try:
         planner = session.planner(
@@ -168,6 +172,23 @@ def _check_updates(optimizer: ForModel, rate: LearningRate | None) -> None:
     check_optimizer(optimizer)
     if rate is not None:
         rate.check(optimizer)
+
+
+def _folder(given: str | Path | None) -> Path:
+    """For the workers' logs, made; a temporary one where none is given."""
+    if given is not None and not isinstance(given, str | Path):
+        raise ConfigError(f"folder is {given!r}: give the path of a folder, or None.")
+    try:
+        if given is None:
+            return Path(tempfile.mkdtemp(prefix="netsplit-"))
+        Path(given).mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ConfigError(f"folder is {str(given)!r}, which is a file: give a folder, or None.") from error
+    except OSError as error:
+        shown = "None, and a temporary one" if given is None else f"{str(given)!r}, which"
+        reason = error.strerror or error
+        raise ConfigError(f"folder is {shown} cannot be made ({reason}): give another.") from error
+    return Path(given)
 
 
 def _check_batch(batch: Any) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,8 +27,8 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import Parameter, locate, signature_of, suggest
 
 __all__ = [
-    "CheckpointSettings", "OnNonFinite", "ProfileMode", "Settings", "build", "check_numbers", "locate",
-    "suggest", "validated",
+    "CheckpointSettings", "LowPrecision", "OnNonFinite", "ProfileMode", "Settings", "build", "check_numbers",
+    "locate", "suggest", "validated",
 ]  # fmt: skip
 
 ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
@@ -36,8 +37,18 @@ ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
 OnNonFinite = Literal["stop", "warn", "skip"]
 """What happens on a batch whose loss is no finite number (conf/config.yaml)."""
 
+LowPrecision = Literal["bfloat16", "float16"]
+"""What `torch.autocast` computes in."""
+
 TARGET = "_target_"
 PARTIAL = "_partial_"
+TOO_LARGE = (
+    "can't allocate memory",
+    "Storage size calculation overflowed",
+    "out of memory",
+    "numel: integer",
+)
+"""How torch says that a tensor is too large."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ class Settings:
     accumulate: int = 1
     drop_last: bool = False
     clip_norm: float | None = None
-    autocast: Literal["bfloat16", "float16"] | None = None
+    autocast: LowPrecision | None = None
     ema_decay: float | None = None
     resume: str = "never"
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
@@ -141,7 +152,7 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
 
     Raises:
         ConfigError: an unknown or missing key, a wrong type, a target that cannot be imported, or
-            values that the target itself refuses with a ValueError.
+            values that the target itself refuses with a ValueError, or that make what no memory holds.
     """
     config = node if isinstance(node, DictConfig) else OmegaConf.create(dict(node))
     target, arguments = _checked(config, extra)
@@ -149,13 +160,20 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
         arguments[name] = build(config[name])
     if config.get(PARTIAL):
         return partial(target, **arguments, **extra)
+    place = _full_key(config) or config[TARGET]
     try:
         return target(**arguments, **extra)
     except NetSplitError:
         raise
     except ValueError as error:
-        place = _full_key(config) or config[TARGET]
         raise ConfigError(f"{place}: {config[TARGET]} refuses these values: {error}") from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in TOO_LARGE):
+            raise
+        raise ConfigError(
+            f"{place}: what {config[TARGET]} makes of these values does not fit in this machine's memory: "
+            "give smaller ones."
+        ) from error
 
 
 def validated(
@@ -237,13 +255,18 @@ def _convert(
                 f"'~{whole}' leaves it out."
             )
         if OmegaConf.is_missing(config, key):
-            raise ConfigError(f"{_join(place, key)} must be given: {_accepts(known, key)}.")
+            raise ConfigError(_must_be_given(_join(place, key), _accepts(known, key)))
         value = _resolved(config, key, place)
         arguments[key] = _value(known[key], value, place) if key in known else _plain(value)
     for name, parameter in known.items():
         if parameter.required and name not in arguments and name not in _nested(config):
-            raise ConfigError(f"{_join(place, name)} must be given: {parameter.accepts}.")
+            raise ConfigError(_must_be_given(_join(place, name), parameter.accepts))
     return arguments
+
+
+def _must_be_given(key: str, accepts: str) -> str:
+    as_given = re.sub(r"\[(\d+)\]", r".\1", key)  # Hydra's way to name an entry of a list
+    return f"{key} must be given, and is {accepts}: add {as_given}=<value>."
 
 
 def _accepts(known: Mapping[str, Parameter], key: str) -> str:

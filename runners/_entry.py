@@ -23,6 +23,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,6 +42,8 @@ from yaml import YAMLError
 from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.sweep import JobsFailed, run_marked
+
+from ._own_targets import addable, of_own_targets
 
 __all__ = ["console_of", "entry", "experiment", "option", "options", "sentence", "settings_of"]
 
@@ -74,6 +77,7 @@ def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
     def decorate(job: Job) -> Callable[[], None]:
         @functools.wraps(job)
         def command() -> None:
+            sys.argv[1:] = addable(sys.argv[1:])
             start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
             _run(start(_logged(job)))
 
@@ -147,7 +151,10 @@ def sentence(error: BaseException) -> str:
 def _run(start: Callable[[], None]) -> None:
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
-    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way to say Ctrl-C
+    for name in ("SIGTERM", "SIGHUP"):  # a scheduler's way to say Ctrl-C, and a terminal's that is closed
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     try:
         start()
     except KeyboardInterrupt:
@@ -184,8 +191,9 @@ def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.write(f"{message}\n")
+    with suppress(OSError):  # the terminal is gone
+        sys.stdout.flush()
+        sys.stderr.write(f"{message}\n")
     sys.exit(code)
 
 
@@ -209,6 +217,7 @@ def _logged(job: Job) -> Job:
 
     @functools.wraps(job)
     def run(cfg: DictConfig) -> Any:
+        cfg = of_own_targets(cfg, HydraConfig.get().overrides.task)
         if HydraConfig.get().mode == RunMode.RUN:
             return single(cfg)
         return run_marked(one_of_many, cfg, sentence)

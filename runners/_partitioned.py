@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -194,10 +196,22 @@ def explain_plan(
     explanation = plan.explain()
     _lines(console, explanation.lines())
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
-    with Waiting(console, f"{partitioner.name} for what would help", limit):
+    with Waiting(console, f"{partitioner.name} for what would help", limit), _without_the_search_s_lines():
         changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
     _lines(console, what_if_lines(changes))
     return explanation.to_dict() | {"what_if": [change.to_dict() for change in changes]}
+
+
+@contextmanager
+def _without_the_search_s_lines() -> Iterator[None]:
+    """Each of many changes is decided anew: what counts is the table of them."""
+    library = logging.getLogger("netsplit.partition")
+    level = library.level
+    library.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        library.setLevel(level)
 
 
 def show_moves(

@@ -117,7 +117,10 @@ class Waiting:
         task = self.bar.add_task(f"{self.name} decides", total=self.limit_s, note="")
         while not self.ended.wait(0.25 if self.live else _DECIDING_EVERY_S):
             gone = time.monotonic() - self.started
-            limit = f" of {self.limit_s:.0f}" if self.limit_s is not None else ""
+            within = (
+                self.limit_s is not None and gone <= self.limit_s
+            )  # what is compiled first does not count
+            limit = f" of {self.limit_s:.0f}" if within else ""
             if self.live:
                 self.bar.update(task, completed=min(gone, self.limit_s or gone), note=f"{gone:.0f}{limit} s")
             else:

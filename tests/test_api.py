@@ -321,3 +321,35 @@ def test_uneven_batches_clipping_and_autocast_train_as_plain_pytorch(
         way = (tensor.double() - moved[key].double()).norm()
         tolerance = 1e-4 if autocast is None else 0.05
         assert (state[key].double() - tensor.double()).norm() <= tolerance * way + 1e-7, key
+
+
+class Bare(nn.Module):
+    """Answers class scores, and so no loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        ({"loss": "mse"}, ["loss is 'mse'", "a function"]),
+        ({"loss": None}, ["Bare does not run", "loss is None", "give a loss"]),
+        ({"autocast": "fp8"}, ["autocast is 'fp8'", "bfloat16"]),
+        ({"folder": 3}, ["folder is 3", "path"]),
+        ({"folder": "/dev/null/logs"}, ["folder is '/dev/null/logs'", "cannot be made (Not a directory)"]),
+        ({"folder": "/dev/null"}, ["folder is '/dev/null'", "is a file"]),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_worker_starts(
+    given: dict[str, Any], facts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
+    arguments = {"loss": LOSS, "partitioner": "balanced", "profile": "predicted"} | given
+    with pytest.raises(NetSplitError) as caught:
+        netsplit.parallelize(Bare(), batch=samples(BATCH), **arguments)
+    assert [fact for fact in facts if fact not in str(caught.value)] == []

@@ -14,8 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import psutil
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import Settings
@@ -96,15 +99,18 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
     settings = request.settings
     torch.manual_seed(settings.seed)
     data = request.data()
+    if not isinstance(data, Data):
+        raise ConfigError(f"dataset._target_ makes {data!r}: name what makes netsplit.data.Data.")
     for key, given in request.classes.items():
         if given < data.num_classes:
             raise ConfigError(
                 f"model.{key} is {given}, but the dataset has {data.num_classes} classes: give at least "
                 f"{data.num_classes}."
             )
-    with torch.device("meta") if isinstance(request.cluster, ClusterDescription) else nullcontext():
+    with torch.device("meta") if isinstance(request.cluster, ClusterDescription) else _within_memory():
         model = request.model()
     loss = request.loss()
+    _check_parts(model, loss)
     optimizer, rate = for_model(request.optimizer, model, loss), request.learning_rate
     check_optimizer(optimizer)
     if rate is not None:
@@ -116,6 +122,35 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
         name, model, loss, data, request.partitioners, request.schedule, optimizer, settings, rate,
         request.config, labels, chosen_metric(request.metric, data, loss),
     )  # fmt: skip
+
+
+@contextmanager
+def _within_memory() -> Iterator[None]:
+    """Raises ConfigError: what the model is made of needs more than there is; before it is filled."""
+    free, needed = psutil.virtual_memory().available, 0
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal needed
+        needed += 0 if parameter is None or parameter.is_meta or is_lazy(parameter) else parameter.nbytes
+        if needed > free:
+            raise ConfigError(
+                f"the model has more than {needed / 2**30:.1f} GiB of parameters, and this machine "
+                f"{free / 2**30:.1f} GiB of free memory: make it smaller."
+            )
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _check_parts(model: Any, loss: Any) -> None:
+    """Raises ConfigError: a `_target_` of the user's own makes something else than is needed."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model._target_ makes {model!r}: name what makes a torch.nn.Module.")
+    if not callable(loss):
+        raise ConfigError(f"loss._target_ makes {loss!r}: name what makes a function of outputs and targets.")
 
 
 def compare(

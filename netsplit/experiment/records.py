@@ -86,6 +86,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         nodes=plan.nodes,
         loss=last.train_loss if last is not None else None,
         earlier=earlier,
+        optimises=report.optimises,
     )
 
 

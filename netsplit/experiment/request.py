@@ -50,6 +50,11 @@ class Request:
         self, cfg: DictConfig, whole: DictConfig | None = None, published: Mapping[str, float] | None = None
     ) -> None:
         self.settings = validated(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
+        for key in ("model", "loss"):
+            if not cfg.get(key):
+                raise ConfigError(
+                    f"{key} is null: name what makes it, as in {key}._target_=my_package.{key}."
+                )
         self.tracker: Tracker = build(cfg.tracking)
         self.cluster: ClusterSpec | ClusterDescription = build(cfg.cluster)
         self.partitioners: dict[str, Partitioner] = {

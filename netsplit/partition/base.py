@@ -58,9 +58,11 @@ class SolverReport:
     bound: float | None = None
     gap: float | None = None  # (objective - bound) / objective
     notes: dict[str, Any] = field(default_factory=dict)  # numbers worth recording: groups, variables
+    optimises: str = ""  # what the method minimises, in a few words; "optimal" is said of that
 
     def summary(self) -> str:
-        parts: list[str] = [self.status]
+        of_what = f" of what it minimises ({self.optimises})" if self.optimises else ""
+        parts: list[str] = [f"{self.status}{of_what * (self.status == 'optimal')}"]
         if self.engine:
             parts.append(f"by {self.engine}")
         if self.objective is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from netsplit.errors import ConfigError
@@ -73,7 +73,7 @@ class Partitioner(ABC):
             method=self.name,
             device_of=choice.device_of,
             priority=topological_priority(problem.graph, choice.key or problem.graph.position),
-            report=choice.report(time.perf_counter() - started),
+            report=replace(choice.report(time.perf_counter() - started), optimises=self.optimises),
             stages=choice.stages,
         )
 

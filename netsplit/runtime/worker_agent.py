@@ -11,18 +11,58 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 from contextlib import suppress
 
 # What workers need, so that it is there before they are forked.
 import torch._dynamo  # noqa: F401
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.rendezvous import (
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from netsplit.runtime import worker_calls, worker_process  # noqa: F401
 from netsplit.runtime.workers.launch import LOOK_S, STOP_S
 
 __all__ = ["main"]
+
+_BACKEND = "netsplit"
+
+
+class _OneHost(StaticTCPRendezvous):
+    """The meeting of one agent's workers, which listens at the given address alone.
+
+    torch's own rendezvous listens on all interfaces, and asks nobody for a key.
+    """
+
+    def __init__(self, asked: RendezvousParameters) -> None:
+        host, port = parse_rendezvous_endpoint(asked.endpoint, default_port=0)
+        super().__init__(host, port, rank=0, world_size=1, run_id=asked.run_id, timeout=600)
+
+    def get_backend(self) -> str:
+        return _BACKEND
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        if self._store is None:
+            door = socket.create_server((self.master_addr, self.master_port))
+            self.master_port = door.getsockname()[1]
+            self._store = TCPStore(
+                self.master_addr,
+                self.master_port,
+                is_master=True,
+                timeout=self.timeout,
+                master_listen_fd=door.detach(),
+            )
+        where = RendezvousStoreInfo(self.master_addr, self.master_port)
+        return RendezvousInfo(PrefixStore(self.run_id, self._store), self.rank, self.world_size, where)
 
 
 def main() -> None:
@@ -33,6 +73,7 @@ def main() -> None:
     parser.add_argument("--logs", required=True, help="folder for torchelastic's files")
     parser.add_argument("--start-method", choices=("fork", "spawn"), default="fork")
     asked = parser.parse_args()
+    rendezvous_handler_registry.register(_BACKEND, _OneHost)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -42,7 +83,7 @@ def main() -> None:
         shutdown_timeout=STOP_S,
         start_method=asked.start_method,
         run_id="netsplit",
-        rdzv_backend="c10d",
+        rdzv_backend=_BACKEND,
         rdzv_endpoint=asked.rendezvous,
         logs_specs=DefaultLogsSpecs(log_dir=asked.logs),
     )

@@ -52,6 +52,11 @@ def sqlite_path(uri: str) -> Path | None:
         plain = name.removeprefix("file:")
         if not plain or plain == ":memory:":
             raise ConfigError(f"tracking uri '{uri}' names no file: use {_SQLITE}outputs/mlflow.db.")
+        if (escape := re.search(r"%[0-9A-Fa-f]{2}", plain)) is not None:
+            raise ConfigError(
+                f"tracking uri '{uri}' has '{escape[0]}', which stands for another character in an address: "
+                "run in a folder without it, or give tracking.uri."
+            )
         if options or plain != name:
             extra = f"?{options}" if options else "file:"
             raise ConfigError(

@@ -29,7 +29,7 @@ __all__ = [
     "outline",
 ]
 
-OVER, LIMIT, _EARLIER = "!", "limit", "†"
+OVER, LIMIT, OPTIMAL, _EARLIER = "!", "limit", "optimal", "†"
 LEGEND = {
     OVER: "more than the device's limit",
     LIMIT: "no answer in time; the figures are of the plain fill or split that took its place",
@@ -64,6 +64,7 @@ class ComparisonRow:
     error: str | None = None  # why the method failed
     earlier: bool = False  # what is measured is of an earlier run, under the plan it had
     metric: str = ""  # the name of what `score` is of; empty: there is none
+    optimises: str = ""  # what the method minimises, in a few words: its objective and status are of that
 
     @property
     def failed(self) -> bool:
@@ -172,7 +173,13 @@ def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
         LIMIT: any(row.unanswered for row in rows),
         _EARLIER: any(row.earlier for row in rows),
     }
-    return [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
+    of_what = [f"{row.method}: {row.optimises}" for row in rows if row.status == OPTIMAL and row.optimises]
+    sentence = (
+        "optimal: no plan has a lower obj, which is what the method itself minimises, not the iteration; "
+    )
+    meant = [sentence + "; ".join(of_what)] if of_what else []
+    marks = [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
+    return [*meant, *marks]
 
 
 def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:

@@ -81,7 +81,7 @@ def test_a_target_with_keyword_arguments_takes_any_key() -> None:
         ({"sizes": ["a"]}, ["box.sizes[0] is", "each item an integer"]),
         ({"sizes": 3}, ["box.sizes is 3", "give a list"]),
         ({"items": [{"name": "a", "sise": 1}]}, ["box.items[0].sise", "did you mean size?"]),
-        ({"items": [{"size": 1}]}, ["box.items[0].name must be given: text"]),
+        ({"items": [{"size": 1}]}, ["box.items[0].name must be given", "text: add box.items.0.name="]),
         ({"items": [{"name": "a"}, {"name": "b", "size": []}]}, ["box.items[1].size"]),
         ({"items": [3]}, ["box.items", "a mapping of name, size"]),
         ({"inner": {"_target_": f"{TARGETS}.Item", "nam": 1}}, ["box.inner.nam", "did you mean name?"]),

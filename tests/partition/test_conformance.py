@@ -103,3 +103,5 @@ def test_a_report_has_a_summary_and_a_method_says_what_it_optimises(method: Part
     assert report.seconds >= 0
     assert report.summary().startswith(report.status)
     assert method.optimises
+    assert report.optimises == method.optimises
+    assert (method.optimises in report.summary()) is (report.status == "optimal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def job(cfg: DictConfig) -> None:
         raise RuntimeError("a bug")
     if cfg.seed == 5:
         raise OSError(errno.ENOSPC, "No space left on device", "there")
+    if cfg.seed == 6:
+        signal.raise_signal(signal.SIGHUP)
 
 
 @pytest.fixture
@@ -41,6 +44,17 @@ def run(command: Command) -> Run:
         return ended.code, ended.err
 
     return call
+
+
+@pytest.mark.parametrize(("before", "code"), [(signal.SIG_DFL, 130), (signal.SIG_IGN, 0)])
+def test_a_terminal_that_is_closed_ends_a_job_in_good_order_but_under_nohup(
+    run: Run, before: signal.Handlers, code: int
+) -> None:
+    kept = signal.signal(signal.SIGHUP, before)
+    try:
+        assert run("seed=6")[0] == code
+    finally:
+        signal.signal(signal.SIGHUP, kept)
 
 
 def logs(folder: Path) -> dict[str, str]:

@@ -129,6 +129,14 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
     assert ended.code == 0, ended.err
     assert {"explanation", "compared_with"} <= result().keys()
     assert result()["explanation"]["what_if"]
+    ended = run(
+        "graph=g.txt", *FAST, "partitioner=auto", "explain=true", "time_limit=0.2", "result=auto.json"
+    )
+    assert ended.code == 0, ended.err
+    searched = [
+        line for line in (ended.out + ended.err).splitlines() if "auto: " in line and " s by " in line
+    ]
+    assert len(searched) < 5
     Path("r.json").rename("before.json")
     ended = run(*same, "compare_with=before.json")
     assert ended.code == 0, ended.err
@@ -145,6 +153,17 @@ def test_a_plan_is_compared_with_a_method_of_one_s_own(run: Run, tmp_path: Path)
     assert "from round_robin" in ended.out
     ended = run(*asked, "hydra.searchpath=[conf]", "compare_with=min")
     assert (ended.code, "did you mean mine?" in ended.err) == (2, True)
+
+
+def test_a_plan_is_compared_with_a_method_by_its_dotted_name(run: Run) -> None:
+    asked = ["graph=g.txt", *FAST, "cluster.capacity=100%", "partitioner=m_topo", "result=r.json"]
+    ended = run(*asked, "compare_with=netsplit.partition.RoundRobin")
+    assert ended.code == 0, ended.err
+    assert "from round_robin" in ended.out
+    ended = run(*asked, "compare_with=netsplit.partition.RoundRobbin")
+    assert (ended.code, "there is no netsplit.partition.RoundRobbin" in ended.err) == (2, True)
+    ended = run(*asked, "compare_with=pathlib.Path")
+    assert (ended.code, "name a partitioner" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize("method", ["heft", "pipedream"])

@@ -220,3 +220,9 @@ def test_a_database_that_is_not_there_is_reported_at_once(uri: str, words: str) 
         open_client(uri)
     assert words in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+def test_a_folder_whose_name_reads_as_an_escape_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="has '%20', which stands for another character"):
+        sqlite_path("sqlite:////data/a %20b/mlflow.db")
+    assert sqlite_path("sqlite:////data/100 % ü/mlflow.db") == Path("/data/100 % ü/mlflow.db")

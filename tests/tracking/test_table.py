@@ -80,6 +80,15 @@ def test_a_status_without_an_answer_is_explained() -> None:
         assert "no answer in time" not in text
 
 
+def test_a_plan_called_optimal_says_of_what() -> None:
+    solved = replace(rows()[0], status="optimal", optimises="one pass")
+    for text in (printed(110, [solved]), comparison_markdown([solved]), outline([solved])):
+        assert "lower obj" in text
+        assert f"{solved.method}: one pass" in " ".join(text.split())
+    for text in (printed(110, [replace(solved, status="feasible")]), comparison_markdown(rows()[1:])):
+        assert "lower obj" not in text
+
+
 def test_seconds_of_an_earlier_run_are_marked_and_have_no_error() -> None:
     now = rows()[0]
     earlier = replace(now, earlier=True)

@@ -54,6 +54,10 @@ class RecordedStep(nn.Module):
 
     batch: Batch
 
+    def to_check(self) -> str:
+        """What may be wrong where it does not run."""
+        return "check the model, the batch, and the number of micro-batches"
+
 
 @dataclass
 class _Job:
@@ -319,8 +323,8 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
     except Exception as error:
         raise CaptureError(
             f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch and in "
-            f"micro-batches of {job.step.batch.samples}{where_of(error)}: {line_of(error)}; check the model, "
-            "the batch, and the number of micro-batches."
+            f"micro-batches of {job.step.batch.samples}{where_of(error)}: {line_of(error)}; "
+            f"{job.step.to_check()}."
         ) from error
 
 

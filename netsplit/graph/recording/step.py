@@ -67,6 +67,14 @@ class TrainingStep(RecordedStep):
         scalars, self.structure.tree = metric_tensors(metrics)
         return (value, *scalars)
 
+    def to_check(self) -> str:
+        if self.loss is not None:
+            return super().to_check()
+        return (
+            "loss is None, so that the model was called with inputs and targets and has to answer its loss: "
+            "give a loss, or such a model"
+        )
+
 
 class Inference(RecordedStep):
     """``(*tensors of the inputs) -> (*tensors of the output)``, each tensor once."""

@@ -106,10 +106,17 @@ class Search:
     def compile(self) -> None:
         """Load or compile the inner loops. Compiling, once an installation, is not the search's time."""
         began = time.perf_counter()
-        self.annealer.run(np.zeros(self.instance.n, np.int64), 0, seed=0)
+        said = threading.Timer(
+            COLD_S, log.info, ["compiling the search, once for this installation: about half a minute"]
+        )
+        said.start()
+        try:
+            self.annealer.run(np.zeros(self.instance.n, np.int64), 0, seed=0)
+        finally:
+            said.cancel()
         spent = time.perf_counter() - began
         if spent > COLD_S:
-            log.info("compiled the search in %.1f s, once for this installation", spent)
+            log.info("compiled the search in %.1f s", spent)
             self.started, self.deadline = self.started + spent, self.deadline + spent
 
     def run(self, prover: Proof | None) -> Scheduled | None:

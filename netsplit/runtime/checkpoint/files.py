@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
 
 if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never save
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -212,11 +213,9 @@ class Saved:
     """
 
     def __init__(self, folder: Path) -> None:
-        from torch.distributed.checkpoint.filesystem import FileSystemReader
-
         self.folder = folder
         try:
-            self.entries = dict(FileSystemReader(folder).read_metadata().state_dict_metadata)
+            self.entries = dict(read_metadata(folder).state_dict_metadata)
         except Exception as error:  # a pickle that is not whole raises almost anything
             raise NetSplitError(f"checkpoint '{folder}' cannot be read: {reason_of(error)}.") from error
         self._below: dict[str, dict[str, str]] = {}
@@ -253,15 +252,25 @@ class Saved:
 
     def read(self, flat: dict[str, Any]) -> dict[str, Any]:
         """Fill the tensors of `flat` in place and replace its other values."""
-        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+        from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        if flat:
+        if not flat:
+            return flat
+        try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that no process group is used
-                planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-                load(flat, checkpoint_id=self.folder, planner=planner, no_dist=True)
+                load(flat, storage_reader=reader_of(self.folder), planner=plain_values(), no_dist=True)
+        except (CheckpointException, Exception) as error:  # the first is none of Python's exceptions
+            reason = reason_of(_first_of(error))
+            raise NetSplitError(f"checkpoint '{self.folder}' cannot be read: {reason}.") from error
         return flat
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """What went wrong, of what torch tells of every process."""
+    failures = getattr(error, "failures", None) or {}
+    return next((each[0] for each in failures.values()), error)
 
 
 def kind_of(tensor: Tensor) -> Kind:

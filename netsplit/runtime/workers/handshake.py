@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
+from ipaddress import ip_address
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "Hello",
     "check_free",
     "check_hello",
+    "check_loopback",
     "greet",
     "keep_alive",
     "limit_waits",
@@ -154,6 +156,15 @@ def check_free(host: str, port: int, key: str = "cluster.port") -> None:
     except OSError as error:
         raise WorkerError(_refused(host, port, error, key)) from error
     probe.close()
+
+
+def check_loopback(host: str) -> None:
+    """Raises WorkerError: other machines may reach `host`, though all workers run on this one."""
+    if not ip_address(socket.gethostbyname(host)).is_loopback:
+        raise WorkerError(
+            f"cluster.host is {host}, which other machines may reach, but without cluster.external all "
+            "workers run on this one: leave it at 127.0.0.1, or set cluster.external=true."
+        )
 
 
 def _refused(host: str, port: int, error: OSError, key: str) -> str:

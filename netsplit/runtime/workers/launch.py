@@ -53,8 +53,7 @@ class Launcher:
         # What this process can import, the workers can: a user's optimiser may live beside his script.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        if spec.host.startswith("127."):
-            own["GLOO_SOCKET_IFNAME"] = "lo"
+        own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         with self.log.open("wb") as output:
             # A session of its own: Ctrl-C reaches the controller alone, which then stops the workers.
             self.process = subprocess.Popen(

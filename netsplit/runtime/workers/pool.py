@@ -31,6 +31,7 @@ from netsplit.runtime.workers.handshake import (
     Hello,
     check_free,
     check_hello,
+    check_loopback,
     greet,
     keep_alive,
     limit_waits,
@@ -144,6 +145,8 @@ class WorkerPool:
                 f"cluster.external needs the environment variable {KEY_VARIABLE}, the same on all machines."
             )
         check_free(spec.host, spec.port)
+        if not spec.external:
+            check_loopback(spec.host)
         control_port = spec.port + 1 if spec.external else 0
         check_free(spec.host, control_port, "cluster.port (the controller listens at the next one)")
         with Listener((spec.host, control_port), backlog=len(spec.devices)) as listener:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import random
 import re
 import resource
@@ -24,6 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.checkpoint import DefaultLoadPlanner, load
+from torch.distributed.checkpoint import save as torch_save
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -379,6 +381,43 @@ def test_a_damaged_file_is_one_sentence(one: Path, tmp_path: Path, name: str) ->
     with pytest.raises(NetSplitError, match="cannot be read") as e:
         load_plain(tmp_path, CHAIN.fresh())
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+def test_cut_tensors_are_one_sentence(one: Path, tmp_path: Path, kept: int) -> None:
+    for file in one.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes()[: kept if file.suffix == ".distcp" else None])
+    with pytest.raises(NetSplitError, match="cannot be read") as e:
+        load_plain(tmp_path, CHAIN.fresh())
+    assert "\n" not in str(e.value)
+
+
+class Evil:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_metadata_that_runs_code_is_refused_and_not_run(one: Path, tmp_path: Path) -> None:
+    ran, copy = tmp_path / "ran", tmp_path / "copy"
+    shutil.copytree(one, copy)
+    (copy / METADATA).write_bytes(pickle.dumps(Evil(ran)))
+    with pytest.raises(NetSplitError, match=r"names posix\.mkdir.*could run code"):
+        load_plain(copy, CHAIN.fresh())
+    assert not ran.exists()
+
+
+def test_a_value_that_runs_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    torch_save({"optimizer": Evil(ran)}, checkpoint_id=tmp_path / "one", no_dist=True)
+    value = {"optimizer": None}
+    with pytest.raises(NetSplitError, match="cannot be read"):
+        Saved(tmp_path / "one").read(value)
+    assert (ran.exists(), value) == (False, {"optimizer": None})
 
 
 # --- interrupted --------------------------------------------------------------------------------------

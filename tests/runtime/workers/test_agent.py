@@ -1,4 +1,7 @@
-"""Workers are forked from their agent where all are CPUs, and spawned where CUDA may begin in it."""
+"""Workers are forked from their agent where all are CPUs, and spawned where CUDA may begin in it.
+
+Whichever way, all of them listen on the loopback alone.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,15 @@ def what_is_there(_: object) -> tuple[int, bool, bool, str]:
     )
 
 
+def listening_at(*processes: psutil.Process) -> set[str]:
+    return {
+        connection.laddr.ip
+        for process in processes
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_answer_and_end_however_they_are_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -35,6 +47,7 @@ def test_workers_answer_and_end_however_they_are_started(
         agent = pool._launcher.process.pid  # type: ignore[union-attr]
         workers = [psutil.Process(hello.pid) for hello in pool.hellos]
         assert pool.call(what_is_there) == [(agent, True, False, "1")] * 2
+        assert listening_at(psutil.Process(), psutil.Process(agent), *workers) == {"127.0.0.1"}
     _, alive = psutil.wait_procs(workers, timeout=5)
     assert alive == []
 

@@ -317,6 +317,14 @@ def test_an_address_that_is_not_this_machine_s_is_refused(tmp_path: Path, host: 
     assert not (tmp_path / "workers.log").exists()
 
 
+def test_workers_of_this_machine_listen_where_no_other_machine_reaches_them(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::"):
+        spec = local_cluster("cpu1", [LocalDevice("cpu:0")], host=host)
+        with pytest.raises(WorkerError, match=f"cluster.host is {host}"):
+            WorkerPool(spec, tmp_path)
+    assert not (tmp_path / "workers.log").exists()
+
+
 def test_a_refused_port_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")

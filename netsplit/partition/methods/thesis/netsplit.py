@@ -38,7 +38,9 @@ class NetSplit(Grouped):
 
     @property
     def optimises(self) -> str:  # type: ignore[override]
-        return f"one pass {'with' if self.exclusive else 'without'} exclusive devices (5-11)"
+        if self.exclusive:
+            return "one pass, with exclusive devices (5-11): one operator at a time on each"
+        return "one pass, without exclusive devices (5-11): operators of one device may run at once"
 
     def limit_s(self, problem: Problem) -> float:
         return min(self.time_limit_s, problem.time_limit_s or self.time_limit_s)
