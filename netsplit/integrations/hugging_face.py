@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer` with its own loop, data, schedules, evaluation and files; the steps are NetSplit's.
+"""Hugging Face's `Trainer` with its own loop, data, evaluation and files; the steps are NetSplit's.
 
 Trainer.train ─► training_step ─► ParallelModel.train_batch      forward, backward, clip, optimiser's step
      ├─ scheduler changes rates of an optimiser that holds no gradient ─► passed on before each batch
@@ -37,10 +37,10 @@ else:
 
 @told_plainly
 def split_trainer(trainer: Any, **options: Any) -> None:
-    """From now on `trainer.train()` trains its model split over devices; nothing else of the script changes.
+    """From now on `trainer.train()` trains its model split over devices; the rest of the script stays.
 
     The model is split when the first batch comes, which is the example. `trainer.parallel` is then what
-    `netsplit.parallelize` gave; `trainer.close()` stops the workers, as the end of the script does. Evaluation
+    `netsplit.parallelize` gave; `trainer.close()` stops the workers, as the script's end does. Evaluation
     is the Trainer's own, on this process's copy of the model.
 
     Args:

@@ -39,7 +39,7 @@ class NamedGroups:
             foreign = [parameter for parameter in group["params"] if id(parameter) not in names]
             if foreign:
                 raise NetSplitError(
-                    f"the optimiser {title} has a parameter of shape {tuple(foreign[0].shape)}, which is none "
+                    f"the optimiser {title} has a parameter of shape {tuple(foreign[0].shape)}, none "
                     "of the model's: give it those of the model."
                 )
             settings = {key: group[key] for key in optimizer.defaults if key in group}

@@ -34,7 +34,10 @@ def texts() -> list[dict[str, Tensor]]:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(0, 48, (SAMPLES, 10), generator=generator)
     left_out = torch.rand(rows.shape, generator=generator) < 0.3
-    return [{"input_ids": row, "labels": torch.where(out, -100, row)} for row, out in zip(rows, left_out)]
+    return [
+        {"input_ids": row, "labels": torch.where(out, -100, row)}
+        for row, out in zip(rows, left_out, strict=True)
+    ]
 
 
 @pytest.fixture
@@ -240,9 +243,9 @@ def test_what_cannot_be_done_split_is_refused_before_anything(
 
 
 def test_options_that_are_the_trainers_are_refused(trainer: Train) -> None:
-    with pytest.raises(NetSplitError, match="clip_norm is the Trainer's to say \\(max_grad_norm\\)"):
+    with pytest.raises(NetSplitError, match=r"clip_norm is the Trainer's to say \(max_grad_norm\)"):
         trainer({"clip_norm": 1.0})
-    with pytest.raises(NetSplitError, match="give a transformers.Trainer"):
+    with pytest.raises(NetSplitError, match=r"give a transformers\.Trainer"):
         split_trainer(gpt2())
 
 
