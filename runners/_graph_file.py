@@ -16,7 +16,9 @@ from netsplit.errors import ConfigError
 from ._entry import settings_of
 
 if TYPE_CHECKING:
+    from netsplit.partition.base import MemoryRule
     from netsplit.partition.partitioner import Partitioner
+    from netsplit.planning.workload import Workload
 
 __all__ = [
     "GraphSettings",
@@ -41,6 +43,7 @@ class GraphSettings:
     time_limit: float | None = None
     seed: int = 0
     alpha: int | None = None
+    memory: Literal["static", "lifetimes"] | None = None
     inputs: Literal["free", "profiled"] = "free"
 
     def __post_init__(self) -> None:
@@ -65,6 +68,20 @@ class SimulateSettings(GraphSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.at_least(1, "pieces")
+
+
+def memory_rule(settings: GraphSettings, work: Workload, of_a_step: bool) -> MemoryRule:
+    """The rule asked for; else lifetimes, where the file has them and what is planned is `of_a_step`.
+
+    Raises:
+        ConfigError: lifetimes are asked for, and the file has none.
+    """
+    if settings.memory == "lifetimes" and not work.knows_lifetimes:
+        raise ConfigError(
+            f"memory is lifetimes, but {settings.graph} does not say what backwards keep, as graph files of "
+            "captured models do: give memory=static."
+        )
+    return settings.memory or ("lifetimes" if of_a_step and work.knows_lifetimes else "static")
 
 
 def need_graph(cfg: DictConfig) -> None:

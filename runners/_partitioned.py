@@ -15,7 +15,7 @@ from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.files import check_writable, write_json
 from netsplit.formats.placements import read_placement
 from netsplit.formats.read import read_workload
-from netsplit.partition.base import MemoryRule, Placement, Problem
+from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
 from netsplit.partition.partitioner import Partitioner
@@ -28,7 +28,7 @@ from netsplit.program.schedules import Schedule
 from netsplit.tables import Column, Table
 
 from ._entry import console_of
-from ._graph_file import GraphSettings
+from ._graph_file import GraphSettings, memory_rule
 from ._progress import Waiting
 
 __all__ = ["NO_LIMIT", "PartitionSettings", "read", "run"]
@@ -47,7 +47,6 @@ class PartitionSettings(GraphSettings):
     contiguous: bool = False
     passes: Literal["training", "forward"] = "training"
     variable_copies: int | None = None
-    memory: MemoryRule | None = None
     result: str | None = None
     explain: bool = False
     compare_with: str | None = None
@@ -76,6 +75,7 @@ def run(
 ) -> float:
     """From the graph file to the table and `result`; seconds of the objective."""
     work = read(settings)
+    of_a_step = settings.objective in ("latency", "simulated") and settings.passes == "training"
     problem = work.problem(
         cluster,
         CONTIGUOUS[settings.objective] if settings.contiguous else settings.objective,
@@ -85,7 +85,7 @@ def run(
         passes=settings.passes,
         alpha=settings.alpha,
         variable_copies=settings.variable_copies,
-        memory=_memory(settings, work),
+        memory=memory_rule(settings, work, of_a_step),
     )
     before = None if other is None else _before(other, problem)
     try:
@@ -127,19 +127,6 @@ def _before(other: Partitioner | Path, problem: Problem) -> Partitioner | Placem
     if isinstance(other, Path):
         return replace(read_placement(other, problem, "compare_with"), method="earlier plan")
     return other
-
-
-def _memory(settings: PartitionSettings, work: Workload) -> MemoryRule:
-    """The rule asked for; else lifetimes, where the file has them and the objective is a training step's."""
-    if settings.memory == "lifetimes" and not work.knows_lifetimes:
-        raise ConfigError(
-            f"memory is lifetimes, but {settings.graph} does not say what backwards keep, as graph files of "
-            "captured models do: give memory=static."
-        )
-    if settings.memory is not None:
-        return settings.memory
-    of_a_step = settings.objective in ("latency", "simulated") and settings.passes == "training"
-    return "lifetimes" if of_a_step and work.knows_lifetimes else "static"
 
 
 def headline(work: Workload, problem: Problem, partitioner: Partitioner) -> str:

@@ -27,7 +27,7 @@ from netsplit.tables import Column, Table
 from netsplit.tracking.pictures.timeline_figure import timeline_figure
 
 from ._entry import console_of
-from ._graph_file import SimulateSettings
+from ._graph_file import SimulateSettings, memory_rule
 from ._partitioned import NO_LIMIT, read
 from ._progress import Waiting
 
@@ -54,13 +54,14 @@ def run(
         seed=settings.seed,
         time_limit_s=settings.time_limit,
         alpha=settings.alpha,
+        memory=memory_rule(settings, work, of_a_step=True),
     )
     console = console_of(_WIDTH)
     if partitioner is None:
         plan = verified(problem, read_placement(settings.placement or "", problem), room=False)
     else:
         with Waiting(console, partitioner.name, settings.time_limit):
-            plan = decide(problem, partitioner)
+            plan = decide(problem, partitioner, room=partitioner.respects_capacity)
         log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
     program, timeline = plan.simulated
     parts = "1 micro-batch" if program.microbatches == 1 else f"{program.microbatches} micro-batches"

@@ -10,14 +10,18 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
+from netsplit.graph import capture
 from netsplit.partition.base import Placement, SolverReport
 from netsplit.planning.workload import Workload
 from runners._entry import entry
 from runners.simulate import job
+from tests.builders import costs_of
 from tests.commands import Command, Ended
 from tests.simulate.drawn import chain, drawn_costs
 
@@ -72,6 +76,36 @@ def test_a_partitioner_decides_where_no_placement_is_given(run: Run) -> None:
     assert end.code == 0
     assert "round_robin, zb_h1" in end.out
     assert not (written() / "timeline.png").exists()
+
+
+@pytest.fixture
+def of_capacity(run: Run) -> Callable[..., Ended]:
+    """Simulates a captured step on one device of a part of the bytes that (5-18) counts."""
+    net = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.GELU())))
+    graph = capture(net, nn.CrossEntropyLoss(), (torch.randn(256, 64), torch.randint(64, (256,))))
+    save_workload(Workload("own", graph, costs_of(graph, 1e-3, 2e-3, alpha=3)), "own.json")
+    here = ("graph=own.json", "schedule=single_batch", "cluster=uniform", "cluster.devices=1")
+
+    def simulated(part: str, *arguments: str) -> Ended:
+        return run(*here, "cluster.bandwidth=1e9", "picture=false", f"cluster.capacity={part}", *arguments)
+
+    return simulated
+
+
+def test_what_fits_is_judged_by_lifetimes_unless_asked_otherwise(of_capacity: Callable[..., Ended]) -> None:
+    assert of_capacity("70%", "partitioner=m_topo").code == 0
+    refused = of_capacity("70%", "partitioner=m_topo", "memory=static")
+    assert (refused.code, refused.out) == (2, "")
+    assert of_capacity("100%", "partitioner=m_topo", "memory=static").code == 0
+
+
+def test_a_method_that_heeds_no_memory_is_simulated_where_it_does_not_fit(
+    of_capacity: Callable[..., Ended],
+) -> None:
+    end = of_capacity("5%", "partitioner=single")
+    assert (end.code, end.err) == (0, "")
+    assert "(too much)" in end.out
+    assert of_capacity("5%", "partitioner=m_topo").code == 2
 
 
 @pytest.mark.parametrize(
