@@ -5,6 +5,7 @@ planner once ──► per method: plan ──► deploy ──► fit ──►
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +53,7 @@ from netsplit.tracking.pictures.figures import link_figure
 from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
 from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
-from netsplit.training.parallel import save_state
+from netsplit.training.parallel import ParallelModel, save_state
 
 __all__ = ["Experiment", "Progress", "compare", "each_method", "experiment_of", "recorded"]
 
@@ -238,9 +239,23 @@ def _method(
         )
     comparison.histories[run.name] = history
     model.save(folder / "checkpoint.pt")
+    if run.models.log:
+        run.model(_trained(experiment, model), _examples(experiment.data))
     if settings.ema_decay is not None:
         save_state(model.ema_state_dict(), folder / "averages.pt")
     return record_row(run, plan, folder, observer.measured(history), observer.first is None)
+
+
+def _trained(experiment: Experiment, model: ParallelModel) -> nn.Module:
+    """The plain model with what was trained."""
+    plain = copy.deepcopy(experiment.model)
+    plain.load_state_dict(model.state_dict())
+    return plain.eval()
+
+
+def _examples(data: Data) -> Tensor:
+    """Inputs of the first samples of the test data: two, as exporting takes one for a constant."""
+    return torch.stack([data.test[index][0] for index in range(min(2, len(data.test)))])
 
 
 def _steps_per_epoch(data: Data, settings: Settings) -> int:

@@ -99,7 +99,7 @@ class NetSplitStrategy(Base):
         return dict(super().lightning_module_state_dict())
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """The optimiser's state has a key of its own in Lightning's file, so that other strategies refuse it."""
+        """The optimiser's state has a key of its own in Lightning's file: other strategies refuse that."""
         if self.parallel is not None and STATES in checkpoint:
             (optimizer,) = self.optimizers
             rates = [float(group["lr"]) for group in optimizer.param_groups]
