@@ -9,6 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from torch import nn
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
@@ -21,6 +22,7 @@ from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
 from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.training.captures import MAX_PROGRAMS
 from netsplit.training.parallel import ParallelModel
@@ -60,6 +62,7 @@ def parallelize(
     check: bool = True,
     profile: ProfileMode = "reuse",
     folder: str | Path | None = None,
+    compile_backend: str | None = None,
 ) -> ParallelModel:
     """Split a model over devices, ready to train.
 
@@ -97,6 +100,8 @@ def parallelize(
         profile: "predicted" measures no operator, but predicts its seconds from the rates of the kind of
             device; "reuse", "refresh" and "off" measure (docs/profiling.md).
         folder: for the workers' logs; a temporary one by default.
+        compile_backend: of ``torch.compile``, as "inductor": every device compiles its segments with it, when
+            they are first computed; docs/integrations.md has what that changes.
 
     Raises:
         NetSplitError: a bad argument, a model that cannot be captured, capacities that are too small,
@@ -113,6 +118,9 @@ def parallelize(
     if profile not in get_args(ProfileMode):
         raise ConfigError(f"profile is {profile!r}: give one of {', '.join(get_args(ProfileMode))}.")
     _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler), ema_decay, clip_norm)
+    check_backend(compile_backend, {torch.device(each.torch_device).type for each in spec.devices})
+    if compile_backend is not None and autocast is not None:
+        raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")
     if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
         raise ConfigError(f"folder is {str(folder)!r}, which is a file: give a folder, or None.")
     place = Path(folder or tempfile.mkdtemp(prefix="netsplit-"))
@@ -122,7 +130,7 @@ def parallelize(
             model, loss, batch, order, optimizer, clip_norm, autocast, rate, ema_decay, max_programs, check
         )
         plan = planner.plan(method, seed)
-        return session.deploy(planner, plan, owned=True, seed=seed)
+        return session.deploy(planner, plan, owned=True, seed=seed, backend=compile_backend)
     except BaseException:
         session.close()
         raise

@@ -41,6 +41,7 @@ class DistributedRuntime:
         rule: what happens before and after the optimiser steps.
         resized: makes the training program for a batch that is not like the program's (see `train_batch`).
         seed: of random operators, with what `draws` counts; not of where they run.
+        backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class DistributedRuntime:
         rule: UpdateRule | None = None,
         resized: Resize | None = None,
         seed: int = 0,
+        backend: str | None = None,
     ) -> None:
         self.program = program
         self.pool = pool
@@ -77,6 +79,7 @@ class DistributedRuntime:
                     optimizer,
                     rule,
                     name not in followers,
+                    backend,
                 )
                 for name in program.devices
             ],

@@ -59,6 +59,7 @@ class Executor:
         share: the device's tensors; segments use them, Step changes them.
         transport: towards the other devices.
         timeout_s: longest wait for one transfer before `WorkerError` names it.
+        backend: of `torch.compile`, by which segments are compiled; None: they are not.
     """
 
     program: Program
@@ -67,13 +68,16 @@ class Executor:
     transport: Transport
     torch_device: torch.device
     timeout_s: float = 60.0
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         program, device = self.program, self.device
         self.recorder = TimelineRecorder(device)
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
-        self.pieces = DevicePieces(program, device, self.segments, self.share.tensors, self.torch_device)
+        self.pieces = DevicePieces(
+            program, device, self.segments, self.share.tensors, self.torch_device, self.backend
+        )
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {

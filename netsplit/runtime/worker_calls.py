@@ -65,6 +65,7 @@ def deploy(
     optimizer: OptimizerFactory | None,
     rule: UpdateRule | None,
     leading: bool,
+    backend: str | None = None,
 ) -> None:
     initializers = program.graph.initializers
     trainable = [k for k in values if initializers[k].requires_grad]
@@ -72,6 +73,7 @@ def deploy(
     worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
     worker.memory["transport"] = worker.transport()
     worker.memory["programs"] = {}
+    worker.memory["backend"] = backend
     add(worker, 0, program, {})
 
 
@@ -86,7 +88,8 @@ def _executor(worker: Worker, program: Program) -> Executor:
     transport: ProcessTransport = worker.memory["transport"]
     transport.prepare([program])
     name, share = worker.device.name, worker.memory["share"]
-    executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s)
+    backend = worker.memory["backend"]
+    executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s, backend)
     executor.recorder.on_instruction = worker.heartbeat_file.at
     executor.recorder.on_wait = worker.heartbeat_file.waits
     return executor
