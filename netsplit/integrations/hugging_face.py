@@ -89,7 +89,7 @@ class TrainedLoss(nn.Module):
         inputs, labels = dict(inputs), None
         if self.loss is not None:
             labels = inputs.pop(LABELS, None)
-        count = {} if items is None else {"num_items_in_batch": items.sum().to(self.dtype)}
+        count: dict[str, Any] = {} if items is None else {"num_items_in_batch": items.sum().to(self.dtype)}
         outputs = self.model(**inputs, **(count if self.items else {}))
         if self.loss is not None and (labels is not None or self.smoothing is None):
             return self.loss(
@@ -169,7 +169,7 @@ class SplitTrainer(Base):
                 None if self.compute_loss_func or smoother is None else {"shift_labels": self._shifts()}
             )
             whole = TrainedLoss(self.model, loss, self.model_accepts_loss_kwargs, smoothing)
-            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+            optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # within accelerate's
             self.settings = OtherSettings(optimizer)
             clip = {"clip_norm": self.args.max_grad_norm} if self.args.max_grad_norm else {}
             factory = NamedGroups(optimizer, whole)

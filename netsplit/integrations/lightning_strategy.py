@@ -72,7 +72,8 @@ class NetSplitStrategy(Base):
         split = self._split(batch)
         self.settings.give(split)
         stepping = not trainer.fit_loop._should_accumulate()
-        step: TrainedStep = split.model
+        step = split.model
+        assert isinstance(step, TrainedStep)
         with step.alone():
             loss = split.train_batch(*batch, fraction=1.0 / trainer.accumulate_grad_batches, step=stepping)
         if stepping and (watches(trainer) or trainer.is_last_batch):

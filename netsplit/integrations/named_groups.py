@@ -55,7 +55,7 @@ class NamedGroups:
             {"params": [own[name] for name in names if name in own], **settings}
             for names, settings in self.groups
         ]
-        return self.kind(groups, **self.defaults)  # type: ignore[arg-type]
+        return self.kind(groups, **self.defaults)
 
 
 class OtherSettings:
@@ -81,7 +81,7 @@ class OtherSettings:
                     )
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         if rates != parallel.learning_rate:
-            parallel.learning_rate = rates  # type: ignore[assignment]
+            parallel.learning_rate = rates
 
     def _fixed(self) -> list[dict[str, str]]:
         groups: Iterable[Mapping[str, Any]] = self.optimizer.param_groups
