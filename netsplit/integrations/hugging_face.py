@@ -19,7 +19,7 @@ from netsplit.api import parallelize
 from netsplit.errors import NetSplitError, told_plainly
 from netsplit.integrations.named_groups import NamedGroups, OtherSettings
 from netsplit.integrations.packed import KEY, pack, unpack
-from netsplit.integrations.trainer_checks import TAKEN, refuse_unsupported
+from netsplit.integrations.trainer_checks import TAKEN, refuse_of_trainer
 from netsplit.lazy import of_extra
 from netsplit.training.parallel import ParallelModel
 
@@ -58,7 +58,7 @@ def split_trainer(trainer: Any, **options: Any) -> None:
         raise NetSplitError("this Trainer is split already: call split_trainer once.")
     if named := [key for key in options if key in TAKEN]:
         raise NetSplitError(f"{named[0]} is the Trainer's to say ({TAKEN[named[0]]}): leave it out here.")
-    refuse_unsupported(trainer)
+    refuse_of_trainer(trainer)
     trainer.split_options = options
     trainer.parallel = None
     trainer.resumed = None
@@ -113,7 +113,7 @@ class SplitTrainer(Base):
             self.parallel = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        refuse_unsupported(self)
+        refuse_of_trainer(self)
         result = super().train(*args, **kwargs)
         self._fetch()
         return result

@@ -7,7 +7,7 @@ from typing import Any
 
 from netsplit.errors import NetSplitError
 
-__all__ = ["refuse_unsupported", "watches"]
+__all__ = ["refuse_of_lightning", "watches"]
 
 GRADIENTS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 STEPS = ("backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
@@ -15,7 +15,7 @@ EACH_BATCH = ("on_train_batch_start", "on_train_batch_end")
 OWN = ("lightning", "pytorch_lightning", "lightning_fabric", "netsplit")
 
 
-def refuse_unsupported(trainer: Any) -> None:
+def refuse_of_lightning(trainer: Any) -> None:
     """Called before anything is trained.
 
     Raises:

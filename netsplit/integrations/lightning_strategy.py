@@ -16,7 +16,7 @@ from torch import Tensor
 
 from netsplit.api import parallelize
 from netsplit.errors import NetSplitError
-from netsplit.integrations.lightning_checks import refuse_unsupported, watches
+from netsplit.integrations.lightning_checks import refuse_of_lightning, watches
 from netsplit.integrations.lightning_step import TrainedStep
 from netsplit.integrations.named_groups import NamedGroups, OtherSettings
 from netsplit.integrations.packed import KEY, pack, unpack
@@ -62,7 +62,7 @@ class NetSplitStrategy(Base):
 
     def setup(self, trainer: Any) -> None:
         if trainer.state.fn == "fit":
-            refuse_unsupported(trainer)
+            refuse_of_lightning(trainer)
         super().setup(trainer)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from netsplit.errors import NetSplitError
 
-__all__ = ["TAKEN", "refuse_unsupported"]
+__all__ = ["TAKEN", "refuse_of_trainer"]
 
 TAKEN = {
     "model": "model=",
@@ -28,7 +28,7 @@ OVERRIDES = (
 HOOKS = ("on_pre_optimizer_step", "on_optimizer_step")  # called where gradients would be
 
 
-def refuse_unsupported(trainer: Any) -> None:
+def refuse_of_trainer(trainer: Any) -> None:
     """Called before anything is trained.
 
     Raises:

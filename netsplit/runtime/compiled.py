@@ -10,7 +10,7 @@ from torch import nn
 
 from netsplit.errors import ConfigError
 
-__all__ = ["check_backend", "compiled"]
+__all__ = ["check_backend", "compiled_call"]
 
 
 def check_backend(backend: str | None, kinds: set[str]) -> None:
@@ -44,7 +44,7 @@ def check_backend(backend: str | None, kinds: set[str]) -> None:
             ) from error
 
 
-def compiled(module: nn.Module, backend: str) -> Callable[..., Any]:
+def compiled_call(module: nn.Module, backend: str) -> Callable[..., Any]:
     """A module's call, compiled when it is first called, for the shapes it is called with.
 
     In this process, without helpers: a worker has one thread, and others wait for it.

@@ -19,7 +19,7 @@ from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Backward, Program, Segment
-from netsplit.runtime.compiled import compiled
+from netsplit.runtime.compiled import compiled_call
 
 __all__ = ["DevicePieces", "Piece", "Snapshot"]
 
@@ -72,7 +72,7 @@ class Piece:
         self.draws = any(node_draws(node) for node in nodes)
         self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
         plain = not (self.calls or self.draws or self.written_inputs or deferrable)
-        self.call = compiled(self.module, backend) if backend is not None and plain else self.module
+        self.call = compiled_call(self.module, backend) if backend is not None and plain else self.module
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.segment.outputs, self.call(*inputs.values()), strict=True))

@@ -85,7 +85,7 @@ def test_segments_are_compiled_but_for_those_that_draw(
     graph = program.graph
     made: list[Any] = []
     monkeypatch.setattr(
-        "netsplit.runtime.pieces.compiled", lambda module, backend: made.append(module) or module
+        "netsplit.runtime.pieces.compiled_call", lambda module, backend: made.append(module) or module
     )
     values = initial_values(fresh(), graph)
     for segment in program.segments:
