@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from torch import nn
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
@@ -20,6 +21,7 @@ from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
+from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.training.captures import MAX_PROGRAMS
 from netsplit.training.parallel import ParallelModel
@@ -61,6 +63,7 @@ def parallelize(
     profile: ProfileMode = "reuse",
     weights: WeightSource | None = None,
     folder: str | Path | None = None,
+    compile_backend: str | None = None,
 ) -> ParallelModel:
     """Split a model over devices, ready to train.
 
@@ -104,6 +107,8 @@ def parallelize(
             may be larger than any memory (docs/large_models.md): `SafetensorsWeights`, `CheckpointWeights` or
             `SeededWeights`. Needs profile="predicted".
         folder: for the workers' logs; a temporary one by default.
+        compile_backend: of ``torch.compile``, as "inductor": every device compiles its segments with it, when
+            they are first computed; docs/integrations.md has what that changes.
 
     Raises:
         NetSplitError: a bad argument, a model that cannot be captured, capacities that are too small,
@@ -133,6 +138,9 @@ def parallelize(
         )
     check_numbers(seed=seed, max_programs=max_programs, clip_norm=clip_norm, ema_decay=ema_decay)
     _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler))
+    check_backend(compile_backend, {torch.device(each.torch_device).type for each in spec.devices})
+    if compile_backend is not None and autocast is not None:
+        raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")
     place = _folder(folder)
     session = Session(spec, place, temporary=folder is None, profile=profile)
     try:
@@ -152,7 +160,7 @@ def parallelize(
             weights,
         )
         plan = planner.plan(method, seed)
-        return session.deploy(planner, plan, owned=True, seed=seed)
+        return session.deploy(planner, plan, owned=True, seed=seed, backend=compile_backend)
     except BaseException:
         session.close()
         raise

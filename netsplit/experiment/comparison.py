@@ -5,6 +5,7 @@ planner once ──► per method: plan ──► deploy ──► fit ──►
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -282,6 +283,8 @@ def _method(
         return record_row(run, plan, folder, observer.measured(history), observer.first is None)
     finally:
         _keep_trained(model, run, folder, settings)
+        if run.models.log:
+            run.model(_trained(experiment, model), _examples(experiment.data))
 
 
 def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: Settings) -> None:
@@ -304,6 +307,18 @@ def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: 
         run.name, nbytes / 2**20, " each" * (where == "both"),
         {"folder": folder, "mlflow": "mlflow", "both": f"{folder} and mlflow"}[where],
     )  # fmt: skip
+
+
+def _trained(experiment: Experiment, model: ParallelModel) -> nn.Module:
+    """The plain model with what was trained."""
+    plain = copy.deepcopy(experiment.model)
+    plain.load_state_dict(model.state_dict())
+    return plain.eval()
+
+
+def _examples(data: Data) -> Tensor:
+    """Inputs of the first samples of the test data: two, as exporting takes one for a constant."""
+    return torch.stack([data.test[index][0] for index in range(min(2, len(data.test)))])
 
 
 def _steps_per_epoch(data: Data, settings: Settings) -> int:

@@ -182,10 +182,13 @@ class Session:
             known, max_programs, check, history, weights=source,
         )  # fmt: skip
 
-    def deploy(self, planner: Planner, plan: Plan, owned: bool = False, seed: int = 0) -> ParallelModel:
+    def deploy(
+        self, planner: Planner, plan: Plan, owned: bool = False, seed: int = 0, backend: str | None = None
+    ) -> ParallelModel:
         """Put a planner's parameters where its plan has them, ready to train from the model's present values.
 
-        With `owned`, closing the result closes this session too. `seed` is of random operators.
+        With `owned`, closing the result closes this session too. `seed` is of random operators, `backend` of
+        `torch.compile`, by which segments are compiled.
 
         Raises:
             NetSplitError: replicas of a stage would write a buffer each.
@@ -197,6 +200,7 @@ class Session:
         runtime = DistributedRuntime(
             program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed,
             planner.weights,
+            backend,
         )  # fmt: skip
         return ParallelModel(
             planner.model, planner.graph, runtime, programs, plan.summary(), self.close if owned else None

@@ -50,6 +50,7 @@ class DistributedRuntime:
         resized: makes the training program for a batch that is not like the program's (see `train_batch`).
         seed: of random operators, with what `draws` counts; not of where they run.
         weights: where workers have those of `values` from that are on the meta device.
+        backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class DistributedRuntime:
         resized: Resize | None = None,
         seed: int = 0,
         weights: WeightSource | None = None,
+        backend: str | None = None,
     ) -> None:
         self.program = program
         self.pool = pool
@@ -90,6 +92,7 @@ class DistributedRuntime:
                     rule,
                     name not in followers,
                     weights,
+                    backend,
                 )
                 for name in program.devices
             ],

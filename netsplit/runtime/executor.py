@@ -37,11 +37,11 @@ from netsplit.program.instructions import (
     Step,
 )
 from netsplit.runtime.faults.nonfinite import Inspection
+from netsplit.runtime.faults.undo import Before
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
-from netsplit.runtime.undo import Before
 from netsplit.runtime.values import Context, IterationValues, Key, copies_of, last_read, readers_of, way_of
 from netsplit.runtime.versions import versions_of
 from netsplit.simulate.timeline import EventKind
@@ -60,6 +60,7 @@ class Executor:
         share: the device's tensors; segments use them, Step changes them.
         transport: towards the other devices.
         timeout_s: longest wait for one transfer before `WorkerError` names it.
+        backend: of `torch.compile`, by which segments are compiled; None: they are not.
     """
 
     program: Program
@@ -68,13 +69,16 @@ class Executor:
     transport: Transport
     torch_device: torch.device
     timeout_s: float = 60.0
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         program, device = self.program, self.device
         self.recorder = TimelineRecorder(device)
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
-        self.pieces = DevicePieces(program, device, self.segments, self.share.tensors, self.torch_device)
+        self.pieces = DevicePieces(
+            program, device, self.segments, self.share.tensors, self.torch_device, self.backend
+        )
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {
@@ -187,7 +191,7 @@ class Executor:
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
         piece = self.pieces.of(s, i)
-        piece.run = piece.module if self.inspection is None else self.inspection.watching(piece.module, i)
+        piece.run = piece.call if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
         with self._span("forward", ins):

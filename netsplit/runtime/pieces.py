@@ -19,6 +19,7 @@ from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Backward, Program, Segment
+from netsplit.runtime.compiled import compiled_call
 
 __all__ = ["DevicePieces", "Piece", "Snapshot"]
 
@@ -36,6 +37,8 @@ class Piece:
     Args:
         tensors: the initializers by name.
         deferrable: weights' gradients can be put off (see `graph.deferral`).
+        backend: of `torch.compile`. What draws, runs Python, writes into what it reads or puts gradients off
+            is not compiled: such a segment's calls mean more than their operators.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Piece:
         tensors: Mapping[str, Tensor],
         device: torch.device,
         deferrable: bool = False,
+        backend: str | None = None,
     ) -> None:
         self.segment = segment
         self.device = device
@@ -59,7 +63,6 @@ class Piece:
             device=device,
             deferrable=deferrable,
         )
-        self.run: Callable[..., tuple[Tensor, ...]] = self.module
         used = {k for node in nodes for k in node.initializers}
         self.trainable = tuple(k for k in tensors if k in used and isinstance(tensors[k], nn.Parameter))
         roots = {root for node in nodes for root in written_storages(graph, node)}
@@ -68,6 +71,11 @@ class Piece:
         self.calls = any(isinstance(graph.calls.get(node.op), ModuleCall | FunctionCall) for node in nodes)
         self.draws = any(node_draws(node) for node in nodes)
         self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
+        plain = not (self.calls or self.draws or self.written_inputs or deferrable)
+        self.call: Callable[..., tuple[Tensor, ...]] = self.module
+        if backend is not None and plain:
+            self.call = compiled_call(self.module, backend)
+        self.run = self.call
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.segment.outputs, self.run(*inputs.values()), strict=True))
@@ -113,8 +121,10 @@ class DevicePieces:
         segments: Mapping[int, Segment],
         tensors: Mapping[str, Tensor],
         torch_device: torch.device,
+        backend: str | None = None,
     ) -> None:
         self.segments, self.tensors, self.device = segments, tensors, torch_device
+        self.backend = None if program.asynchronous else backend  # where weights have several versions
         self.last = None if program.tail is None else program.microbatches - 1
         self.split = {
             (ins.segment, ins.microbatch)
@@ -148,5 +158,6 @@ class DevicePieces:
 
     def _of(self, graph: Graph, segments: set[int], deferrable: bool = False) -> dict[int, Piece]:
         return {
-            s: Piece(graph, self.segments[s], self.tensors, self.device, deferrable) for s in sorted(segments)
+            s: Piece(graph, self.segments[s], self.tensors, self.device, deferrable, self.backend)
+            for s in sorted(segments)
         }

@@ -72,6 +72,7 @@ def deploy(
     rule: UpdateRule | None,
     leading: bool,
     weights: WeightSource | None = None,
+    backend: str | None = None,
 ) -> None:
     """Hold what this device holds under the program: of `values`, and the rest of `weights`."""
     initializers, held = program.graph.initializers, program.held[worker.device.name]
@@ -85,6 +86,7 @@ def deploy(
     )
     worker.memory["transport"] = worker.transport()
     worker.memory["programs"] = {}
+    worker.memory["backend"] = backend
     add(worker, 0, program, {})
 
 
@@ -107,7 +109,8 @@ def _executor(worker: Worker, program: Program) -> Executor:
     transport: ProcessTransport = worker.memory["transport"]
     transport.prepare([program])
     name, share = worker.device.name, worker.memory["share"]
-    executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s)
+    backend = worker.memory["backend"]
+    executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s, backend)
     executor.recorder.on_instruction = worker.heartbeat_file.at
     executor.recorder.on_wait = worker.heartbeat_file.waits
     return executor

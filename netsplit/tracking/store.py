@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from netsplit.tracking.values import chunks, masked, plain_key, shortened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from torch import Tensor, nn
 
 __all__ = ["OWNER", "MlflowStore", "Point", "RunStatus", "Store", "StoreError"]
 
@@ -77,6 +79,8 @@ class Store:
     def log_text(self, run_id: str, text: str, file: str) -> None: ...
 
     def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None: ...
+
+    def log_model(self, run_id: str, model: nn.Module, inputs: Tensor, registered: str | None) -> None: ...
 
     def watch(self, run_id: str, every_s: float) -> Callable[[], None]:
         """Record the machine's load every so many seconds, and once more when what comes back is called.
@@ -155,6 +159,30 @@ class MlflowStore(Store):
         with _writing("datasets"):
             self.client.log_inputs(run_id, inputs)
 
+    def log_model(self, run_id: str, model: nn.Module, inputs: Tensor, registered: str | None) -> None:
+        """As MLflow's PyTorch flavour does, exported: to be read without this code and without pickle."""
+        import mlflow.pytorch
+        import torch
+        from mlflow.models import Model, infer_signature
+
+        with _writing("the trained model"), _here(self.client.tracking_uri):
+            with torch.no_grad():
+                signature = infer_signature(inputs.numpy(), model(inputs).numpy())
+            logged = self.client.create_logged_model(self.experiment_id, "model", source_run_id=run_id)
+            Model.log(
+                None,
+                mlflow.pytorch,
+                name="model",
+                model_id=logged.model_id,
+                run_id=run_id,
+                registered_model_name=registered,
+                pytorch_model=model,
+                signature=signature,
+                input_example=inputs.numpy(),
+                serialization_format="pt2",
+                pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+            )
+
     def watch(self, run_id: str, every_s: float) -> Callable[[], None]:
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
@@ -209,6 +237,21 @@ def _writing(what: str) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise StoreError(f"MLflow could not record {what}: {masked(reason)}") from error
+
+
+@contextmanager
+def _here(uri: str) -> Iterator[None]:
+    """Where MLflow's functions that take no client write meanwhile; the environment is left as it was."""
+    from mlflow.tracking._tracking_service.utils import _use_tracking_uri
+
+    variable = "MLFLOW_TRACKING_URI"
+    before = os.environ.get(variable)
+    try:
+        with _use_tracking_uri(uri):
+            yield
+    finally:
+        if before is not None:
+            os.environ[variable] = before
 
 
 def _user() -> str:

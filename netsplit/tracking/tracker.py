@@ -19,8 +19,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.tracking.columns import LABELS, parameters, title
@@ -39,7 +40,10 @@ from netsplit.tracking.store import (
 )
 from netsplit.tracking.values import as_yaml, dotted_keys, masked, numbers, plain
 
-__all__ = ["ComparisonRun", "MethodRun", "Tracker"]
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["ComparisonRun", "MethodRun", "Models", "Tracker"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +51,20 @@ DEFAULT_EXPERIMENT = "netsplit"
 _FLUSH_S = 10.0  # buffered metrics are written at least this often while new ones arrive
 
 
+@dataclass(frozen=True)
+class Models:
+    """Whether trained models are logged, and under which name of the registry each is a new version."""
+
+    log: bool = False
+    register: str | None = None
+
+
 class MethodRun:
     """One open run: metrics are buffered, everything else is written at once."""
 
-    def __init__(self, store: Store, name: str, run_id: str) -> None:
+    def __init__(self, store: Store, name: str, run_id: str, models: Models | None = None) -> None:
         self.name = name
+        self.models = models or Models()
         self.run_id = run_id
         self._store = store
         self._points: list[Point] = []
@@ -121,6 +134,17 @@ class MethodRun:
         is_json = file.endswith(".json")
         self.text(json.dumps(plain(values), indent=2) if is_json else as_yaml(values), file)
 
+    def model(self, model: nn.Module, inputs: Tensor) -> None:
+        """Log a trained model, in evaluation mode on the CPU, with the signature of these example inputs.
+
+        Where MLflow cannot, because the model cannot be exported for one, that is said, and the run goes on.
+        """
+        try:
+            self._store.log_model(self.run_id, model, inputs, self.models.register)
+        except StoreError as error:
+            logger.error("the model of run '%s' is not logged: %s", self.name, error)
+            self.note({"model_error": error})
+
     def flush(self) -> None:
         """Write the buffered metrics; they are kept, with a warning, when the database refuses them."""
         self._flushed = time.monotonic()
@@ -169,8 +193,9 @@ class ComparisonRun(MethodRun):
         labels: Mapping[str, str] | None = None,
         config: Any = None,
         watch_s: float | None = None,
+        models: Models | None = None,
     ) -> None:
-        super().__init__(store, name, run_id)
+        super().__init__(store, name, run_id, models)
         self._labels = dict(labels or {})
         self._source = config.get("dataset") if hasattr(config, "get") else None
         self._watch_s = watch_s
@@ -198,9 +223,8 @@ class ComparisonRun(MethodRun):
     ) -> Iterator[MethodRun]:
         """A child run for one method. An exception marks it FAILED and is passed on: catch it outside."""
         shown = title(name, self._labels)
-        run = MethodRun(
-            self._store, name, self._store.create_run(shown, _tags("method", name, tags), self.run_id)
-        )
+        run_id = self._store.create_run(shown, _tags("method", name, tags), self.run_id)
+        run = MethodRun(self._store, name, run_id, self.models)
         self.begun += 1
         try:
             with _ended(run, self._watch(run)):
@@ -230,6 +254,8 @@ class Tracker:
             server keeps them, or ``outputs/mlartifacts`` with another database.
         system_metrics: seconds between two records of the machine's load (processors, memory, disk, network,
             GPUs) while a method runs; None: none.
+        log_model: log each trained model as MLflow's PyTorch flavour does, with its signature.
+        register_model: name in the registry of which each logged model is a new version; logs them too.
 
     Raises:
         ConfigError: `uri` is of no usable kind; at the first comparison, it cannot be opened.
@@ -242,12 +268,17 @@ class Tracker:
         enabled: bool = True,
         artifacts: str | None = None,
         system_metrics: float | None = None,
+        log_model: bool = False,
+        register_model: str | None = None,
     ) -> None:
+        if register_model is not None and not register_model.strip():
+            raise ConfigError("tracking.register_model is empty: give a name, or null.")
         if system_metrics is not None and not 0 < system_metrics < math.inf:
             raise ConfigError(f"tracking.system_metrics is {system_metrics}: give seconds above 0, or null.")
         self.uri = uri
         self.artifacts = artifacts
         self.system_metrics = system_metrics
+        self.models = Models(enabled and (log_model or register_model is not None), register_model)
         self.experiment = experiment
         self.enabled = enabled
         self._store: Store | None = None if enabled else Store()
@@ -285,7 +316,7 @@ class Tracker:
         store = self.open()
         labels = {key: str(value) for key, value in (tags or {}).items() if key in LABELS}
         run_id = store.create_run(name, _tags("comparison", name, tags), parent_run_id)
-        run = ComparisonRun(store, name, run_id, labels, params, self.system_metrics)
+        run = ComparisonRun(store, name, run_id, labels, params, self.system_metrics, self.models)
         with _ended(run):
             run.params(params, columns=(dotted_keys(params) if params else {}) | labels)
             yield run

@@ -17,6 +17,7 @@ import warnings
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -50,7 +51,12 @@ CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset, deque})
 _DEPTH, _MOST, _LONG = 12, 20_000, 256
 _CLOSED = (Tensor, CodeType, torch.dtype, torch.device, np.ndarray, torch.Generator, ContextVar)
 _STDLIB = sysconfig.get_paths()["stdlib"]
-_INSTALLED = (_STDLIB, sysconfig.get_paths()["purelib"])
+_PACKAGES = {place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")}
+_INSTALLED = (
+    _STDLIB,
+    sysconfig.get_paths()["purelib"],
+    *sorted(_PACKAGES),
+)  # several: an environment on another
 
 Named = tuple[str, Any]
 

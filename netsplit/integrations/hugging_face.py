@@ -1,0 +1,231 @@
+"""Hugging Face's `Trainer` with its own loop, data, evaluation and files; the steps are NetSplit's.
+
+Trainer.train ─► training_step ─► ParallelModel.train_batch      forward, backward, clip, optimiser's step
+     ├─ scheduler changes rates of an optimiser that holds no gradient ─► passed on before each batch
+     └─ evaluate, save, end ─► what was trained is copied into trainer.model ─► Trainer's own code
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.api import parallelize
+from netsplit.errors import NetSplitError, told_plainly
+from netsplit.integrations.named_groups import NamedGroups, OtherSettings
+from netsplit.integrations.packed import KEY, pack, unpack
+from netsplit.integrations.trainer_checks import TAKEN, refuse_of_trainer
+from netsplit.lazy import of_extra
+from netsplit.training.parallel import ParallelModel
+
+__all__ = ["SplitTrainer", "split_trainer"]
+
+OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # as the Trainer names them
+RATES = "learning_rates"  # of the groups, beside what the workers hold
+LABELS = "labels"
+
+if TYPE_CHECKING:
+    Base = Any
+else:
+    Base = object
+
+
+@told_plainly
+def split_trainer(trainer: Any, **options: Any) -> None:
+    """From now on `trainer.train()` trains its model split over devices; the rest of the script stays.
+
+    The model is split when the first batch comes, which is the example. `trainer.parallel` is then what
+    `netsplit.parallelize` gave; `trainer.close()` stops the workers, as the script's end does. Evaluation
+    is the Trainer's own, on this process's copy of the model.
+
+    Args:
+        trainer: a `transformers.Trainer` that has not trained yet.
+        options: of `netsplit.parallelize`, such as ``cluster`` and ``schedule``; optimiser, norm of the
+            gradients and loss are the Trainer's.
+
+    Raises:
+        NetSplitError: the Trainer is asked for something that cannot be done split; it says what.
+    """
+    transformers = of_extra("huggingface", "split_trainer", "transformers", "transformers", "accelerate")
+    if not isinstance(trainer, transformers.Trainer):
+        raise NetSplitError(f"trainer is a {type(trainer).__name__}: give a transformers.Trainer.")
+    if isinstance(trainer, SplitTrainer):
+        raise NetSplitError("this Trainer is split already: call split_trainer once.")
+    if named := [key for key in options if key in TAKEN]:
+        raise NetSplitError(f"{named[0]} is the Trainer's to say ({TAKEN[named[0]]}): leave it out here.")
+    refuse_of_trainer(trainer)
+    trainer.split_options = options
+    trainer.parallel = None
+    trainer.resumed = None
+    trainer.__class__ = type(f"Split{type(trainer).__name__}", (SplitTrainer, type(trainer)), {})
+
+
+class TrainedLoss(nn.Module):
+    """The loss that a Trainer would compute of a batch.
+
+    Args:
+        loss: called as the Trainer's `compute_loss_func` is; None: the model's own.
+        items: the model or `loss` divides by a number of items instead of taking a mean.
+    """
+
+    def __init__(self, model: nn.Module, loss: Any, items: bool, smoothing: dict[str, Any] | None) -> None:
+        super().__init__()
+        self.model, self.loss, self.items, self.smoothing = model, loss, items, smoothing
+        wide = any(parameter.dtype is torch.float64 for parameter in model.parameters())
+        self.dtype = torch.float64 if wide else torch.float32
+
+    def forward(self, inputs: Mapping[str, Any], items: Tensor | None = None) -> Tensor:
+        """The loss of some samples.
+
+        Args:
+            items: (n,) of double precision, each a sample's part of the number that the loss divides by, so
+                that micro-batches' losses, weighted by their samples, add up to the batch's own.
+        """
+        inputs, labels = dict(inputs), None
+        if self.loss is not None:
+            labels = inputs.pop(LABELS, None)
+        count: dict[str, Any] = {} if items is None else {"num_items_in_batch": items.sum().to(self.dtype)}
+        outputs = self.model(**inputs, **(count if self.items else {}))
+        if self.loss is not None and (labels is not None or self.smoothing is None):
+            return self.loss(
+                outputs, labels, **(self.smoothing or {}), **(count or {"num_items_in_batch": None})
+            )
+        return outputs["loss"] if isinstance(outputs, dict) else outputs[0]
+
+
+class SplitTrainer(Base):
+    """What `split_trainer` puts before the class of a Trainer."""
+
+    parallel: ParallelModel | None
+    split_options: dict[str, Any]
+    resumed: dict[str, Tensor] | None  # what the next model that is split goes on from
+
+    def close(self) -> None:
+        """Stop the workers; what was trained stays in `model`."""
+        if self.parallel is not None:
+            self._fetch()
+            self.parallel.close()
+            self.parallel = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_of_trainer(self)
+        result = super().train(*args, **kwargs)
+        self._fetch()
+        return result
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> Tensor:
+        """One batch on the devices; its loss, scaled as the Trainer would have it."""
+        self.model.train()
+        inputs = self._prepare_inputs(inputs)
+        split, batch = self._split(inputs, num_items_in_batch)
+        self.settings.give(split)
+        own_scale = num_items_in_batch is not None and self.model_accepts_loss_kwargs
+        scaled = own_scale or self.compute_loss_func is not None
+        fraction = 1.0 if scaled else 1.0 / self.current_gradient_accumulation_steps
+        stepping = bool(self.accelerator.sync_gradients)
+        loss = split.train_batch(*batch, fraction=fraction, step=stepping)
+        if stepping and self.watched:
+            self._fetch()
+        return torch.tensor(loss * fraction, device=self.args.device)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        self._fetch()
+        return super().evaluation_loop(*args, **kwargs)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Leaves the model's config as the captured step knows it: saving notes class and dtype there."""
+        self._fetch()
+        config = vars(getattr(self.model, "config", self))
+        before = dict(config)
+        super().save_model(*args, **kwargs)
+        if config is not vars(self):
+            config.clear()
+            config.update(before)
+
+    def _clip_grad_norm(self, model: nn.Module) -> None:
+        """Done by the devices before they stepped."""
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> None:
+        """Not known here."""
+
+    def _split(self, inputs: dict[str, Any], items: Any) -> tuple[ParallelModel, tuple[Any, Any]]:
+        smoother = self.label_smoother
+        loss = self.compute_loss_func or smoother
+        counted = items is not None and (self.model_accepts_loss_kwargs or loss is not None)
+        batch: tuple[Any, Any] = ({"inputs": dict(inputs)}, None)
+        if counted:
+            samples = next(t.shape[0] for t in inputs.values() if isinstance(t, Tensor) and t.ndim)
+            part = torch.full((samples,), float(items) / samples, dtype=torch.float64)
+            batch = ({"inputs": dict(inputs), "items": part}, None)
+        if self.parallel is None:
+            smoothing = (
+                None if self.compute_loss_func or smoother is None else {"shift_labels": self._shifts()}
+            )
+            whole = TrainedLoss(self.model, loss, self.model_accepts_loss_kwargs, smoothing)
+            optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # within accelerate's
+            self.settings = OtherSettings(optimizer)
+            clip = {"clip_norm": self.args.max_grad_norm} if self.args.max_grad_norm else {}
+            factory = NamedGroups(optimizer, whole)
+            self.parallel = parallelize(whole, None, batch, optimizer=factory, **clip, **self.split_options)
+            weakref.finalize(self, self.parallel.close)
+            if self.resumed is not None:
+                unpack(self.parallel, self.resumed)
+                self.resumed = None
+        return self.parallel, batch
+
+    def _shifts(self) -> bool:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+        return self.accelerator.unwrap_model(self.model)._get_name() in CAUSAL.values()
+
+    @property
+    def watched(self) -> bool:
+        """Whether callbacks that are not the library's own may look at the weights after any step."""
+        kinds = (type(each) for each in self.callback_handler.callbacks)
+        return any(not kind.__module__.startswith("transformers.") for kind in kinds)
+
+    def _fetch(self) -> None:
+        """Copy what is trained into this process's model."""
+        if self.parallel is not None:
+            self.parallel.model.load_state_dict(self.parallel.state_dict())
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if self.parallel is not None:
+            self.parallel.load_state_dict(self.parallel.model.state_dict())
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """The weights go into the plain model, which is then split anew."""
+        if self.parallel is not None:
+            self.parallel.close()
+            self.parallel = None
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """In the Trainer's own files; the optimiser's has what a plain Trainer refuses to take."""
+        assert self.parallel is not None
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        torch.save({KEY: pack(self.parallel), RATES: rates}, Path(output_dir) / OPTIMIZER)
+        torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        file = Path(checkpoint) / OPTIMIZER
+        state = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
+        if KEY not in state:
+            raise NetSplitError(
+                f"'{checkpoint}' has no optimiser's state of a split model: resume from one that a split "
+                "Trainer saved without save_only_model, or begin with these weights as the model."
+            )
+        self.resumed = state[KEY]
+        for group, rate in zip(self.optimizer.param_groups, state[RATES], strict=True):
+            group["lr"] = rate
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER, weights_only=True))

@@ -1,0 +1,122 @@
+"""A LightningModule's `training_step` as a model whose output is the loss, beside what it logs.
+
+While it is captured or compared, the module stands alone: without its Trainer, of which a captured step sees
+nothing, and with a `log` that keeps the values, which come back from the devices as metrics.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import NetSplitError
+
+__all__ = ["TrainedStep"]
+
+LOSS, LOGGED = "loss", "logged "
+OF_TRAINER = (
+    "trainer", "current_epoch", "global_step", "logger", "loggers", "optimizers", "lr_schedulers",
+    "manual_backward", "toggle_optimizer", "all_gather", "print",
+)  # fmt: skip
+SHIELDED = ("_trainer", "_current_fx_name", "_fabric", "_metric_attributes", "_param_requires_grad_state")
+
+
+def _refusing(name: str) -> Any:
+    def refuse(self: Any) -> NoReturn:
+        raise NetSplitError(
+            f"training_step of {type(self).__name__} uses self.{name}, which changes while training goes on "
+            "and which a captured step does not see: take what it needs from the batch, or leave it out."
+        )
+
+    return property(refuse)
+
+
+class Collecting:
+    """What stands before a LightningModule's class while it stands alone."""
+
+    _collected: dict[str, Tensor]  # there while `training_step` runs
+
+    def log(self, name: str, value: Any, **how: Any) -> None:
+        """Kept as a metric; its name has `how`, which Lightning is told with the value that comes back."""
+        if not isinstance(value, Tensor | int | float):
+            raise NetSplitError(
+                f"training_step logs '{name}' as a {type(value).__name__}: log a number or a tensor of one."
+            )
+        try:
+            key = json.dumps([name, how])
+        except TypeError as error:
+            raise NetSplitError(
+                f"training_step logs '{name}' with {sorted(how)}, of which one is no plain value ({error}): "
+                "leave it out."
+            ) from error
+        number = value if isinstance(value, Tensor) else torch.tensor(float(value))
+        self._collected[LOGGED + key] = number.detach()
+
+    def log_dict(self, dictionary: Mapping[str, Any], **how: Any) -> None:
+        for name, value in dictionary.items():
+            self.log(name, value, **how)
+
+
+class TrainedStep(nn.Module):
+    """Called with a batch; gives the loss, what the step logs, and the other scalars that it gives."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+        kind = type(module)
+        refusals = {name: _refusing(name) for name in OF_TRAINER if hasattr(kind, name)}
+        self.kind = type(kind.__name__, (Collecting, kind), refusals)
+
+    @staticmethod
+    def inputs(module: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+        """The batch as `forward` takes it; the batch's number as a tensor, as it is another every time."""
+        batch, *rest = args
+        names = list(inspect.signature(module.training_step).parameters)
+        if len(rest) > 1 or "dataloader_iter" in names:
+            raise NetSplitError("training_step takes more than batch and batch_idx: give it these two.")
+        return {"batch": batch, **({"number": torch.tensor(rest[0])} if rest else {})}
+
+    def forward(self, batch: Any, number: Tensor | None = None) -> dict[str, Tensor]:
+        self.module._collected = {}
+        try:
+            answer = self.module.training_step(batch, *(() if number is None else (number,)))
+            logged = self.module._collected
+        finally:
+            del self.module._collected
+        result = dict(answer) if isinstance(answer, Mapping) else {LOSS: answer}
+        if not isinstance(result.get(LOSS), Tensor):
+            raise NetSplitError(
+                "training_step gives no loss on this batch: let it return one, or a dict with 'loss'."
+            )
+        return {**result, **logged}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it, the module has no Trainer, and refuses to be asked for what a Trainer knows."""
+        module = self.module
+        kind, before = type(module), {key: vars(module)[key] for key in SHIELDED if key in vars(module)}
+        vars(module).update(dict.fromkeys(before))
+        module.__class__ = self.kind
+        try:
+            yield
+        finally:
+            module.__class__ = kind
+            vars(module).update(before)
+
+    def outputs(self, loss: float, metrics: Mapping[str, float] | None) -> dict[str, Tensor]:
+        """What Lightning makes of a step's answer; what the step logged is logged now."""
+        dtype = next(self.module.parameters()).dtype
+        result = {LOSS: torch.tensor(loss, dtype=dtype)}
+        for key, value in (metrics or {}).items():
+            if key.startswith(LOGGED):
+                name, how = json.loads(key.removeprefix(LOGGED))
+                self.module.log(name, torch.tensor(float(value), dtype=dtype), **how)
+            else:
+                result[key] = torch.tensor(float(value), dtype=dtype)
+        return result

@@ -1,0 +1,89 @@
+"""An optimiser that a framework made here, made again on every device: the same groups, by names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from netsplit.errors import NetSplitError
+from netsplit.training.parallel import ParallelModel
+
+__all__ = ["NamedGroups", "OtherSettings"]
+
+
+class NamedGroups:
+    """A factory of optimisers like one that holds a model's own parameters.
+
+    Args:
+        optimizer: of the model's parameters; it has not stepped yet.
+        model: with the names that the parameters have where it is split.
+
+    Raises:
+        NetSplitError: it has a state already, parameters of something else, or what its class does not take.
+    """
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.kind = type(optimizer)
+        title = self.kind.__name__
+        if optimizer.state:
+            raise NetSplitError(
+                f"the optimiser {title} has stepped already, and what it keeps would be lost: give a new one."
+            )
+        self.groups: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+        for group in optimizer.param_groups:
+            foreign = [parameter for parameter in group["params"] if id(parameter) not in names]
+            if foreign:
+                raise NetSplitError(
+                    f"the optimiser {title} has a parameter of shape {tuple(foreign[0].shape)}, none "
+                    "of the model's: give it those of the model."
+                )
+            settings = {key: group[key] for key in optimizer.defaults if key in group}
+            # A group of frozen ones keeps its place, and its members are nothing to step on.
+            members = tuple(names[id(each)] for each in group["params"] if each.requires_grad)
+            self.groups.append((members, settings))
+        taken = signature(self.kind).parameters
+        self.defaults = {key: value for key, value in optimizer.defaults.items() if key in taken}
+
+    def __call__(self, named_parameters: Sequence[tuple[str, Tensor]]) -> Optimizer:
+        own = dict(named_parameters)
+        groups = [
+            {"params": [own[name] for name in names if name in own], **settings}
+            for names, settings in self.groups
+        ]
+        return self.kind(groups, **self.defaults)
+
+
+class OtherSettings:
+    """Takes learning rates over from the optimiser that a framework's schedulers change, and nothing else."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.fixed = self._fixed()
+
+    def give(self, parallel: ParallelModel) -> None:
+        """Before a step: the split model steps with the learning rates there are here.
+
+        Raises:
+            NetSplitError: something else has been changed, as momentum by some schedulers.
+        """
+        now = self._fixed()
+        for before, after in zip(self.fixed, now, strict=True):
+            for key, value in after.items():
+                if before.get(key) != value:
+                    raise NetSplitError(
+                        f"'{key}' of the optimiser has been changed from {before.get(key)} to {value} while "
+                        "training, and only learning rates are passed on to the devices: leave it as it is."
+                    )
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        if rates != parallel.learning_rate:
+            parallel.learning_rate = rates
+
+    def _fixed(self) -> list[dict[str, str]]:
+        groups: Iterable[Mapping[str, Any]] = self.optimizer.param_groups
+        own = ("params", "param_names", "lr", "initial_lr")
+        return [{key: repr(value) for key, value in group.items() if key not in own} for group in groups]

@@ -1,0 +1,56 @@
+"""Segments compiled by `torch.compile`, where that leaves what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from netsplit.errors import ConfigError
+
+__all__ = ["check_backend", "compiled_call"]
+
+
+def check_backend(backend: str | None, kinds: set[str]) -> None:
+    """Before any worker starts.
+
+    Args:
+        kinds: torch's kinds of the devices.
+
+    Raises:
+        ConfigError: torch has no such backend, or inductor finds no C++ compiler for CPUs.
+    """
+    if backend is None:
+        return
+    from torch._dynamo import list_backends
+
+    known = list_backends(exclude_tags=())
+    if backend not in known:
+        raise ConfigError(
+            f"compile_backend is {backend!r}, which torch.compile does not know: choose one of "
+            f"{', '.join(known)}."
+        )
+    if backend == "inductor" and "cpu" in kinds:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except Exception as error:
+            raise ConfigError(
+                "compile_backend is 'inductor', which needs a C++ compiler for CPUs, and there is none: "
+                "install one, or take 'aot_eager'."
+            ) from error
+
+
+def compiled_call(module: nn.Module, backend: str) -> Callable[..., Any]:
+    """A module's call, compiled when it is first called, for the shapes it is called with.
+
+    In this process, without helpers: a worker has one thread, and others wait for it.
+    """
+    if backend == "inductor":
+        import torch._inductor.config as settings
+
+        settings.compile_threads = 1
+    return torch.compile(module, backend=backend, fullgraph=False, dynamic=False)

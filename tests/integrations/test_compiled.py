@@ -1,0 +1,108 @@
+"""Segments that `torch.compile` made train what segments as they are train."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.errors import ConfigError
+from netsplit.graph.module import initial_values
+from netsplit.runtime.compiled import check_backend
+from netsplit.runtime.pieces import Piece
+from tests.integrations.conftest import Split
+
+X = torch.linspace(-1, 1, 8 * 12, dtype=torch.float64).reshape(8, 12).sin()
+Y = torch.arange(8) % 3
+
+
+class Net(nn.Module):
+    """BatchNorm, whose statistics a compiled segment writes; a skip; dropout, which stays as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.middle, self.head = nn.Linear(12, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+        self.norm, self.drop = nn.BatchNorm1d(16), nn.Dropout(0.25)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.inward(x))
+        y = torch.relu(self.norm(self.middle(x)))
+        return self.head(self.drop(x) + y)
+
+
+def fresh() -> Net:
+    torch.manual_seed(1)
+    return Net().double()
+
+
+def trained(
+    split: Split, backend: str | None, schedule: str
+) -> tuple[list[float], dict[str, Tensor], Tensor]:
+    parallel = split(
+        fresh(),
+        nn.CrossEntropyLoss(),
+        (X, Y),
+        schedule=schedule,
+        optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        compile_backend=backend,
+    )
+    losses = [parallel.train_batch(X, Y) for _ in range(3)] + [parallel.train_batch(X[:6], Y[:6])]
+    outputs = parallel.predict(X)
+    return losses, parallel.state_dict(), outputs
+
+
+def assert_same(split: Split, backend: str, schedule: str) -> None:
+    plain, made = trained(split, None, schedule), trained(split, backend, schedule)
+    assert made[0] == pytest.approx(plain[0], abs=1e-9)
+    torch.testing.assert_close(made[1], plain[1], rtol=0, atol=1e-9)
+    torch.testing.assert_close(made[2], plain[2], rtol=0, atol=1e-9)
+    assert not torch.equal(made[1]["norm.running_mean"], torch.zeros(16))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zb_h1"])
+def test_they_train_the_same(split: Split, schedule: str) -> None:
+    assert_same(split, "aot_eager", schedule)
+
+
+@pytest.mark.slow
+def test_those_of_inductor_too(split: Split) -> None:
+    try:
+        check_backend("inductor", {"cpu"})
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert_same(split, "inductor", "gpipe")
+
+
+def test_segments_are_compiled_but_for_those_that_draw(
+    split: Split,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = split(fresh(), nn.CrossEntropyLoss(), (X, Y)).runtime.program
+    graph = program.graph
+    made: list[Any] = []
+    monkeypatch.setattr(
+        "netsplit.runtime.pieces.compiled_call", lambda module, backend: made.append(module) or module
+    )
+    values = initial_values(fresh(), graph)
+    for segment in program.segments:
+        piece = Piece(graph, segment, values, torch.device("cpu"), backend="aot_eager")
+        assert (piece.module in made) == (not piece.draws), segment
+    assert 0 < len(made) < len(program.segments)
+
+
+def test_a_backend_that_is_not_there_is_refused_before_any_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
+    with pytest.raises(ConfigError, match="compile_backend is 'fast', which"):
+        netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="fast")
+    with pytest.raises(ConfigError, match="compile_backend and autocast"):
+        netsplit.parallelize(
+            fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="eager", autocast="bfloat16"
+        )
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
+        netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="inductor")

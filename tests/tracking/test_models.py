@@ -1,0 +1,83 @@
+"""Trained models in MLflow come back as they were, by the model's number and by the registry's name."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import ConfigError
+from netsplit.tracking import Tracker
+from netsplit.tracking.store import MlflowStore
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.norm(x)))
+
+
+class Deciding(Net):
+    """Cannot be exported: it goes by values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if bool(x.sum() > 0) else self.head(x)
+
+
+INPUTS = torch.linspace(-1, 1, 10).reshape(2, 5)
+
+
+def logged(database: str, name: str, model: nn.Module, **options: Any) -> tuple[MlflowStore, Any]:
+    tracker = Tracker(database, name, **options)
+    with tracker.comparison("all") as comparison, comparison.method("one") as run:
+        assert run.models.log
+        run.model(model.eval(), INPUTS)
+    store = tracker.open()
+    assert isinstance(store, MlflowStore)
+    return store, store.client.get_run(run.run_id)
+
+
+def test_a_model_comes_back_and_predicts_the_same(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+    from mlflow.tracking._tracking_service.utils import _use_tracking_uri as use_tracking_uri
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
+    before = mlflow.get_tracking_uri()
+    model = Net()
+    store, run = logged(database, "models", model, register_model="net")
+    assert mlflow.get_tracking_uri() == before
+    (output,) = run.outputs.model_outputs
+    (version,) = store.client.search_model_versions("name='net'")
+    assert version.run_id == run.info.run_id
+    assert store.client.get_logged_model(output.model_id).experiment_id == store.experiment_id
+    with use_tracking_uri(database):
+        for address in (f"models:/{output.model_id}", "models:/net/1"):
+            again = mlflow.pytorch.load_model(address)
+            many = torch.randn(7, 5)
+            torch.testing.assert_close(again(many), model(many), rtol=0, atol=0)
+            signature = mlflow.models.get_model_info(address).signature
+            assert [each.shape for each in signature.inputs] == [(-1, 5)]
+            assert [each.shape for each in signature.outputs] == [(-1, 3)]
+
+
+def test_a_model_that_cannot_be_logged_leaves_its_run_whole(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "netsplit"):
+        _, run = logged(database, "not models", Deciding(), log_model=True)
+    assert run.info.status == "FINISHED"
+    assert "could not record the trained model" in run.data.tags["model_error"]
+    assert "the model of run 'one' is not logged" in caplog.text
+
+
+def test_the_switch() -> None:
+    assert not Tracker("sqlite:///a.db").models.log
+    assert not Tracker("sqlite:///a.db", enabled=False, log_model=True).models.log
+    with pytest.raises(ConfigError, match="register_model is empty"):
+        Tracker("sqlite:///a.db", register_model=" ")
