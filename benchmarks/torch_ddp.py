@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with initialize_config_dir(str(CONF), version_base=None):
         cfg = compose("config", [*experiment, *given.overrides])
     history = train(cfg, given.processes, given.cuda)
-    rows = [(each.index + 1, each.train_loss, each.test_accuracy, each.seconds) for each in history.epochs]
+    rows = [(each.index + 1, each.train_loss, each.score, each.seconds) for each in history.epochs]
     print(Table(COLUMNS, rows).markdown())
     print(
         f"\nsamples/s over {given.processes} processes: median {history.throughput:.1f}, least / mean / "

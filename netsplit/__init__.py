@@ -7,10 +7,13 @@ from netsplit.lazy import imports_of
 
 __all__ = [
     "Arguments",
+    "CheckpointWeights",
     "LearningRate",
     "NetSplitError",
     "ParallelModel",
     "ParameterGroups",
+    "SafetensorsWeights",
+    "SeededWeights",
     "Session",
     "cpu_cluster",
     "draws",
@@ -29,10 +32,13 @@ __getattr__ = imports_of(
     __name__,
     {
         "Arguments": "graph.batches.batch",
+        "CheckpointWeights": "runtime.checkpoint.weights",
         "LearningRate": "optim.learning_rate",
         "NetSplitError": "errors",
         "ParallelModel": "training.parallel",
         "ParameterGroups": "optim.optimizers",
+        "SafetensorsWeights": "runtime.checkpoint.weights",
+        "SeededWeights": "runtime.checkpoint.weights",
         "Session": "experiment.session",
         "cpu_cluster": "api",
         "draws": "graph.plain_draws",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Mapping
-from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +11,7 @@ import torch
 from torch import nn
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.config import ProfileMode
+from netsplit.config import OnNonFinite, ProfileMode, check_numbers
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.session import Session
 from netsplit.graph.batches.calls import Loss
@@ -22,6 +20,7 @@ from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
 from netsplit.partition import METHODS, Partitioner
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.training.captures import MAX_PROGRAMS
@@ -60,7 +59,9 @@ def parallelize(
     seed: int = 0,
     max_programs: int = MAX_PROGRAMS,
     check: bool = True,
+    on_nonfinite: OnNonFinite = "stop",
     profile: ProfileMode = "reuse",
+    weights: WeightSource | None = None,
     folder: str | Path | None = None,
     compile_backend: str | None = None,
 ) -> ParallelModel:
@@ -97,8 +98,14 @@ def parallelize(
         max_programs: of how many kinds batches may be in training, and as many in prediction: every other
             shape, type or value that is no tensor is captured and compiled when first seen.
         check: run the model and what was captured of it beside each other first; refuse what differs.
+        on_nonfinite: what happens on a batch whose loss is no finite number: "stop" raises an error that says
+            on which device and in which operator it arises, "warn" says so and steps, "skip" says so and does
+            not step. But for "warn" the model is as it was before the batch.
         profile: "predicted" measures no operator, but predicts its seconds from the rates of the kind of
             device; "reuse", "refresh" and "off" measure (docs/profiling.md).
+        weights: where workers have the first values of parameters from, for a model on the meta device, which
+            may be larger than any memory (docs/large_models.md): `SafetensorsWeights`, `CheckpointWeights` or
+            `SeededWeights`. Needs profile="predicted".
         folder: for the workers' logs; a temporary one by default.
         compile_backend: of ``torch.compile``, as "inductor": every device compiles its segments with it, when
             they are first computed; docs/integrations.md has what that changes.
@@ -115,9 +122,16 @@ def parallelize(
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
     _check_batch(batch)
+    if weights is not None and not isinstance(weights, WeightSource):
+        raise ConfigError(f"weights is {weights!r}: give SafetensorsWeights(path) or another WeightSource.")
     if profile not in get_args(ProfileMode):
         raise ConfigError(f"profile is {profile!r}: give one of {', '.join(get_args(ProfileMode))}.")
-    _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler), ema_decay, clip_norm)
+    if on_nonfinite not in get_args(OnNonFinite):
+        raise ConfigError(
+            f"on_nonfinite is {on_nonfinite!r}: give one of {', '.join(get_args(OnNonFinite))}."
+        )
+    check_numbers(seed=seed, max_programs=max_programs, clip_norm=clip_norm, ema_decay=ema_decay)
+    _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler))
     check_backend(compile_backend, {torch.device(each.torch_device).type for each in spec.devices})
     if compile_backend is not None and autocast is not None:
         raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")
@@ -127,7 +141,19 @@ def parallelize(
     session = Session(spec, place, temporary=folder is None, profile=profile)
     try:
         planner = session.planner(
-            model, loss, batch, order, optimizer, clip_norm, autocast, rate, ema_decay, max_programs, check
+            model,
+            loss,
+            batch,
+            order,
+            optimizer,
+            clip_norm,
+            autocast,
+            rate,
+            ema_decay,
+            max_programs,
+            check,
+            on_nonfinite,
+            weights,
         )
         plan = planner.plan(method, seed)
         return session.deploy(planner, plan, owned=True, seed=seed, backend=compile_backend)
@@ -145,17 +171,11 @@ def _chosen(known: Mapping[str, Callable[[], Any]], given: Any, kind: type, what
     return known[given]()
 
 
-def _check_updates(
-    optimizer: ForModel, rate: LearningRate | None, ema_decay: float | None, clip_norm: float | None
-) -> None:
-    """Optimiser, scheduler, averages and the gradients' norm, before any worker starts."""
+def _check_updates(optimizer: ForModel, rate: LearningRate | None) -> None:
+    """Optimiser and scheduler, before any worker starts."""
     check_optimizer(optimizer)
     if rate is not None:
         rate.check(optimizer)
-    if ema_decay is not None and not (isinstance(ema_decay, Real) and 0 < ema_decay < 1):
-        raise ConfigError(f"ema_decay is {ema_decay!r}: give a number between 0 and 1, or None.")
-    if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
-        raise ConfigError(f"clip_norm is {clip_norm!r}: give a number above 0, or None.")
 
 
 def _check_batch(batch: Any) -> None:

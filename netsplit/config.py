@@ -25,10 +25,16 @@ from omegaconf.errors import OmegaConfBaseException
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import Parameter, locate, signature_of, suggest
 
-__all__ = ["CheckpointSettings", "ProfileMode", "Settings", "build", "locate", "suggest", "validated"]
+__all__ = [
+    "CheckpointSettings", "OnNonFinite", "ProfileMode", "Settings", "build", "check_numbers", "locate",
+    "suggest", "validated",
+]  # fmt: skip
 
 ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
 """Where the seconds of operators on devices that are here come from (conf/config.yaml)."""
+
+OnNonFinite = Literal["stop", "warn", "skip"]
+"""What happens on a batch whose loss is no finite number (conf/config.yaml)."""
 
 TARGET = "_target_"
 PARTIAL = "_partial_"
@@ -36,12 +42,13 @@ PARTIAL = "_partial_"
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """When checkpoints are saved, and where."""
+    """When checkpoints are saved, where, how many are kept, and where trained parameters go at the end."""
 
     folder: str | None = None
     every_epochs: int | None = None
     every_iterations: int | None = None
     keep: int = 2
+    trained: Literal["folder", "mlflow", "both", "none"] = "folder"
 
     def __post_init__(self) -> None:
         for key in ("every_epochs", "every_iterations", "keep"):
@@ -83,11 +90,11 @@ class Settings:
     memory: Literal["lifetimes", "static"] = "lifetimes"
     variable_copies: int | None = None
     check: bool = True
+    on_nonfinite: OnNonFinite = "stop"
 
     def __post_init__(self) -> None:
-        for key, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("accumulate", 1)):
-            if getattr(self, key) < least:
-                raise ConfigError(f"{key} is {getattr(self, key)}: give at least {least}.")
+        numbers = {key: getattr(self, key) for key in _LEAST if key in self.__annotations__}
+        check_numbers(**numbers, clip_norm=self.clip_norm, ema_decay=self.ema_decay)
         if self.variable_copies is not None and self.variable_copies < 0:
             raise ConfigError(f"variable_copies is {self.variable_copies}: give 0 or more, or null.")
         if self.variable_copies is not None and self.memory != "static":
@@ -95,10 +102,34 @@ class Settings:
                 f"variable_copies is {self.variable_copies}, which memory=lifetimes does not count by: add "
                 "memory=static, or leave it out."
             )
-        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
-            raise ConfigError(f"clip_norm is {self.clip_norm}: give a number above 0, or null.")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise ConfigError(f"ema_decay is {self.ema_decay}: give a number between 0 and 1, or null.")
+
+
+_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "accumulate": 1, "max_programs": 1}
+_MOST_SEED = 2**63 - 1
+
+
+def check_numbers(**given: Any) -> None:
+    """Refuse numbers that say how is trained; the command and `netsplit.parallelize` name them alike.
+
+    Args:
+        given: `epochs`, `batch_size`, `seed`, `accumulate`, `max_programs`, `clip_norm`, `ema_decay`; of the
+            last two, None is none.
+
+    Raises:
+        ConfigError: the first that cannot be used.
+    """
+    for key, value in given.items():
+        if key in _LEAST:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{key} is {value!r}: give a whole number of at least {_LEAST[key]}.")
+            if value < _LEAST[key]:
+                raise ConfigError(f"{key} is {value}: give at least {_LEAST[key]}.")
+            if key == "seed" and value > _MOST_SEED:
+                raise ConfigError(f"seed is {value}: give at most {_MOST_SEED} (2^63 - 1).")
+        elif value is not None:
+            most, words = (math.inf, "above 0") if key == "clip_norm" else (1, "between 0 and 1")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
+                raise ConfigError(f"{key} is {value!r}: give a number {words}, or null (None in Python).")
 
 
 def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:

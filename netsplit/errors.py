@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 __all__ = [
+    "BatchError",
     "CaptureError",
     "ConfigError",
     "DeadlockError",
     "InfeasibleError",
     "NetSplitError",
+    "NonFiniteError",
     "WorkerError",
     "told_plainly",
 ]
@@ -44,8 +46,16 @@ class DeadlockError(NetSplitError):
     """A program whose instructions wait for one another in a circle."""
 
 
+class NonFiniteError(NetSplitError):
+    """A loss that is no finite number."""
+
+
 class WorkerError(NetSplitError):
     """A worker process that died, raised, or hung."""
+
+
+class BatchError(WorkerError):
+    """A batch that a device could not compute; the workers live, and the model is as it was before it."""
 
 
 def told_plainly(function: Callable[P, R]) -> Callable[P, R]:

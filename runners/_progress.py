@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 from netsplit.training.epochs import Epoch, Iteration
+from netsplit.training.metrics import words_of_metric
 
 __all__ = ["ConsoleProgress", "Waiting"]
 
@@ -76,9 +77,11 @@ class ConsoleProgress:
             log.info("%s: iteration %d of %d, %s", self.name, done.step + 1, self.total, note)
 
     def epoch(self, done: Epoch) -> None:
+        metric = words_of_metric(done.metric)
+        tested = "" if done.score is None else f", test {metric.words} {metric.told(done.score)}"
         log.info(
-            "%s: epoch %d, loss %.4f, test accuracy %.1f %%, %.1f s",
-            self.name, done.index + 1, done.train_loss, 100 * done.test_accuracy, done.seconds,
+            "%s: epoch %d, loss %.4f%s, %.1f s",
+            self.name, done.index + 1, done.train_loss, tested, done.seconds,
         )  # fmt: skip
 
 

@@ -27,16 +27,20 @@ def imported(module: str) -> Iterator[str]:
         if isinstance(statement, ast.Import):
             yield from (each.name for each in statement.names)
         elif isinstance(statement, ast.ImportFrom):
-            assert bool(statement.level) == (module.split(".")[0] == "runners" and _is_own(statement)), module
-            home = ".".join(filter(None, ("runners" if statement.level else "", statement.module)))
+            base = _base(module, statement.level)
+            home = ".".join([*base, *(statement.module or "").split(".")]).strip(".")
+            own = module.split(".")[0] == "runners" and home.split(".")[0] == "runners"
+            assert bool(statement.level) == own, f"{module} imports {home} by the other kind of name"
             for each in statement.names:
                 inner = f"{home}.{each.name}"
                 yield inner if inner in FILES else home
 
 
-def _is_own(statement: ast.ImportFrom) -> bool:
-    """A command's import of a command: by a relative name, as the wheel has them inside the package."""
-    return statement.level == 1 or (statement.module or "").split(".")[0] == "runners"
+def _base(module: str, level: int) -> list[str]:
+    """What a relative name begins with: commands have them for one another, as the wheel moves them."""
+    parts = module.split(".")
+    inner = len(parts) - (0 if FILES[module].name == "__init__.py" else 1)
+    return parts[: inner - level + 1] if level else []
 
 
 def test_no_circle_among_files() -> None:

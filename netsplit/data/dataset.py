@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -46,6 +46,7 @@ class Data:
     classes: Sequence[str]  # one readable name per class index
     workers: int = 0  # processes that load samples; 0: the training process does
     prefetch: int = 2  # batches that each of them loads ahead
+    metric: Literal["accuracy", "mean_iou", "perplexity"] = "accuracy"  # what the task is judged by
 
     def shapes(self, count: int) -> tuple[Tensor, Tensor]:
         """A batch (inputs, targets) of so many samples, on the meta device: no values."""

@@ -64,8 +64,9 @@ def digits_segmentation(
         for half, (own, count) in enumerate(zip(map(torch.from_numpy, indices), (train, test), strict=True))
     )  # fmt: skip
     return Data(
-        "digits_segmentation", first, second, len(CLASSES), CLASSES, workers=workers, prefetch=prefetch
-    )
+        "digits_segmentation", first, second, len(CLASSES), CLASSES, workers=workers, prefetch=prefetch,
+        metric="mean_iou",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,11 @@ __all__ = ["synthetic"]
 Kind = Literal["image", "mask", "tokens"]
 
 DIMENSIONS = {"image": 3, "mask": 3, "tokens": 1}
+_METRICS: dict[str, Literal["accuracy", "mean_iou", "perplexity"]] = {
+    "image": "accuracy",
+    "mask": "mean_iou",
+    "tokens": "perplexity",
+}
 SHAPES = {3: "[channels, height, width]", 1: "[length]"}
 
 CELLS = 4  # a mask is so many by so many patches of one class
@@ -68,7 +73,10 @@ def synthetic(
     make = _MAKERS[kind]
     first, second = (make(tuple(shape), num_classes, learnable, n, seed, i) for i, n in enumerate(counts))
     classes = tuple(map(str, range(num_classes)))
-    return Data(f"synthetic_{kind}", first, second, num_classes, classes, workers=workers, prefetch=prefetch)
+    return Data(
+        f"synthetic_{kind}", first, second, num_classes, classes, workers=workers, prefetch=prefetch,
+        metric=_METRICS[kind],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,16 @@ def text(
     windows = (_windows(own, context, limit, seed) for own in parts)
     train, test = (Drawn(each, _masked if masked else _next, seed) for each in windows)
     name = ("text" if standard else folder.resolve().name) + ("_masked" if masked else "")
-    return Data(name, train, test, len(VOCABULARY), VOCABULARY, workers=workers, prefetch=prefetch)
+    return Data(
+        name,
+        train,
+        test,
+        len(VOCABULARY),
+        VOCABULARY,
+        workers=workers,
+        prefetch=prefetch,
+        metric="perplexity",
+    )
 
 
 def encoded(characters: str) -> np.ndarray:

@@ -72,7 +72,9 @@ def voc2012(
     change = _AugmentedScenes(image_size, normalise) if augment else fitted
     train, test = (_Pairs(folder, _names(folder, half, limit, seed)) for half in ("train", "val"))
     halves = Drawn(train, change, seed), Drawn(test, fitted, seed)
-    return Data("voc2012", *halves, len(CLASSES), CLASSES, workers=workers, prefetch=prefetch)
+    return Data(
+        "voc2012", *halves, len(CLASSES), CLASSES, workers=workers, prefetch=prefetch, metric="mean_iou"
+    )
 
 
 def _names(folder: Path, half: str, limit: int | None, seed: int) -> tuple[str, ...]:

@@ -50,9 +50,10 @@ from netsplit.tracking.metrics import (
     overflow_summary,
 )
 from netsplit.tracking.pictures.figures import link_figure
-from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
+from netsplit.training.checkpoints import Checkpoints, describe_training, newest, passed_over, stable_folder
 from netsplit.training.epochs import Epoch, Iteration, Observer, fit
 from netsplit.training.history import History
+from netsplit.training.metrics import Metric, accuracy, chosen_metric
 from netsplit.training.parallel import ParallelModel, save_state
 
 __all__ = ["Experiment", "Progress", "compare", "each_method", "experiment_of", "recorded"]
@@ -75,6 +76,7 @@ class Experiment:
     learning_rate: LearningRate | None = None
     config: Any = None  # resolved, for the record
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
+    metric: Metric | None = field(default_factory=accuracy)  # on the test half
 
 
 class Progress(Observer, Protocol):
@@ -113,7 +115,7 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
     log.info("%s; model of %s parameters", data.summary(), f"{size:,}")
     return Experiment(
         name, model, loss, data, request.partitioners, request.schedule, optimizer, settings, rate,
-        request.config, labels,
+        request.config, labels, chosen_metric(request.metric, data, loss),
     )  # fmt: skip
 
 
@@ -199,6 +201,7 @@ def _planner(experiment: Experiment, session: Session) -> Planner:
         experiment.learning_rate,
         settings.ema_decay,
         check=settings.check,
+        on_nonfinite=settings.on_nonfinite,
     )
     costs = replace(planner.costs, variable_copies=settings.variable_copies)
     return replace(planner, costs=costs, memory=settings.memory)
@@ -232,18 +235,43 @@ def _method(
             epochs=settings.epochs,
             seed=settings.seed,
             observer=observer,
+            metric=experiment.metric,
             accumulate=settings.accumulate,
             drop_last=settings.drop_last,
             checkpoints=checkpoints,
             restart=restart if settings.resume == "auto" else None,
         )
+        if checkpoints is not None:
+            log.info("%s: checkpoints: %s", run.name, checkpoints.told)
     comparison.histories[run.name] = history
-    model.save(folder / "checkpoint.pt")
-    if run.models.log:
-        run.model(_trained(experiment, model), _examples(experiment.data))
+    try:
+        if run.models.log:
+            run.model(_trained(experiment, model), _examples(experiment.data))
+        return record_row(run, plan, folder, observer.measured(history), observer.first is None)
+    finally:
+        _keep_trained(model, run, folder, settings)
+
+
+def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: Settings) -> None:
+    """The plain model's parameters, and averages of them, as files for `torch.load`; says how large."""
+    where = settings.checkpoint.trained
+    if where == "none":
+        return
+    paths = [folder / "checkpoint.pt"]
+    model.save(paths[0])
     if settings.ema_decay is not None:
-        save_state(model.ema_state_dict(), folder / "averages.pt")
-    return record_row(run, plan, folder, observer.measured(history), observer.first is None)
+        paths.append(folder / "averages.pt")
+        save_state(model.ema_state_dict(), paths[1])
+    nbytes = sum(path.stat().st_size for path in paths)
+    for path in paths if where != "folder" else ():
+        run.artifact(path)
+        if where == "mlflow":
+            path.unlink()
+    log.info(
+        "%s: trained parameters, %.1f MiB%s, are kept in %s (checkpoint.trained=none keeps none)",
+        run.name, nbytes / 2**20, " each" * (where == "both"),
+        {"folder": folder, "mlflow": "mlflow", "both": f"{folder} and mlflow"}[where],
+    )  # fmt: skip
 
 
 def _trained(experiment: Experiment, model: ParallelModel) -> nn.Module:
@@ -278,6 +306,9 @@ def _checkpoints(
     elif resume == "auto":
         name = f"{type(experiment.model).__name__}-{experiment.data.name}"
         place = stable_folder(experiment.config, name)
+        if (reason := passed_over(place, method, experiment.config)) is not None:
+            log.warning("%s: resume=auto begins anew: %s", method, reason)
+        describe_training(place, experiment.config)
     else:
         place = folder / "checkpoints"
     return Checkpoints(
@@ -329,7 +360,11 @@ class _ProgressRecorder:
 
     def epoch(self, done: Epoch) -> None:
         values = epoch_metrics(
-            done.index, train_loss=done.train_loss, test_accuracy=done.test_accuracy, seconds=done.seconds
+            done.index,
+            train_loss=done.train_loss,
+            score=done.score,
+            metric=done.metric,
+            seconds=done.seconds,
         )
         self.run.metrics(values)
         self.progress.epoch(done)

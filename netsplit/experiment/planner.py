@@ -23,6 +23,7 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
+from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.training.captures import MAX_PROGRAMS, Captures
 from netsplit.training.programs import Programs, warn_of_overflow
@@ -52,6 +53,7 @@ class Planner:
     check: bool = True  # of every training graph against plain PyTorch
     history: KindsSeen | None = None  # of what was captured, where that is checked
     memory: MemoryRule = "lifetimes"  # what fits
+    weights: WeightSource | None = None  # of those values that are on the meta device
 
     @cached_property
     def captures(self) -> Captures:

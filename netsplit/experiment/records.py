@@ -78,7 +78,8 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         measured_s=history.iteration_s if history is not None else None,
         throughput=history.throughput if history is not None else _throughput(plan),
         throughputs=history.throughputs if history is not None else None,
-        accuracy=last.test_accuracy if last is not None else None,
+        score=last.score if last is not None else None,
+        metric=last.metric if last is not None else "",
         predicted_peak=predicted.peak_bytes,
         measured_peak=history.peak_bytes if history is not None else {},
         capacity=capacities(plan.problem.cluster),
@@ -165,8 +166,9 @@ def _curves(histories: Mapping[str, History]) -> dict[str, TrainingCurve]:
     return {
         name: TrainingCurve(
             [epoch.train_loss for epoch in history.epochs],
-            [epoch.test_accuracy for epoch in history.epochs],
+            [epoch.score for epoch in history.epochs if epoch.score is not None],
             [epoch.seconds for epoch in history.epochs],
+            history.epochs[-1].metric,
         )
         for name, history in histories.items()
         if history.epochs

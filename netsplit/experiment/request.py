@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import build, validated
+from netsplit.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["GROUPS", "NAMED", "Request"]
 
 NAMED = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler")  # of which one option is chosen
-GROUPS = (*NAMED, "partitioner", "tracking", "loss", "cases", "published")
+GROUPS = (*NAMED, "partitioner", "tracking", "loss", "metrics", "cases", "published")
 CLASSES = ("num_classes", "vocabulary")  # what models call the number of classes that they tell apart
 
 
@@ -60,6 +61,7 @@ class Request:
         self.data: Callable[[], Data] = partial(build, cfg.dataset)
         self.model: Callable[[], nn.Module] = partial(build, cfg.model)
         self.loss: Callable[[], Any] = partial(build, cfg.loss)
+        self.metric: Any = build(cfg.metrics) if "metrics" in cfg else "auto"
         self.classes = {key: cfg.model[key] for key in CLASSES if cfg.model.get(key) is not None}
         self.own = [group for group in NAMED if whole is not None and cfg[group] != whole[group]]
         self.published = dict(published or {})
@@ -68,4 +70,9 @@ class Request:
             self.cluster.require_models()
         elif self.settings.profile == "predicted":
             rates_by_kind(self.cluster.devices, self.settings.autocast)
+        if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
+            raise ConfigError(
+                "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave "
+                "tracking=none out."
+            )
         self.settings.checkpoint.make_folder()

@@ -21,7 +21,7 @@ from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
-from netsplit.config import ProfileMode
+from netsplit.config import OnNonFinite, ProfileMode, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located, predicted_here
 from netsplit.experiment.planner import Planner
@@ -39,6 +39,7 @@ from netsplit.profile.costs import Costs
 from netsplit.profile.measure.optimizer import check_idle, optimizer_alpha
 from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.program.schedules import Schedule
+from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.workers.pool import WorkerPool
@@ -114,15 +115,19 @@ class Session:
         ema_decay: float | None = None,
         max_programs: int = MAX_PROGRAMS,
         check: bool = True,
+        on_nonfinite: OnNonFinite | None = "stop",
+        weights: WeightSource | None = None,
     ) -> Planner:
         """Capture the training step, measure its operators on a worker of each device kind, or predict them.
 
         Args:
             batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
             clip_norm: the gradients' norm over all devices is cut to this before a step.
+            weights: where workers have the values from of a model on the meta device.
             autocast: "bfloat16" or "float16" for ``torch.autocast``; float16 brings a loss scale.
             learning_rate: how it changes while training goes on.
             ema_decay: of moving averages of the parameters; None: there are none.
+            on_nonfinite: see `UpdateRule`.
             max_programs: kinds of batches that training may see, and that prediction may.
             check: run what is captured beside plain PyTorch, and refuse what differs (see `graph.check`).
 
@@ -133,10 +138,14 @@ class Session:
             NetSplitError: the model has other operators on a smaller last micro-batch.
         """
         refuse_surrounding(autocast)
+        if on_nonfinite == "skip" and schedule.update_every is not None:
+            raise ConfigError(
+                f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
+                "loss is known: give stop or warn, or choose another schedule."
+            )
         if self.profile == "predicted":
             rates_by_kind(self.spec.devices, autocast)
-        if max_programs < 1:
-            raise ConfigError(f"max_programs is {max_programs}: give at least 1.")
+        check_numbers(max_programs=max_programs)
         known: dict[Hashable, tuple[int | None, ...]] = {}
         whole = Batch.of(*batch, known=known)
         if whole.samples == 0:
@@ -156,15 +165,21 @@ class Session:
         tail = checked_capture(model, loss, rest.own(), check, **options) if rest.samples else None
         history = check_cutting(model, loss, whole, graph, tail) if check else None
         values = initial_values(model, graph, loss)
+        source = weight_source_of(weights, model, graph, values)
+        if source is not None and self.profile != "predicted":
+            raise ConfigError(
+                "the model is on the meta device, so that its operators have nothing to be measured "
+                "with: give profile='predicted'."
+            )
         in_flight = schedule.in_flight(len(self.spec.devices))
         optimizer = for_model(optimizer, model, loss)
         check_idle(optimizer, graph)
         costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
-        rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay)
+        rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay, on_nonfinite)
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
         return Planner(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
-            known, max_programs, check, history,
+            known, max_programs, check, history, weights=source,
         )  # fmt: skip
 
     def deploy(
@@ -184,6 +199,7 @@ class Session:
         programs = planner.programs(plan.placement, program)
         runtime = DistributedRuntime(
             program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed,
+            planner.weights,
             backend,
         )  # fmt: skip
         return ParallelModel(

@@ -23,9 +23,15 @@ from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.template import decoded
 
-__all__ = ["initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]
+__all__ = ["NODE", "VARIABLE", "initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]
 
 Known = dict[tuple[str, str], fx.Node]
+
+NODE = "netsplit_node"
+"""The key under which a call that is written has the name of its node, in ``fx.Node.meta``."""
+
+VARIABLE = "netsplit_variable"
+"""And that under which what makes a variable has its name."""
 
 
 def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str, torch.Tensor]:
@@ -192,6 +198,7 @@ class _Writer:
         results = self.fx.call_function(function, tuple(self.known[key] for key in given))
         for i, k in enumerate(needed):
             self.known["var", k] = self.fx.call_function(operator.getitem, (results, i))
+            self.known["var", k].meta[VARIABLE] = k
 
     def _hold(self, node: Node) -> None:
         for name in node.initializers:
@@ -244,12 +251,15 @@ def _emit(
     if node_draws(node):
         target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
     call = fx_graph.call_function(target, tuple(args), kwargs)
+    call.meta[NODE] = node.name
     if _returns_one_tensor(node):
         known["var", node.outputs[0]] = call
+        call.meta[VARIABLE] = node.outputs[0]
         return
     for i, name in enumerate(node.outputs):
         if name:
             known["var", name] = fx_graph.call_function(operator.getitem, (call, i))
+            known["var", name].meta[VARIABLE] = name
 
 
 def _returns_one_tensor(node: Node) -> bool:

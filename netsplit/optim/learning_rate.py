@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 import warnings
 from collections.abc import Callable
@@ -94,6 +95,11 @@ class LearningRate:
             self._check_made(made, own.optimizer)
             for _ in range(_TRIED):
                 step(made, 1.0)
+            if not all(math.isfinite(group["lr"]) for group in own.optimizer.param_groups):
+                raise ConfigError(
+                    f"scheduler makes a learning rate that is no finite number within {_TRIED} steps: "
+                    f"correct the settings of {self!r}."
+                )
             pickle.dumps(made.state_dict())
             with suppress(ConfigError):
                 for _ in range(_TRIED, _FURTHER):

@@ -177,6 +177,20 @@ class Program:
             for ins in each
         )
 
+    def computing(self, device: str) -> int:
+        """How many of a device's instructions come before its first sum or step."""
+        own = self.instructions[device]
+        return next((n for n, ins in enumerate(own) if isinstance(ins, Step | Reduce)), len(own))
+
+    @cached_property
+    def steps_last(self) -> bool:
+        """Whether no device has anything left to compute once it steps."""
+        return all(
+            isinstance(ins, Step | Reduce)
+            for name, each in self.instructions.items()
+            for ins in each[self.computing(name) :]
+        )
+
     @cached_property
     def feeds(self) -> dict[str, tuple[str, ...]]:
         """Device -> the graph's input variables that its segments read."""

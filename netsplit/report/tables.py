@@ -10,6 +10,7 @@ from netsplit.report.data.results import ComparisonGroup, ComparisonResult, Meth
 from netsplit.report.text import link_to
 from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
 from netsplit.tables import Column, Table
+from netsplit.tracking.table import ComparisonRow, metric_of
 
 __all__ = [
     "LinkCell", "OutcomeCell", "ThroughputCell", "cross_table", "epoch_table", "filled", "memory_table",
@@ -140,7 +141,7 @@ def result_table(comparison: ComparisonResult) -> Table | None:
         _figures("Predicted, ms", column([row.predicted_s for row in rows], 1e3)),
         _figures("Measured, ms", column([row.measured_s for row in rows], 1e3)),
         _figures("Error, %", [_percent(row.prediction_error) for row in rows]),
-        _figures("Accuracy, %", [fixed(_hundred(row.accuracy), 1) for row in rows]),
+        *_metric_column(rows, [row.score for row in rows]),
         _figures("Loss", [fixed(row.loss, 4) for row in rows]),
         _words("Throughput is", kind if mixed else [None] * len(kind)),
         _words("State", [_state(method) for method in methods]),
@@ -203,7 +204,7 @@ def epoch_table(comparison: ComparisonResult) -> Table | None:
         _words("Method", [name for name, _, _ in rows]),
         _figures("Epoch", [str(epoch.index + 1) for _, epoch, _ in rows]),
         _figures("Loss", [fixed(epoch.train_loss, 4) for _, epoch, _ in rows]),
-        _figures("Accuracy, %", [fixed(_hundred(epoch.accuracy), 1) for _, epoch, _ in rows]),
+        *_metric_column([method.row for method in comparison.methods], [epoch.score for _, epoch, _ in rows]),
         _figures("Seconds", column([epoch.seconds for _, epoch, _ in rows])),
         _figures("Seconds in all", column([elapsed for _, _, elapsed in rows])),
     ]
@@ -280,6 +281,19 @@ def _link(text: str, address: str | None) -> LinkCell | None:
 
 def _percent(fraction: float | None) -> str:
     return fixed(_hundred(fraction), 1, sign=True)
+
+
+def _metric_column(
+    rows: Sequence[ComparisonRow], scores: Sequence[float | None]
+) -> list[tuple[Column, Cells]]:
+    """What was computed on the test half, where something was."""
+    metric = metric_of(rows)
+    if metric is None:
+        return []
+    words = metric.words[0].upper() + metric.words[1:]
+    if metric.percent:
+        return [_figures(f"{words}, %", [fixed(_hundred(score), 1) for score in scores])]
+    return [_figures(words, column(scores))]
 
 
 def _hundred(fraction: float | None) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
@@ -10,22 +12,28 @@ from typing import Any
 
 from torch import Tensor
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import BatchError, NetSplitError, NonFiniteError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
-from netsplit.graph.random_draws import DrawCounter
+from netsplit.graph.random_draws import DrawCounter, DrawKey
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
+from netsplit.runtime.checkpoint.weights import WeightSource
+from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
+from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import as_batch, loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, CheckpointRules, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["DistributedRuntime", "Resize"]
+
+log = logging.getLogger(__name__)
 
 Resize = Callable[[Batch], Program]
 """Training program for a batch of other shapes, or of another number of samples."""
@@ -41,6 +49,7 @@ class DistributedRuntime:
         rule: what happens before and after the optimiser steps.
         resized: makes the training program for a batch that is not like the program's (see `train_batch`).
         seed: of random operators, with what `draws` counts; not of where they run.
+        weights: where workers have those of `values` from that are on the meta device.
         backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
     """
 
@@ -53,6 +62,7 @@ class DistributedRuntime:
         rule: UpdateRule | None = None,
         resized: Resize | None = None,
         seed: int = 0,
+        weights: WeightSource | None = None,
         backend: str | None = None,
     ) -> None:
         self.program = program
@@ -64,21 +74,24 @@ class DistributedRuntime:
         self.rule = rule or UpdateRule()
         self.rates: list[float] = []  # of the optimiser's groups in the last step
         self.metrics: Any = None
+        self.loss = math.nan  # of the last batch
+        self.said = False  # that losses are not finite, since the last that was
         self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
         self.loaded: list[Program] = [program]  # what the workers have, by number
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         pool.runs({TRAINING: program})
-        tell(pool, _graphs(program), optimizer, rule)
+        tell(pool, _graphs(program), optimizer, rule, weights)
         followers = {name for each in program.replicas.values() for name in each[1:]}
         pool.call_each(
             worker_calls.deploy,
             [
                 (
                     _light(program),
-                    {k: values[k].detach() for k in program.held[name]},
+                    {k: values[k].detach() for k in program.held[name] if not values[k].is_meta},
                     optimizer,
                     rule,
                     name not in followers,
+                    weights,
                     backend,
                 )
                 for name in program.devices
@@ -98,8 +111,12 @@ class DistributedRuntime:
 
         Raises:
             NetSplitError: `step` is False under a schedule whose devices step within the batch.
+            NonFiniteError: its loss is not finite, and the rule's `on_nonfinite` is "stop".
+            BatchError: a device could not compute it; all is as it was before, but for the schedules whose
+                devices step within the batch: under those the workers end, with a `WorkerError`.
         """
-        return self._loss(*self._iterate(inputs, targets, "plain", fraction, step))
+        self._iterate(inputs, targets, "plain", fraction, step)
+        return self.loss
 
     def measure(
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
@@ -109,9 +126,9 @@ class DistributedRuntime:
         With `bytes_too` the timeline has peak bytes, and its seconds are not to be trusted.
         """
         start = time.perf_counter()
-        program, results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", fraction, step)
+        results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", fraction, step)
         seconds = time.perf_counter() - start
-        return self._loss(program, results), _merged(results, seconds)
+        return self.loss, _merged(results, seconds) if results else Timeline((), seconds)
 
     def predict(self, program: Program, inputs: Any) -> list[list[Tensor]]:
         """Outputs of an inference program for one batch: of every micro-batch, in the graph's order.
@@ -122,10 +139,9 @@ class DistributedRuntime:
         self.pool.programs[INFERENCE] = program
         feeds = split_batch(program, inputs)
         outputs: dict[tuple[str, int], Tensor] = {}
-        key = self.draws.predicting()
-        self.draws.predictions += 1
-        for result in self._call(worker_calls.predict, program, feeds, number, key):
+        for result in self._computed(worker_calls.predict, program, feeds, number, self.draws.predicting()):
             outputs |= result
+        self.draws.predictions += 1
         names = program.graph.output_variables
         return [[outputs[k, i] for k in names] for i in range(program.microbatches)]
 
@@ -194,7 +210,7 @@ class DistributedRuntime:
 
     def _iterate(
         self, inputs: Any, targets: Any, mode: str, fraction: float, step: bool
-    ) -> tuple[Program, list[DeviceIteration]]:
+    ) -> list[DeviceIteration]:
         batch = as_batch(self.program, inputs, targets)
         program = self._program_for(batch)
         if program.asynchronous and not step:
@@ -206,10 +222,67 @@ class DistributedRuntime:
         number = self._number(program)
         self.pool.programs[TRAINING] = program
         fractions, key = loss_fractions(program, fraction), self.draws.training()
-        results = self._call(worker_calls.train, program, feeds, number, fractions, step, mode, key)
+        arguments = program, feeds, number, fractions
+        outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
+        loss = mean_loss(program, outputs)
+        if not math.isfinite(loss) and self._to_be_said:
+            if not self._nonfinite(loss, program, feeds, number, fractions, key):
+                self.loss, self.metrics = loss, None
+                return []
+            if program.steps_last:  # otherwise it is done, and cannot be taken back
+                outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
+        self.said = self.said and not math.isfinite(loss)
+        results: list[DeviceIteration] = self.pool.call(worker_calls.commit)
         self.draws.batches += 1
         self.rates = results[0].rates
-        return program, results
+        self.loss, self.metrics = loss, mean_metrics(program, outputs)
+        return results
+
+    @property
+    def _to_be_said(self) -> bool:
+        rule = self.rule.on_nonfinite
+        return rule is not None and not (rule == "warn" and self.said)
+
+    def _outputs(self, parts: list[dict[Key, float]]) -> dict[Key, float]:
+        return {name: value for part in parts for name, value in part.items()}
+
+    def _nonfinite(
+        self,
+        loss: float,
+        program: Program,
+        feeds: list[dict[str, Tensor]],
+        number: int,
+        fractions: list[float],
+        key: DrawKey,
+    ) -> bool:
+        """Say of a batch where its loss, not finite, comes from, and take it back; whether to train it yet.
+
+        Raises:
+            NonFiniteError: the rule says so.
+        """
+        rule = self.rule.on_nonfinite
+        said = f"the loss of iteration {self.draws.batches + 1} is {loss}"
+        if not program.steps_last:
+            said += ", and under this schedule devices have stepped on it already"
+            if rule == "stop":
+                raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
+            log.warning("%s", said)
+            self.said = True
+            return True
+        self.pool.call(worker_calls.abandon)
+        own = self._parts_of(program, feeds)
+        inspections = self.pool.call_each(
+            worker_calls.inspect, [(mine, number, fractions, key) for mine in own]
+        )
+        self.pool.call(worker_calls.abandon)
+        said = f"{said}: {origin_of(program, inspections, feeds)}"
+        if rule == "stop":
+            raise NonFiniteError(
+                f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip leaves it out)."
+            )
+        log.warning("%s; %s", said, "it is left out" if rule == "skip" else "trained on all the same")
+        self.said = True
+        return rule == "warn"
 
     def _program_for(self, batch: Batch) -> Program:
         if self.resized is None:
@@ -229,7 +302,7 @@ class DistributedRuntime:
         values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
         for k, home in missing.items():
-            for device in program.replicas.get(home, (home,)):
+            for device in program.replicas.get(home, (home,)) if not values[k].is_meta else ():
                 new[device][k] = values[k].detach()
         number, light = len(self.loaded), _light(program)
         tell(self.pool, _graphs(program))
@@ -238,17 +311,34 @@ class DistributedRuntime:
         self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
         return number
 
-    def _call(self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any) -> list[Any]:
-        own = [
+    def drop_gradients(self) -> None:
+        """Forget gradients that wait for a later iteration to step on."""
+        self.pool.call(worker_calls.drop_gradients)
+
+    def _parts_of(self, program: Program, feeds: list[dict[str, Tensor]]) -> list[list[dict[str, Tensor]]]:
+        """What each device reads of every micro-batch."""
+        return [
             [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
             for name in program.devices
         ]
-        return self.pool.call_each(function, [(mine, *args) for mine in own])
 
-    def _loss(self, program: Program, results: list[DeviceIteration]) -> float:
-        outputs = {key: value for result in results for key, value in result.outputs.items()}
-        self.metrics = mean_metrics(program, outputs)
-        return mean_loss(program, outputs)
+    def _computed(
+        self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any
+    ) -> list[Any]:
+        """What each device has of a batch, which none has stepped on.
+
+        Raises:
+            BatchError: one could not compute its part; all have taken back what they did.
+        """
+        own = self._parts_of(program, feeds)
+        parts = self.pool.call_each(function, [(mine, *args) for mine in own])
+        failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
+        if not failures:
+            return parts
+        self.pool.call(worker_calls.abandon)
+        self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
+        first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
+        raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
 
 
 def _graphs(program: Program) -> list[Graph]:

@@ -10,7 +10,6 @@ its own; gradients are handed from segment to segment as the program says.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -37,12 +36,14 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
-from netsplit.runtime.values import Context, IterationValues, Key, copies_of, last_read, readers_of
-from netsplit.runtime.versions import WeightVersions
+from netsplit.runtime.undo import Before
+from netsplit.runtime.values import Context, IterationValues, Key, copies_of, last_read, readers_of, way_of
+from netsplit.runtime.versions import versions_of
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Executor"]
@@ -86,7 +87,12 @@ class Executor:
             for k in segment.inputs
         }
         self.acknowledged = acknowledged(program, device)
-        self.versions = self._versions()
+        self.order = [place for place, name in enumerate(program.order) if name == device]
+        self.computing = program.computing(device) if program.steps_last else len(self.instructions)
+        self.written = self.pieces.written
+        self.before: Before | None = None
+        self.inspection: Inspection | None = None  # what to look at every result with
+        self.versions = versions_of(self.instructions, self.share.parameters, self.pieces.trains)
         self.state = IterationValues([])
         self.key = DrawKey()
         self.stepping = True
@@ -127,7 +133,10 @@ class Executor:
         self.state = IterationValues(moved, list(fractions), dict(self.readers))
         self.key = key or DrawKey()
         self.stepping = step
+        self.summing = None
         self.prepared = -1
+        if self.program.steps_last:
+            self.before = Before.of(self.share, self.written, self.program.training)
         if self.versions is not None:
             self.versions.begin()
         self.recorder.begin()
@@ -142,27 +151,38 @@ class Executor:
             elif isinstance(instruction, Backward):
                 self._backward(instruction)
             elif isinstance(instruction, Send):
-                self._send(instruction)
+                self.send(instruction)
             elif isinstance(instruction, Recv):
-                self._receive(instruction)
+                self.receive(instruction)
             elif self.stepping:
                 if isinstance(instruction, Reduce):
                     self._reduce(instruction)
                 else:
                     self._step(instruction)
-        self._let_go(index)
+        self.let_go(index)
 
     def finish(self) -> dict[Key, Tensor]:
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
-        for send, handle in self.state.sending.values():
-            self._wait(send, send, handle)
+        self.await_sends()
         outputs = self.state.outputs
-        self.state = IterationValues([])
+        self.state, self.before = IterationValues([]), None
         if self.program.training and self.stepping:
             self.share.idle = not any(isinstance(ins, Step) for ins in self.instructions)
             self.share.after_iteration()
         self.recorder.end()
         return outputs
+
+    def await_sends(self) -> None:
+        """Until others have all that was sent to them."""
+        for send, handle in self.state.sending.values():
+            self.wait(send, send, handle)
+
+    def abandon(self) -> None:
+        """Forget an iteration in which no device has stepped; buffers and gradients are as before it."""
+        self.state, self.summing = IterationValues([]), None
+        if self.before is not None:
+            self.before.restore(self.share)
+            self.before = None
 
     def _graph(self, i: int) -> Graph:
         tail = self.program.tail
@@ -171,6 +191,7 @@ class Executor:
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
         piece = self.pieces.of(s, i)
+        piece.run = piece.usual if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
         with self._span("forward", ins):
@@ -219,7 +240,7 @@ class Executor:
             return self.state.feeds[i][k]
         if (k, i, False) in self.state.arriving:
             recv, handle = self.state.arriving.pop((k, i, False))
-            self.state.values[k, i] = self._wait(ins, recv, handle)
+            self.state.values[k, i] = self.wait(ins, recv, handle)
         return self.state.use(k, i)
 
     def _leaf(self, k: str, value: Tensor) -> Tensor:
@@ -284,18 +305,18 @@ class Executor:
             for copy, place in self.copies[k]:
                 if (copy, i, True) in self.state.arriving:
                     recv, handle = self.state.arriving.pop((copy, i, True))
-                    self.state.add_gradient(k, i, place, self._wait(ins, recv, handle))
+                    self.state.add_gradient(k, i, place, self.wait(ins, recv, handle))
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.program.graph.output_variables:
             return torch.full_like(output, self.state.fractions[i] * self.share.loss_factor)
         return self.state.total_gradient(k, i)
 
-    def _send(self, ins: Send) -> None:
+    def send(self, ins: Send) -> None:
         i = ins.microbatch
         if ins.gradient:
             total = self.state.total_gradient(ins.variable, i)
-            tensor = self._empty_like(ins.variable, i).zero_() if total is None else total
+            tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
         else:
             tensor = self.state.use(ins.source, i)
         self.recorder.sending(ins, tensor.numel() * tensor.element_size())
@@ -306,8 +327,8 @@ class Executor:
         if watched:
             self.state.watched.append(ins.tag)
 
-    def _receive(self, ins: Recv) -> None:
-        buffer = self._empty_like(ins.source, ins.microbatch)
+    def receive(self, ins: Recv) -> None:
+        buffer = self.empty_like(ins.source, ins.microbatch)
         handle = self._carried(ins, ins, lambda: self.transport.receive(buffer, ins.peer, ins.tag))
         self.state.arriving[ins.variable, ins.microbatch, ins.gradient] = (ins, handle)
 
@@ -331,7 +352,7 @@ class Executor:
             return None
         begun, handle = self.summing
         self.summing = None
-        total = self._wait(ins, begun, handle)
+        total = self.wait(ins, begun, handle)
         if begun.kind == "norm":
             return total
         self.share.unpack_gradients(total)
@@ -345,7 +366,7 @@ class Executor:
         if self.versions is not None:
             self.versions.after_step()
 
-    def _wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
+    def wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
         peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
         what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
         i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
@@ -359,14 +380,14 @@ class Executor:
             return operation()
         except TransportTimeout as error:
             raise WorkerError(
-                f"device {self.device} waited {self.timeout_s:g} s at the {ins} for {_way(transfer)}"
+                f"device {self.device} waited {self.timeout_s:g} s at the {ins} for {way_of(transfer)}"
             ) from error
         except TransportLost as error:
             raise WorkerError(
-                f"device {self.device} lost {peer} at the {ins}, waiting for {_way(transfer)}"
+                f"device {self.device} lost {peer} at the {ins}, waiting for {way_of(transfer)}"
             ) from error
 
-    def _let_go(self, index: int) -> None:
+    def let_go(self, index: int) -> None:
         """Forget what has been sent: small tensors that this instruction tells of, and large ones."""
         self.transport.proceed()
         for send in self.acknowledged.get(index, ()):
@@ -379,24 +400,10 @@ class Executor:
     def _span(self, kind: EventKind, ins: Forward | Backward) -> AbstractContextManager[None]:
         return self.recorder.span(kind, f"segment {ins.segment}", ins.microbatch, self.torch_device)
 
-    def _empty_like(self, k: str, i: int) -> Tensor:
+    def empty_like(self, k: str, i: int) -> Tensor:
         variable = self._graph(i).variables[k]
         return torch.empty(variable.shape, dtype=getattr(torch, variable.dtype), device=self.torch_device)
-
-    def _versions(self) -> WeightVersions | None:
-        """None where all forwards of an iteration use the same weights."""
-        if not any(isinstance(ins, Step) and ins.number for ins in self.instructions):
-            return None
-        forwards = (ins for ins in self.instructions if isinstance(ins, Forward))
-        needed = Counter(ins.version for ins in forwards if self.pieces.whole[ins.segment].trainable)
-        return WeightVersions(self.share.parameters, needed)
 
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _way(transfer: Send | Recv | Reduce) -> str:
-    if isinstance(transfer, Reduce):
-        return f"the {transfer}"
-    return f"{transfer.what} {'to reach' if isinstance(transfer, Send) else 'from'} {transfer.peer}"

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.errors import BatchError
 from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
+from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.local import LocalTransport
@@ -113,13 +115,31 @@ class LocalRuntime:
             own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
             executor.begin(own, fractions, step, key)
         at = dict.fromkeys(program.devices, 0)
-        for name in program.order:
-            executors[name].execute(at[name])
+        for place, name in enumerate(program.order):
+            try:
+                executors[name].execute(at[name])
+            except Exception as error:
+                raise self._abandoned(program, executors, error, name, place) from error
             at[name] += 1
         outputs: dict[tuple[str, int], Tensor] = {}
         for executor in executors.values():
             outputs.update(executor.finish())
         return dict(sorted(outputs.items(), key=lambda item: item[0][1]))
+
+    def _abandoned(
+        self, program: Program, executors: dict[str, Executor], error: Exception, device: str, place: int
+    ) -> Exception:
+        """Take the iteration back where no device has stepped, and say so; else the error as it is."""
+        index = program.order[:place].count(device)
+        if not program.steps_last or index >= program.computing(device):
+            return error
+        for executor in executors.values():
+            executor.abandon()
+            assert isinstance(executor.transport, LocalTransport)
+            executor.transport.forget()
+        at = f" at its {program.instructions[device][index]}"
+        failure = failure_of(error, device, at, program.graph, place)
+        return BatchError(f"device {device} {failure.reason}: {AS_BEFORE}.")
 
     def predict(self, program: Program, inputs: Any) -> dict[tuple[str, int], Tensor]:
         """Run an inference program on the trained tensors."""

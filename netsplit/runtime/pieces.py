@@ -6,7 +6,7 @@ compute(inputs, keep=False) ─► outputs, Snapshot ─► again(snapshot) ─�
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -72,10 +72,13 @@ class Piece:
         self.draws = any(node_draws(node) for node in nodes)
         self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
         plain = not (self.calls or self.draws or self.written_inputs or deferrable)
-        self.call = compiled_call(self.module, backend) if backend is not None and plain else self.module
+        self.usual: Callable[..., tuple[Tensor, ...]] = self.module
+        if backend is not None and plain:
+            self.usual = compiled_call(self.module, backend)
+        self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(zip(self.segment.outputs, self.call(*inputs.values()), strict=True))
+        return dict(zip(self.segment.outputs, self.run(*inputs.values()), strict=True))
 
     def compute_without_keeping(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Snapshot]:
         """Outputs without autograd, and what `again` needs beside the inputs."""
@@ -136,6 +139,16 @@ class DevicePieces:
             last = {s for s in splitting if (s, self.last) in self.split}
             self.tail = self._of(program.tail, set(segments) - last)
             self.tail |= self._of(program.tail, last, deferrable=True)
+
+    @property
+    def written(self) -> set[str]:
+        """The initializers that forwards here write, as statistics."""
+        every = (*self.whole.values(), *self.deferrable.values(), *self.tail.values())
+        return {k for piece in every for k in piece.written_buffers}
+
+    def trains(self, s: int) -> bool:
+        """Whether a segment has parameters."""
+        return bool(self.whole[s].trainable)
 
     def of(self, s: int, i: int) -> Piece:
         """What computes micro-batch i of segment s."""

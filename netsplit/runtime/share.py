@@ -7,7 +7,7 @@ backward ──► gradients, by the Step that takes them ──Reduce──► 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from netsplit.config import OnNonFinite
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
 
@@ -30,12 +31,15 @@ class UpdateRule:
     `loss_scaling`: the loss is multiplied by a factor that follows overflows (see `LossScale`).
     `learning_rate`: how it changes; None: the optimiser's own stays.
     `ema_decay`: of averages of the parameters (see `Averages`); None: there are none.
+    `on_nonfinite`: what happens on a batch whose loss is no finite number: an error and no step ("stop"),
+    a warning and the step ("warn"), a warning and no step ("skip"); None: nobody looks.
     """
 
     clip_norm: float | None = None
     loss_scaling: bool = False
     learning_rate: LearningRate | None = None
     ema_decay: float | None = None
+    on_nonfinite: OnNonFinite | None = None
 
     @property
     def shared_norm(self) -> bool:
@@ -115,8 +119,9 @@ class Share:
         trainable: Iterable[str] = (),
         rule: UpdateRule | None = None,
         leading: bool = True,
+        fresh: Container[str] = (),
     ) -> Share:
-        """Copies of `values` on `device`; those named in `trainable` become parameters.
+        """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones not copied.
 
         A device without parameters has an optimiser, with empty groups, if `optimizer` is a `ForModel`.
 
@@ -126,7 +131,7 @@ class Share:
         tensors: dict[str, Tensor] = {}
         names = set(trainable)
         for name, value in values.items():
-            copy = value.detach().clone().to(device)
+            copy = (value.detach() if name in fresh else value.detach().clone()).to(device)
             tensors[name] = torch.nn.Parameter(copy) if name in names else copy
         own = {k: tensor for k, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)}
         made: Made | None = None

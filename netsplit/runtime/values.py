@@ -10,11 +10,11 @@ from torch import Tensor
 
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import TRANSFER
-from netsplit.program.instructions import Program, Recv, Segment, Send
+from netsplit.program.instructions import Program, Recv, Reduce, Segment, Send
 from netsplit.runtime.pieces import Snapshot
 from netsplit.runtime.transport.handle import Handle
 
-__all__ = ["Context", "IterationValues", "Key", "copies_of", "last_read", "readers_of"]
+__all__ = ["Context", "IterationValues", "Key", "copies_of", "last_read", "readers_of", "way_of"]
 
 Key = tuple[str, int]  # variable, micro-batch
 
@@ -96,3 +96,10 @@ def last_read(program: Program, segment: Segment, k: str) -> int:
     graph = program.graph
     inside = set(segment.nodes)
     return max(graph.position[v] for v in graph.variables[k].consumers if v in inside)
+
+
+def way_of(transfer: Send | Recv | Reduce) -> str:
+    """ "variable 'x' of micro-batch 0 from cpu:1"."""
+    if isinstance(transfer, Reduce):
+        return f"the {transfer}"
+    return f"{transfer.what} {'to reach' if isinstance(transfer, Send) else 'from'} {transfer.peer}"

@@ -6,12 +6,15 @@ of, the parameters move to new storage: what an older micro-batch saved stays as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
-__all__ = ["WeightVersions"]
+from netsplit.program.instructions import Forward, Instruction, Step
+
+__all__ = ["WeightVersions", "versions_of"]
 
 
 class WeightVersions:
@@ -67,3 +70,20 @@ class WeightVersions:
 
     def _leaves(self) -> dict[str, Tensor]:
         return {name: parameter.data.requires_grad_() for name, parameter in self.parameters.items()}
+
+
+def versions_of(
+    instructions: Iterable[Instruction],
+    parameters: Mapping[str, torch.nn.Parameter],
+    trains: Callable[[int], bool],
+) -> WeightVersions | None:
+    """None where all forwards of an iteration use the same weights.
+
+    Args:
+        trains: whether a segment, by its index, has parameters.
+    """
+    own = list(instructions)
+    if not any(isinstance(ins, Step) and ins.number for ins in own):
+        return None
+    needed = Counter(ins.version for ins in own if isinstance(ins, Forward) and trains(ins.segment))
+    return WeightVersions(parameters, needed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,16 @@ from torch import Tensor
 from netsplit.graph.random_draws import DrawKey
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program.instructions import Program
+from netsplit.runtime.attempt import Attempt
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
 from netsplit.runtime.checkpoint.shares import Holder
+from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
+from netsplit.runtime.faults.failure import BatchFailure
+from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.process import ProcessTransport
+from netsplit.runtime.values import Key
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event
 
@@ -25,8 +31,9 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
-    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "add", "deploy", "load_part", "plan_part",
-    "predict", "put", "rates", "set_rates", "state", "step_scheduler", "train", "write_part",
+    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "abandon", "add", "commit", "deploy",
+    "drop_gradients", "inspect", "load_part", "plan_part", "predict", "put", "rates", "set_rates", "state",
+    "step_scheduler", "train", "write_part",
 ]  # fmt: skip
 
 TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
@@ -51,7 +58,6 @@ class DeviceIteration:
     """What one device tells of an iteration."""
 
     device: str
-    outputs: dict[tuple[str, int], float]  # by variable and micro-batch
     began_s: float
     events: list[Event]
     peak_bytes: int | None
@@ -65,12 +71,19 @@ def deploy(
     optimizer: OptimizerFactory | None,
     rule: UpdateRule | None,
     leading: bool,
+    weights: WeightSource | None = None,
     backend: str | None = None,
 ) -> None:
-    initializers = program.graph.initializers
-    trainable = [k for k in values if initializers[k].requires_grad]
+    """Hold what this device holds under the program: of `values`, and the rest of `weights`."""
+    initializers, held = program.graph.initializers, program.held[worker.device.name]
+    trainable = [k for k in held if initializers[k].requires_grad]
     worker.memory.clear()
-    worker.memory["share"] = Share.of(values, worker.torch_device, optimizer, trainable, rule, leading)
+    worker.memory["weights"] = weights
+    own = _read(worker, program, [k for k in held if k not in values])
+    tensors = {k: own[k] if k in own else values[k] for k in held}
+    worker.memory["share"] = Share.of(
+        tensors, worker.torch_device, optimizer, trainable, rule, leading, own.keys()
+    )
     worker.memory["transport"] = worker.transport()
     worker.memory["programs"] = {}
     worker.memory["backend"] = backend
@@ -80,8 +93,16 @@ def deploy(
 def add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]) -> None:
     """One more program, and what it alone needs; nothing of that is trained."""
     share: Share = worker.memory["share"]
+    missing = [k for k in program.held[worker.device.name] if k not in values and k not in share.tensors]
+    values = {**values, **_read(worker, program, missing)}
     share.tensors |= {k: value.clone().to(worker.torch_device) for k, value in values.items()}
     worker.memory["programs"][number] = _executor(worker, program)
+
+
+def _read(worker: Worker, program: Program, names: list[str]) -> dict[str, Tensor]:
+    weights: WeightSource | None = worker.memory["weights"]
+    assert weights is not None or not names, f"{names[0]} has no value"
+    return weights.read({k: program.graph.initializers[k] for k in names}) if weights is not None else {}
 
 
 def _executor(worker: Worker, program: Program) -> Executor:
@@ -103,33 +124,74 @@ def train(
     step: bool,
     mode: str,
     key: DrawKey,
-) -> DeviceIteration:
+) -> dict[Key, float] | BatchFailure:
+    """The iteration up to its first step, to be committed or abandoned; the graph outputs that arose here."""
+    abandon(worker)  # one that the controller was interrupted in
     executor: Executor = worker.memory["programs"][number]
-    rates = executor.share.learning_rates
     worker.heartbeat_file.phase = TRAINING
     executor.recorder.detailed = mode == "events"
-    peak: int | None = None
-    if mode == "bytes":
-        with MemoryMeter(worker.torch_device, worker.memory["share"].all_tensors()) as meter:
-            outputs = executor.run(feeds, fractions, step, key)
-        peak = meter.peak_bytes
-    else:
-        outputs = executor.run(feeds, fractions, step, key)
+    meter = MemoryMeter(worker.torch_device, executor.share.all_tensors()) if mode == "bytes" else None
+    attempt = worker.memory["attempt"] = Attempt(executor)
+    worker.memory["metered"] = meter, mode == "events"
+    with meter or nullcontext():
+        failure = attempt.compute(feeds, fractions, step, key)
     worker.heartbeat_file.at(-1)
-    recorder = executor.recorder
-    values = {key: float(tensor) for key, tensor in outputs.items()}
-    events = recorder.events if mode == "events" else []
-    return DeviceIteration(worker.device.name, values, recorder.began_s, events, peak, rates)
+    if failure is not None:
+        return failure
+    return {name: float(tensor) for name, tensor in executor.state.outputs.items()}
+
+
+def inspect(
+    worker: Worker, feeds: list[dict[str, Tensor]], number: int, fractions: list[float], key: DrawKey
+) -> Inspection:
+    """What is not finite while the iteration is computed, which is then taken back."""
+    executor: Executor = worker.memory["programs"][number]
+    inspection = executor.inspection = Inspection()
+    inspection.of(executor.share.tensors)
+    attempt = worker.memory["attempt"] = Attempt(executor)
+    try:
+        attempt.compute(feeds, fractions, False, key)
+    finally:
+        executor.inspection = None
+        worker.heartbeat_file.at(-1)
+    return inspection
+
+
+def commit(worker: Worker) -> DeviceIteration:
+    """The rest of the iteration that `train` began."""
+    attempt: Attempt = worker.memory.pop("attempt")
+    meter, recorded = worker.memory.pop("metered")
+    recorder, rates = attempt.executor.recorder, attempt.executor.share.learning_rates
+    with meter or nullcontext():
+        attempt.commit()
+    worker.heartbeat_file.at(-1)
+    peak = None if meter is None else meter.peak_bytes
+    return DeviceIteration(
+        worker.device.name, recorder.began_s, recorder.events if recorded else [], peak, rates
+    )
+
+
+def abandon(worker: Worker) -> None:
+    """Take back what `train` or `predict` began, if anything."""
+    attempt: Attempt | None = worker.memory.pop("attempt", None)
+    if attempt is not None:
+        attempt.abandon()
 
 
 def predict(
     worker: Worker, feeds: list[dict[str, Tensor]], number: int, key: DrawKey
-) -> dict[tuple[str, int], Tensor]:
-    executor: Executor = worker.memory["programs"][number]
+) -> dict[Key, Tensor] | BatchFailure:
+    """The graph outputs that arose here; a failure is to be abandoned."""
+    abandon(worker)
     worker.heartbeat_file.phase = INFERENCE
-    outputs = executor.run(feeds, key=key)
+    attempt = worker.memory["attempt"] = Attempt(worker.memory["programs"][number])
+    failure = attempt.compute(feeds, None, True, key)
+    outputs = {} if failure is not None else attempt.commit()
     worker.heartbeat_file.at(-1)
-    return {key: tensor.cpu() for key, tensor in outputs.items()}
+    if failure is not None:
+        return failure
+    del worker.memory["attempt"]
+    return {name: tensor.cpu() for name, tensor in outputs.items()}
 
 
 def plan_part(worker: Worker, rules: CheckpointRules, folder: Path) -> SavePlan:
@@ -153,6 +215,13 @@ def state(worker: Worker, averaged: bool) -> tuple[bool, dict[str, Tensor]]:
     if averaged and share.averages is not None:
         tensors = tensors | share.averages.values
     return share.leading, {k: tensor.detach().cpu() for k, tensor in tensors.items()}
+
+
+def drop_gradients(worker: Worker) -> None:
+    """Forget gradients that wait for a step."""
+    share: Share = worker.memory["share"]
+    for parameter in share.parameters.values():
+        parameter.grad = None
 
 
 def put(worker: Worker, values: dict[str, Tensor]) -> None:

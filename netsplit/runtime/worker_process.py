@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import queue
-import re
 import select
 import signal
 import socket
@@ -32,6 +31,7 @@ import torch.distributed as dist
 
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
+from netsplit.runtime.faults.failure import is_of_connection, one_line
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.guard import leave, start_guard
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, keep_alive, versions
@@ -40,8 +40,6 @@ from netsplit.runtime.workers.messages import FAILED, SIGN_OF_LIFE_S, STOP, Repl
 from netsplit.runtime.workers.worker import Worker
 
 __all__ = ["main"]
-
-_LONGEST = 600  # characters of an error's text
 
 
 def main() -> None:
@@ -135,8 +133,8 @@ class _LogLine:
         except NetSplitError as error:
             reply = Reply(error=str(error), known=True, trace=traceback.format_exc())
         except Exception as error:
-            lost = _is_of_connection(error)
-            told = f"rank {self.rank} lost its peers ({_one_line(error)})" if lost else _one_line(error)
+            lost = is_of_connection(error)
+            told = f"rank {self.rank} lost its peers ({one_line(error)})" if lost else one_line(error)
             reply = Reply(error=told, known=lost, waited=lost, trace=traceback.format_exc())
         self.busy.clear()
         self._send(reply)
@@ -176,21 +174,6 @@ class _LogLine:
     def _send(self, message: Reply | Sign) -> None:
         with self.lock:
             self.connection.send_bytes(packed(message))
-
-
-def _is_of_connection(error: Exception) -> bool:
-    """Whether gloo, NCCL or a store says that another process is gone or late: not this one's fault."""
-    if isinstance(error, dist.DistError):
-        return True
-    return isinstance(error, RuntimeError) and ("gloo/transport" in str(error) or "NCCL" in str(error))
-
-
-def _one_line(error: Exception) -> str:
-    """Type and text, without the stack of C++ frames that torch may append, nor gloo's advice."""
-    text = " ".join(str(error).partition("Exception raised from")[0].split())
-    text = re.sub(r"^\[\S+\] ", "", text).partition(" This is typically caused")[0]
-    shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
 def _join(rank: int, setup: Setup) -> Worker:

@@ -2,7 +2,7 @@
 
 per iteration  loss, iteration_s, throughput (samples/s),
                learning_rate where it changed (of the first group; learning_rate.1, .2, … of further ones)
-per epoch      train_loss, test_accuracy, epoch_s
+per epoch      train_loss, epoch_s, test_<metric> (test_accuracy, test_mse, …; none without a metric)
 per run        predicted_iteration_s, measured_iteration_s (the median), prediction_error,
                median_throughput (at that median), min_throughput, mean_throughput, max_throughput (of the
                iterations' samples/s),
@@ -22,6 +22,7 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.training.history import Throughputs
 
 __all__ = [
+    "TEST",
     "epoch_metrics",
     "iteration_metrics",
     "learning_rate_metrics",
@@ -31,6 +32,10 @@ __all__ = [
     "solver_summary",
     "timeline_summary",
 ]
+
+
+TEST = "test_"
+"""Before the name of what was computed on the test half."""
 
 
 def iteration_metrics(step: int, loss: float, seconds: float, samples: int) -> list[tuple[str, float, int]]:
@@ -45,12 +50,12 @@ def learning_rate_metrics(step: int, rates: Sequence[float]) -> list[tuple[str, 
 
 
 def epoch_metrics(
-    epoch: int, *, train_loss: float, test_accuracy: float | None, seconds: float
+    epoch: int, *, train_loss: float, score: float | None, seconds: float, metric: str = "accuracy"
 ) -> list[tuple[str, float, int]]:
-    """Metrics of one epoch; accuracy is a fraction, None where nothing was evaluated."""
+    """Metrics of one epoch; `score` is the metric's on the test half, None where nothing was evaluated."""
     metrics = [("train_loss", train_loss, epoch), ("epoch_s", seconds, epoch)]
-    if test_accuracy is not None:
-        metrics.append(("test_accuracy", test_accuracy, epoch))
+    if score is not None:
+        metrics.append((TEST + metric, score, epoch))
     return metrics
 
 

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from netsplit.tables import Cell, Column, Table
 from netsplit.tracking.metrics import overfull, prediction_error
 from netsplit.training.history import Throughputs
+from netsplit.training.metrics import MetricWords, words_of_metric
 
 if TYPE_CHECKING:
     import rich.table
 
-__all__ = ["LEGEND", "LIMIT", "OVER", "ComparisonRow", "comparison_markdown", "comparison_table", "outline"]
+__all__ = [
+    "LEGEND",
+    "LIMIT",
+    "OVER",
+    "ComparisonRow",
+    "comparison_markdown",
+    "comparison_table",
+    "metric_of",
+    "outline",
+]
 
 OVER, LIMIT, _EARLIER = "!", "limit", "†"
 LEGEND = {
@@ -27,8 +37,8 @@ LEGEND = {
 }
 _MS, _SECONDS, _PERCENT = Column("", ".1f", 1e3), Column("", ".2f"), Column("", ".1f", 100.0)
 _NODES, _MIB = Column(""), Column("", ".1f", 2.0**-20)
-_FIGURES = (_MS, _MS, Column("", "+.1f", 100.0), Column("", ".1f"), Column("", ".4f"), _PERCENT)
-_HEADINGS = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss", "Acc.\n%")
+_FIGURES = (_MS, _MS, Column("", "+.1f", 100.0), Column("", ".1f"), Column("", ".4f"))
+_HEADINGS = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss")
 _DEVICE_HEADINGS = ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")
 
 
@@ -44,7 +54,7 @@ class ComparisonRow:
     predicted_s: float | None = None  # one iteration
     measured_s: float | None = None
     throughput: float | None = None  # samples per second, at the median iteration where it was measured
-    accuracy: float | None = None  # fraction
+    score: float | None = None  # of the metric on the test half
     predicted_peak: dict[str, int] = field(default_factory=dict)  # device -> bytes
     measured_peak: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
@@ -53,6 +63,7 @@ class ComparisonRow:
     throughputs: Throughputs | None = None  # over the measured iterations
     error: str | None = None  # why the method failed
     earlier: bool = False  # what is measured is of an earlier run, under the plan it had
+    metric: str = ""  # the name of what `score` is of; empty: there is none
 
     @property
     def failed(self) -> bool:
@@ -88,6 +99,7 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
         Column("Method", text=True),
         Column("Solver", text=True, whole=True),
         *(replace(each, name=name, whole=True) for each, name in zip(_FIGURES, _HEADINGS, strict=True)),
+        *_score_columns(rows, "{short}\n{unit}", whole=True),
         Column("Device", text=True),
         *(Column(heading, whole=True) for heading in _DEVICE_HEADINGS),
     ]
@@ -95,7 +107,9 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
     for row in rows:
         by_device = [_device_figures(row, device) for device in row.devices]
         per_device = ["\n".join(column) for column in zip(*by_device, strict=True)] or [""] * 5
-        cells.append([row.method, "\n".join(_solver_lines(row)), *_figures(row), *per_device])
+        cells.append(
+            [row.method, "\n".join(_solver_lines(row)), *_figures(row), *_scores(rows, row), *per_device]
+        )
     failed = {index: "failed" for index, row in enumerate(rows) if row.failed}
     table = Table(columns, cells, title, marked=failed).terminal(spaced=True)
     reasons = [Text(reason, style="red") for reason in _reasons(rows)]
@@ -111,13 +125,13 @@ def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], s
     """
     names = (
         "Objective ms", "Gap %", "Solve s", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
-        "Accuracy %",
     )  # fmt: skip
     figures = zip((_MS, _PERCENT, _SECONDS, *_FIGURES), names, strict=True)
     columns = [
         Column("Method", text=True),
         Column("Status", text=True),
         *(replace(each, name=name) for each, name in figures),
+        *_score_columns(rows, "{words} {unit}"),
         Column("Devices: nodes, MiB predicted / measured / limit", text=True),
     ]
     cells = []
@@ -125,7 +139,9 @@ def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], s
         devices = "; ".join(_device_sentence(row, device, escape(device)) for device in row.devices)
         last = devices if row.error is None else f"**failed:** {escape(row.error)}"
         solver = [row.objective_s, row.gap, row.solve_s]
-        cells.append([escape(row.method), escape(_status(row)), *solver, *_figures(row), last])
+        cells.append(
+            [escape(row.method), escape(_status(row)), *solver, *_figures(row), *_scores(rows, row), last]
+        )
     legend = [f"\n{line}" for line in _legend(rows)]
     return "\n".join([Table(columns, cells).markdown(), *legend]) + "\n"
 
@@ -137,10 +153,10 @@ def outline(rows: Sequence[ComparisonRow]) -> str:
         replace(_MS, name="predicted ms"),
         replace(_MS, name="measured ms"),
         Column("samples/s", ".1f"),
-        replace(_PERCENT, name="accuracy %"),
+        *_score_columns(rows, "{lower} {unit}"),
     ]
     cells = [
-        [row.method, row.predicted_s, _measured(row), row.throughput, row.accuracy]
+        [row.method, row.predicted_s, _measured(row), row.throughput, *_scores(rows, row)]
         for row in rows
         if not row.failed
     ]
@@ -164,9 +180,29 @@ def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _figures(row: ComparisonRow) -> list[Cell]:
-    return [
-        row.predicted_s, _measured(row), row.prediction_error, row.throughput, row.loss, row.accuracy
-    ]  # fmt: skip
+    return [row.predicted_s, _measured(row), row.prediction_error, row.throughput, row.loss]
+
+
+def metric_of(rows: Sequence[ComparisonRow]) -> MetricWords | None:
+    """How the metric of all rows is written; None where there is none."""
+    name = next((row.metric for row in rows if row.metric), "")
+    return words_of_metric(name) if name else None
+
+
+def _score_columns(rows: Sequence[ComparisonRow], name: str, **options: Any) -> list[Column]:
+    """The column of the metric, where there is one."""
+    metric = metric_of(rows)
+    if metric is None:
+        return []
+    unit = "%" if metric.percent else ""
+    words = metric.words[0].upper() + metric.words[1:]
+    heading = name.format(short=metric.short, words=words, lower=metric.words, unit=unit).rstrip()
+    shape = _PERCENT if metric.percent else Column("", ".4g")
+    return [replace(shape, name=heading, **options)]
+
+
+def _scores(rows: Sequence[ComparisonRow], row: ComparisonRow) -> list[Cell]:
+    return [] if metric_of(rows) is None else [row.score]
 
 
 def _measured(row: ComparisonRow) -> Cell:

@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.files import write_text
 from netsplit.runtime.checkpoint.files import is_complete
 
-__all__ = ["Checkpoints", "newest", "stable_folder"]
+__all__ = ["Checkpoints", "describe_training", "newest", "passed_over", "stable_folder"]
 
 _NAME = re.compile(r"(\d{6,})-step-\d+")
 _TEMPORARY = re.compile(r"\.\d{6,}-step-\d+\..*")
+_DESCRIPTION = "training.json"
+_SHOWN = 3  # differences that are told
 # What decides how a training goes; not where it runs, nor for how long.
 _OF_THE_TRAINING = (
     "model", "dataset", "loss", "optimizer", "scheduler", "schedule", "batch_size", "accumulate", "clip_norm",
@@ -104,6 +107,15 @@ class Checkpoints:
             _remove(old)
         return place
 
+    @property
+    def told(self) -> str:
+        """How many are kept, how large they are, and where."""
+        whole = _whole(self.folder)
+        nbytes = sum(path.stat().st_size for place in whole for path in place.rglob("*") if path.is_file())
+        return (
+            f"{len(whole)} kept, {nbytes / 2**20:.1f} MiB, in {self.folder}; they stay until you remove them"
+        )
+
     def close(self) -> None:
         """Let others have the folder."""
         os.close(self._lock)
@@ -165,10 +177,69 @@ def stable_folder(config: Any, name: str) -> Path:
         config: the resolved config; its model, data, optimiser, schedule and seed count.
         name: for people.
     """
-    chosen = {key: config[key] for key in _OF_THE_TRAINING if key in config} if config else name
+    chosen = _deciding(config) if config else name
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True, default=str).encode()).hexdigest()[:10]
     words = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
     return Path("outputs") / "checkpoints" / f"{words}-{digest}"
+
+
+def describe_training(folder: Path, config: Any) -> None:
+    """Write beside a training's checkpoints what decided how it goes, for `passed_over` of another one.
+
+    Raises:
+        NetSplitError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / _DESCRIPTION, json.dumps(_deciding(config), indent=1, default=str))
+    except OSError as error:
+        raise NetSplitError(
+            f"checkpoint.folder '{folder}' cannot be used: {error.strerror}; choose another."
+        ) from error
+
+
+def passed_over(folder: Path, method: str, config: Any) -> str | None:
+    """Where `folder` has no checkpoint of a method: that of the most similar training, and what differs.
+
+    None where it has one, or there is none of the same model and data.
+    """
+    if newest(folder / method) is not None or not folder.parent.is_dir():
+        return None
+    own = _flat(json.loads(json.dumps(_deciding(config), default=str)))
+    name = folder.name.rpartition("-")[0]
+    others: list[tuple[int, float, str]] = []
+    for place in folder.parent.iterdir():
+        checkpoint = newest(place / method) if place.name.rpartition("-")[0] == name else None
+        if checkpoint is None or place == folder:
+            continue
+        try:
+            there = _flat(json.loads((place / _DESCRIPTION).read_text()))
+        except (OSError, ValueError):
+            others.append(
+                (len(own) + 1, 0.0, f"checkpoint '{checkpoint}' does not say of which training it is")
+            )
+            continue
+        keys = [key for key in {**own, **there} if own.get(key) != there.get(key)]
+        words = [f"{key} is {there.get(key)} there and {own.get(key)} here" for key in keys]
+        more = f", and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+        why = f"checkpoint '{checkpoint}' is not taken, as {', '.join(words[:_SHOWN])}{more}"
+        others.append((len(keys), -checkpoint.stat().st_mtime, why))
+    return min(others)[2] if others else None
+
+
+def _deciding(config: Any) -> dict[str, Any]:
+    return {key: config[key] for key in _OF_THE_TRAINING if key in config} if config else {}
+
+
+def _flat(values: Any, place: str = "") -> dict[str, Any]:
+    """Dotted keys."""
+    if not isinstance(values, dict | list) or not values:
+        return {place: values}
+    pairs = values.items() if isinstance(values, dict) else enumerate(values)
+    flat: dict[str, Any] = {}
+    for key, value in pairs:
+        flat |= _flat(value, f"{place}.{key}" if place else str(key))
+    return flat
 
 
 def _whole(folder: Path) -> list[Path]:

@@ -23,7 +23,8 @@ from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.history import Epoch, History, Iteration, Observer, Position
-from netsplit.training.parallel import Metric, ParallelModel, correct
+from netsplit.training.metrics import Metric, as_metric, correct, name_of_metric
+from netsplit.training.parallel import ParallelModel
 
 __all__ = ["RESTARTS", "Epoch", "History", "Iteration", "Observer", "fit"]
 
@@ -46,7 +47,7 @@ def fit(
     epochs: int,
     seed: int = 0,
     observer: Observer | None = None,
-    metric: Metric = correct,
+    metric: Any = correct,
     accumulate: int = 1,
     drop_last: bool = False,
     checkpoints: Checkpoints | None = None,
@@ -58,6 +59,8 @@ def fit(
     of an epoch may be smaller. With `checkpoints`, training begins at the newest of them.
 
     Args:
+        metric: computed on the test half after every epoch, as for `ParallelModel.evaluate`; None: none is,
+            and that half is not computed.
         accumulate: batches that one optimiser step sees, every sample with the same weight; at an epoch's
             end fewer.
         drop_last: the samples that do not fill a batch sit out their epoch.
@@ -74,7 +77,9 @@ def fit(
     """
     if accumulate < 1:
         raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
-    training = _Training(model, data, epochs, seed, observer, metric, accumulate, drop_last, checkpoints)
+    training = _Training(
+        model, data, epochs, seed, observer, as_metric(metric), accumulate, drop_last, checkpoints
+    )
     training.check_length()
     training.begin()
     while True:
@@ -94,7 +99,7 @@ class _Training:
     epochs: int
     seed: int
     observer: Observer | None
-    metric: Metric
+    metric: Metric | None
     accumulate: int
     drop_last: bool
     checkpoints: Checkpoints | None
@@ -191,7 +196,7 @@ class _Training:
             seconds = time.perf_counter() - start
             seen += total
             done = Iteration(self.position.step, epoch, loss, seconds, timed, total, self.model.stepped_rates)
-            self.position = self.position.after(total, loss, seconds)
+            self.position = self.position.after(total, None if self._is_left_out(loss) else loss, seconds)
             self.since_start += 1
             yield done
 
@@ -204,9 +209,21 @@ class _Training:
             fraction = samples / total
             left -= samples
             part_loss, metered = self._batch(inputs, targets, samples, fraction, last=left == 0)
+            if self._is_left_out(part_loss):
+                return self._left_out(loader, left), False
             loss += fraction * part_loss
             timed = timed and not metered
         return loss, timed
+
+    def _is_left_out(self, loss: float) -> bool:
+        return self.model.on_nonfinite == "skip" and not math.isfinite(loss)
+
+    def _left_out(self, loader: Iterator[tuple[Any, Any]], left: int) -> float:
+        """No step on the batches that it would have seen, of which so many samples are still to come."""
+        self.model.drop_gradients()
+        for _ in range(math.ceil(left / self.model.batch_size)):
+            next(loader)
+        return math.nan
 
     def _batch(
         self, inputs: Any, targets: Any, samples: int, fraction: float, last: bool
@@ -219,6 +236,8 @@ class _Training:
             return self.model.train_batch(inputs, targets, fraction=fraction, step=last), False
         metered = number == _METERED
         loss, timeline = self.model.measure_batch(inputs, targets, metered, fraction=fraction, step=last)
+        if self._is_left_out(loss):
+            return loss, False
         if metered:
             self.history.peak_bytes = timeline.peak_bytes
         else:
@@ -236,11 +255,19 @@ class _Training:
                 f"an epoch's last batch has {samples} samples: {reason}; drop_last=true leaves it out."
             ) from error
 
+    def _score(self) -> float | None:
+        """The metric on the test half."""
+        if self.metric is None:
+            return None
+        data, size = self.data.test, self.model.batch_size
+        return self.model.evaluate(
+            batches(data, size, shuffle=False, drop_last=False, **self.loading), self.metric
+        )
+
     def _end_epoch(self) -> None:
         position = self.position
-        tests = batches(self.data.test, self.model.batch_size, shuffle=False, drop_last=False, **self.loading)
-        accuracy = self.model.evaluate(tests, self.metric)
-        done = Epoch(position.epoch, position.loss_sum / position.samples, accuracy, position.seconds)
+        name = "" if self.metric is None else name_of_metric(self.metric)
+        done = Epoch(position.epoch, position.mean_loss, self._score(), position.seconds, name)
         self.history.epochs.append(done)
         self.model.end_epoch(done.train_loss)
         self.position = position.next_epoch()

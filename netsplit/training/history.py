@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -41,8 +42,9 @@ class Epoch:
 
     index: int
     train_loss: float  # mean of its samples
-    test_accuracy: float
+    score: float | None  # of the metric on the test half; None: there is no metric
     seconds: float
+    metric: str = "accuracy"  # its name
 
 
 @dataclass(frozen=True)
@@ -52,25 +54,33 @@ class Position:
     epoch: int = 0
     step: int = 0  # over all epochs
     samples: int = 0  # of the present epoch's order, seen already
-    loss_sum: float = 0.0  # over these samples
+    loss_sum: float = 0.0  # over these samples, but for those left out
+    left_out: int = 0  # of these samples, as their loss was not finite
     seconds: float = 0.0  # of the present epoch
 
     def __str__(self) -> str:
         within = f", {self.samples} samples of epoch {self.epoch + 1}" if self.samples else ""
         return f"{self.epoch} epochs and {self.step} iterations done{within}"
 
-    def after(self, samples: int, loss: float, seconds: float) -> Self:
-        """One optimiser step on."""
+    @property
+    def mean_loss(self) -> float:
+        """Over the epoch's samples so far; nan where none counts."""
+        counted = self.samples - self.left_out
+        return self.loss_sum / counted if counted else math.nan
+
+    def after(self, samples: int, loss: float | None, seconds: float) -> Self:
+        """One optimiser step on; without a loss: one that was left out."""
         return replace(
             self,
             step=self.step + 1,
             samples=self.samples + samples,
-            loss_sum=self.loss_sum + samples * loss,
+            loss_sum=self.loss_sum + samples * (loss or 0.0),
+            left_out=self.left_out + (samples if loss is None else 0),
             seconds=self.seconds + seconds,
         )
 
     def next_epoch(self) -> Self:
-        return replace(self, epoch=self.epoch + 1, samples=0, loss_sum=0.0, seconds=0.0)
+        return replace(self, epoch=self.epoch + 1, samples=0, loss_sum=0.0, left_out=0, seconds=0.0)
 
 
 @dataclass
@@ -134,8 +144,13 @@ class History:
         ]
         first = last[0].step if last else 0
         self.iterations = [it for it in self.iterations if it.step < first] + last
-        self.epochs = [Epoch(**each) for each in stored["epochs"]]
+        self.epochs = [_epoch(**each) for each in stored["epochs"]]
         self.peak_bytes = self.peak_bytes or dict(stored["peak_bytes"])
+
+
+def _epoch(*, test_accuracy: float | None = None, **stored: Any) -> Epoch:
+    """As a checkpoint has it; earlier ones had an accuracy, and no other metric."""
+    return Epoch(**({"score": test_accuracy} | stored))
 
 
 class Observer(Protocol):

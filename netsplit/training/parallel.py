@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from netsplit.data.dataset import IGNORED
-from netsplit.errors import NetSplitError, WorkerError, told_plainly
+from netsplit.config import OnNonFinite
+from netsplit.errors import ConfigError, NetSplitError, WorkerError, told_plainly
 from netsplit.files import write_atomically
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.holding import by_name, first_names
 from netsplit.graph.checks.notice import Notice
+from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.optim.optimizers import ForModel
@@ -27,25 +28,16 @@ from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.simulate.timeline import Timeline
+from netsplit.training.metrics import as_metric, correct, value_of
 from netsplit.training.plain_state import loaded, plain_state
 from netsplit.training.programs import Programs
 from netsplit.training.reuse import Reuse
 
-__all__ = ["Metric", "ParallelModel", "correct", "save_state"]
+__all__ = ["ParallelModel", "correct", "save_state"]
 
 log = logging.getLogger(__name__)
 
-Metric = Callable[[Any, Any], tuple[float, int]]
 Pair = tuple[Any, Any]  # inputs and targets
-
-
-def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
-    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many.
-
-    Targets that are `IGNORED`, as torch's losses have it, do not count.
-    """
-    counted = targets != IGNORED
-    return float(((outputs.argmax(1) == targets) & counted).sum()), int(counted.sum())
 
 
 def save_state(state: Mapping[str, Any], path: str | Path) -> None:
@@ -102,10 +94,12 @@ class ParallelModel:
         Raises:
             NetSplitError: batches of more kinds than `max_programs`, or one on which the model trains what it
                 did not train on the example; the model was changed meanwhile, which the split does not see.
-            WorkerError: a worker died, raised or hung.
+            NonFiniteError: the loss is no finite number, and `on_nonfinite` is "stop".
+            BatchError: a device could not compute it, as for a label out of range: all is as it was before
+                it, and training may go on. Not so under schedules that step within the batch.
+            WorkerError: a worker died or hung.
         """
-        with self._own(look=True):
-            batch = self._batch(inputs, targets)
+        with self._training(inputs, targets) as batch:
             return self._open().train_batch(batch, fraction=fraction, step=step)
 
     @property
@@ -121,8 +115,7 @@ class ParallelModel:
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        with self._own(look=True):
-            batch = self._batch(inputs, targets)
+        with self._training(inputs, targets) as batch:
             return self._open().measure(batch, None, bytes_too, fraction=fraction, step=step)
 
     @told_plainly
@@ -142,19 +135,27 @@ class ParallelModel:
             parts = self.programs.parts(batch)
             return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
 
-    def evaluate(self, batches: Iterable[Pair], metric: Metric = correct) -> float:
-        """Mean of a metric over batches; the fraction of right classes by default.
+    def evaluate(self, batches: Iterable[Pair], metric: Any = correct) -> float:
+        """A metric over batches of any sizes, every sample with the same weight; the accuracy by default.
 
         Args:
-            metric: `(outputs, targets)` of a batch to (sum, count); both in the structures of model and data.
+            metric: `(outputs, targets)` of a batch, in the structures of model and data, to (sum, count), of
+                which the mean is taken; or an object with reset, update and compute, as torchmetrics' are.
+
+        Raises:
+            NetSplitError: there is no batch, or the metric is not for such outputs and targets.
         """
-        total, count = 0.0, 0
+        measure = as_metric(metric)
+        if measure is None:
+            raise ConfigError("there is no metric to evaluate: give one, or leave it out for the accuracy.")
+        measure.reset()
+        some = False
         for inputs, targets in batches:
-            value, n = metric(self.predict(inputs), targets)
-            total, count = total + value, count + n
-        if count == 0:
+            measure.update(self.predict(inputs), targets)
+            some = True
+        if not some:
             raise NetSplitError("there is nothing to evaluate: the data has no batch.")
-        return total / count
+        return value_of(measure)
 
     def state_dict(self) -> dict[str, Any]:
         """What the plain model's own `state_dict` gives of the present parameters and buffers, on the CPU.
@@ -190,6 +191,11 @@ class ParallelModel:
         Raises:
             NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed then.
         """
+        if not has_values(self.model, None):
+            raise NetSplitError(
+                "this model has no memory of its own to load a state into (it is on the meta device): load a "
+                "checkpoint, which every device reads its own part of."
+            )
         values, missing, unknown = loaded(self.model, self._open().state(), state, strict)
         self._open().put(values)
         placed = self._placed()
@@ -216,6 +222,15 @@ class ParallelModel:
         if len(every) != count or not all(0 <= rate < math.inf for rate in every):
             raise NetSplitError(f"learning_rate is {rates}: give a number of at least 0, or {count} of them.")
         self._open().learning_rates = every
+
+    @property
+    def on_nonfinite(self) -> OnNonFinite | None:
+        """What happens on a batch whose loss is no finite number."""
+        return self.runtime.rule.on_nonfinite
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients of batches that were trained with ``step=False``."""
+        self._open().drop_gradients()
 
     @property
     def stepped_rates(self) -> tuple[float, ...]:
@@ -335,11 +350,17 @@ class ParallelModel:
         if self.runtime.rule.ema_decay is not None:
             yield by_name(self.model, self._open().state(averaged=True))
 
-    def _batch(self, inputs: Any, targets: Any) -> Batch:
-        batch = self.programs.batch(inputs, targets)
-        if self._reuse is not None:
-            self._reuse.look(self.programs.training(batch).graph, batch)
-        return batch
+    @contextmanager
+    def _training(self, inputs: Any, targets: Any) -> Iterator[Batch]:
+        """While a batch is trained."""
+        with self._own(look=True):
+            batch = self.programs.batch(inputs, targets)
+            with (
+                self._reuse.noted(self.programs.training(batch).graph, batch)
+                if self._reuse
+                else nullcontext()
+            ):
+                yield batch
 
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""

@@ -28,7 +28,10 @@ def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[s
     plain, own = model.state_dict(), named_tensors(model)
     if all(key in own and _is(value, own[key]) for key, value in plain.items()):
         names = first_names(model)
-        tensors = {key: values.get(names[key], value.detach().cpu()) for key, value in plain.items()}
+        tensors = {
+            key: values[names[key]] if names[key] in values else value.detach().cpu()
+            for key, value in plain.items()
+        }
     else:
         with holding(model, values):
             tensors = {key: _own_copy(value) for key, value in model.state_dict().items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -25,6 +27,17 @@ class Reuse:
         self._written: dict[int, tuple[Graph, list[int]]] = {}
         self._seen: dict[StorageWeakRef, list[_Span]] = {}
         self._most = 64
+
+    @contextmanager
+    def noted(self, graph: Graph, batch: Batch) -> Iterator[None]:
+        """`look`, and what is trained within; a batch that fails there may come again."""
+        before = {key: list(spans) for key, spans in self._seen.items()}
+        try:
+            self.look(graph, batch)
+            yield
+        except BaseException:
+            self._seen = before
+            raise
 
     def look(self, graph: Graph, batch: Batch) -> None:
         """Before a batch is trained.

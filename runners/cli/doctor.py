@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import psutil
@@ -72,7 +72,7 @@ def _host() -> list[str]:
 
 
 def _solvers() -> str:
-    from ortools.sat.python import cp_model
+    cp_model = import_module("ortools.sat.python.cp_model")
 
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = 5
@@ -84,14 +84,11 @@ def _solvers() -> str:
 
 
 def _highs() -> str:
-    import highspy
-
-    solver = highspy.Highs()
-    return f"HiGHS {solver.version()}"
+    return f"HiGHS {import_module('highspy').Highs().version()}"
 
 
 def _gurobi() -> str:
-    import gurobipy
+    gurobipy = import_module("gurobipy")
 
     try:
         with gurobipy.Env(empty=True) as environment:
@@ -123,9 +120,7 @@ def _profiles() -> str:
 
 
 def _compiled() -> str:
-    from netsplit.partition.engines import compiled
-
-    place = Path(compiled.__file__).parent
+    place = Path(netsplit.__file__).parent
     beside = os.access(place, os.W_OK)
     return "kept beside the package" if beside else "kept in the user's cache folder, or NUMBA_CACHE_DIR"
 

@@ -18,7 +18,7 @@ from netsplit.optim.optimizers import for_model
 from netsplit.studies import question
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler", "tracking")
+GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler", "metrics", "tracking")
 OPTIONS = [
     f"{group}={path.stem}"
     for group in (*GROUPS, "experiment", "partitioner")

@@ -73,7 +73,7 @@ def test_every_method_is_predicted_and_none_is_measured(
         assert row.predicted_s is not None
         assert row.throughput == pytest.approx(8 / row.predicted_s)
         assert row.measured_s is None
-        assert row.accuracy is None
+        assert row.score is None
         assert {"placement.json", "program.txt", "trace.json", "timeline.png", "graph.png"} <= {
             file.name for file in (tmp_path / row.method).iterdir()
         }

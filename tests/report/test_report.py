@@ -151,8 +151,8 @@ def test_pictures_stay_within_their_frames() -> None:
 
 @pytest.mark.parametrize("text", [HOSTILE, "x" * 300, "]]> --> </style>", "'; DROP", "\x00\x1b[31m"])
 def test_no_name_is_read_as_markup(text: str) -> None:
-    row = replace(rows()[0], method=text, status=text, capacity={text: MIB}, predicted_peak={text: MIB},
-                  measured_peak={text: 2 * MIB}, nodes={text: 3})  # fmt: skip
+    row = replace(rows()[0], metric="accuracy", method=text, status=text, capacity={text: MIB},
+                  predicted_peak={text: MIB}, measured_peak={text: 2 * MIB}, nodes={text: 3})  # fmt: skip
     failed = ComparisonRow(text, "failed", error=text)
     one = replace(
         trained(text),

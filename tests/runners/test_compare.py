@@ -298,7 +298,7 @@ def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Ou
     )
     for method in METHODS:
         plain = model()
-        state = torch.load(compared.artifacts(method) / "checkpoint.pt", weights_only=True)
+        state = torch.load(compared.folder / method / "checkpoint.pt", weights_only=True)
         plain.load_state_dict(state, strict=True)
         with torch.no_grad():
             right = (plain.eval()(images).argmax(1) == targets).float().mean().item()
@@ -321,7 +321,7 @@ def test_single_trains_bit_for_bit_as_a_plain_loop(compared: Outcome) -> None:
         optimizer.zero_grad()
         losses.append(sum(parts) / MICROBATCHES)
     assert compared.series("single", "loss") == losses
-    state = torch.load(compared.artifacts("single") / "checkpoint.pt", weights_only=True)
+    state = torch.load(compared.folder / "single" / "checkpoint.pt", weights_only=True)
     assert all(torch.equal(state[key], tensor) for key, tensor in plain.state_dict().items())
 
 
@@ -340,7 +340,9 @@ def test_one_method_is_trained_by_the_train_command(command: Command) -> None:
     assert outcome.code == 0, outcome.stderr
     assert set(outcome.runs) == {"parent", "m_topo"}
     assert {run.info.status for run in outcome.runs.values()} == {"FINISHED"}
-    assert (outcome.artifacts("m_topo") / "checkpoint.pt").exists()
+    assert (outcome.folder / "m_topo" / "checkpoint.pt").exists()
+    assert not (outcome.artifacts("m_topo") / "checkpoint.pt").exists()
+    assert "trained parameters" in outcome.stdout + outcome.stderr
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def rows() -> list[ComparisonRow]:
         ),
         ComparisonRow(
             "m_topo", "heuristic", solve_s=0.01, predicted_s=0.31, measured_s=0.3, throughput=106.7,
-            accuracy=0.9361, nodes={"cpu:0": 300, "cpu:1": 122}, loss=0.1301,
+            score=0.9361, metric="accuracy", nodes={"cpu:0": 300, "cpu:1": 122}, loss=0.1301,
         ),
         ComparisonRow(
             "m_sct", "failed", error="cpu:1 lacks 12,345,678 bytes; raise [cluster] capacity_bytes."

@@ -69,7 +69,7 @@ def test_only_characters_that_mlflow_refuses_are_replaced() -> None:
 def test_metric_names_are_the_contract() -> None:
     assert [key for key, _, _ in iteration_metrics(3, 0.5, 0.25, 8)] == ["loss", "iteration_s", "throughput"]
     assert iteration_metrics(3, 0.5, 0.25, 8)[2] == ("throughput", 32.0, 3)
-    keys = [key for key, _, _ in epoch_metrics(0, train_loss=1.0, test_accuracy=0.5, seconds=2.0)]
+    keys = [key for key, _, _ in epoch_metrics(0, train_loss=1.0, score=0.5, seconds=2.0)]
     assert keys == ["train_loss", "epoch_s", "test_accuracy"]
     throughputs = Throughputs(20.0, 27.5, 30.0)
     metrics, _ = numbers(timeline_summary(timeline(), timeline(1.25), 34, throughputs))

@@ -24,7 +24,13 @@ from netsplit.config import CheckpointSettings, validated
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
+from netsplit.training.checkpoints import (
+    Checkpoints,
+    describe_training,
+    newest,
+    passed_over,
+    stable_folder,
+)
 from netsplit.training.epochs import RESTARTS, Epoch, History, Iteration, fit
 from netsplit.training.parallel import ParallelModel
 from tests.examples import tried
@@ -47,6 +53,8 @@ class Pretender:
 
     def check_length(self, epochs: int, steps_per_epoch: int) -> None:
         pass
+
+    on_nonfinite = None
 
     def end_epoch(self, loss: float) -> None:
         pass
@@ -114,7 +122,7 @@ def test_an_epoch_is_every_sample_once_and_then_the_test_half() -> None:
         drawn = [i for batch in model.seen[8 * epoch : 8 * epoch + 8] for i in batch]
         assert sorted(drawn) == list(range(SAMPLES))
     assert model.evaluated == [list(range(TEST))] * 2
-    assert [epoch.test_accuracy for epoch in history.epochs] == [0.25, 0.5]
+    assert [epoch.score for epoch in history.epochs] == [0.25, 0.5]
 
 
 def test_samples_that_fill_no_batch_can_sit_out() -> None:
@@ -275,7 +283,7 @@ def told_alike(history: History, other: History) -> bool:
 
     def plain(told: History) -> list[Any]:
         steps = [(it.step, it.epoch, it.loss, it.samples) for it in told.iterations]
-        return [steps, [(epoch.index, epoch.train_loss, epoch.test_accuracy) for epoch in told.epochs]]
+        return [steps, [(epoch.index, epoch.train_loss, epoch.score) for epoch in told.epochs]]
 
     return plain(history) == plain(other)
 
@@ -476,6 +484,30 @@ def test_the_default_folder_is_the_training_s_whatever_the_time_and_the_epochs()
     assert place != stable_folder(config | {"model": {"layers": 6}}, "small, digits")
 
 
+def test_a_checkpoint_that_is_not_taken_is_named_with_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first: dict[str, Any] = {"model": {"layers": 3}, "optimizer": {"lr": 0.1}, "seed": 0, "epochs": 3}
+    place = stable_folder(first, "small")
+    assert passed_over(place, "auto", first) is None  # nothing is there
+    describe_training(place, first)
+    with Checkpoints(place / "auto") as checkpoints:
+        checkpoints.save(cast(Any, Even()), 5, {})
+        assert checkpoints.told.startswith("1 kept, ")
+    assert passed_over(place, "auto", first | {"epochs": 9}) is None  # it is taken
+    other = first | {"optimizer": {"lr": 0.2}, "clip_norm": 1.0}
+    reason = passed_over(stable_folder(other, "small"), "auto", other)
+    assert reason is not None
+    assert f"checkpoint '{place / 'auto' / '000001-step-5'}' is not taken" in reason
+    assert "optimizer.lr is 0.1 there and 0.2 here" in reason
+    assert "clip_norm is None there and 1.0 here" in reason
+    assert passed_over(stable_folder(other, "large"), "auto", other) is None  # another model
+    assert passed_over(stable_folder(other, "small"), "m_topo", other) is None
+    (place / "training.json").unlink()
+    assert "does not say" in str(passed_over(stable_folder(other, "small"), "auto", other))
+
+
 @pytest.mark.parametrize(
     ("given_", "words"),
     [
@@ -484,6 +516,12 @@ def test_the_default_folder_is_the_training_s_whatever_the_time_and_the_epochs()
         ({"clip_norm": float("inf")}, "clip_norm is inf"),
         ({"autocast": "float8"}, "autocast is 'float8': give one of bfloat16, float16"),
         ({"checkpoint": {"keep": 0}}, "checkpoint.keep is 0: give at least 1"),
+        (
+            {"checkpoint": {"trained": "nowhere"}},
+            "checkpoint.trained is 'nowhere': give one of folder, mlflow",
+        ),
+        ({"on_nonfinite": "ignore"}, "on_nonfinite is 'ignore': give one of stop, warn, skip"),
+        ({"seed": 2**63}, "seed is 9223372036854775808: give at most"),
         ({"checkpoint": {"every_epoch": 1}}, "every_epoch is not a parameter"),
     ],
 )

@@ -64,3 +64,13 @@ def test_a_model_that_writes_nothing_takes_a_batch_any_number_of_times() -> None
     graph, reuse = capture(model, LOSS, batch), Reuse()
     for _ in range(3):
         reuse.look(graph, batch)
+
+
+def test_a_batch_that_failed_may_come_again(graph: Graph) -> None:
+    reuse, batch = Reuse(), Batch.of(torch.randn(4, 6), Y)
+    with pytest.raises(ValueError, match="failed"), reuse.noted(graph, batch):
+        raise ValueError("failed")
+    with reuse.noted(graph, batch):
+        pass
+    with pytest.raises(NetSplitError, match="comes in a second batch"), reuse.noted(graph, batch):
+        pass

@@ -96,9 +96,11 @@ class Notice:
     def own(self) -> Iterator[None]:
         """What changes within is the program's own doing: a capture runs the model, for one."""
         was_same = self._screen.is_same()
-        yield
-        if was_same and not self._screen.is_same():
-            self.accept()
+        try:
+            yield
+        finally:
+            if was_same and not self._screen.is_same():
+                self.accept()
 
     def _reached(self) -> Reached:
         return list(within((("the model", self.model), ("the loss", self.loss))))

@@ -61,10 +61,11 @@ def hidden(tensors: Iterable[Tensor]) -> Iterator[None]:
             tensor.data.copy_(value)
 
 
-def has_values(model: nn.Module, loss: Loss | None, batch: Batch) -> bool:
+def has_values(model: nn.Module, loss: Loss | None, batch: Batch | None = None) -> bool:
+    """Whether all can be computed: nothing of it is on the meta device."""
     modules = [each for each in (model, loss) if isinstance(each, nn.Module)]
     own = (tensor for each in modules for tensor in (*each.parameters(), *each.buffers()))
-    return not any(tensor.is_meta for tensor in (*own, *batch.tensors))
+    return not any(tensor.is_meta for tensor in (*own, *(batch.tensors if batch is not None else ())))
 
 
 @contextmanager

@@ -87,6 +87,7 @@ def check_optimizer(factory: OptimizerFactory) -> None:
     try:
         if isinstance(bound.factory, ParameterGroups) and bound is factory:
             bound.factory.check_names(bound.parameters)
+        _check_finite(make_optimizer(bound, {}).optimizer)
         optimizer_alpha(bound)
         _check_alone(bound)
     except ConfigError:
@@ -97,6 +98,21 @@ def check_optimizer(factory: OptimizerFactory) -> None:
             f"optimizer cannot be made of {bound.factory!r} ({reason}): give a function of parameters, "
             "such as functools.partial(torch.optim.Adam, lr=1e-3)."
         ) from error
+
+
+def _check_finite(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse hyperparameters, in any group, that are no finite numbers.
+
+    Raises:
+        ConfigError: it names one.
+    """
+    for group in optimizer.param_groups:
+        for key, value in group.items():
+            if key in ("params", "param_names"):
+                continue
+            for each in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(each, float | Tensor) and not torch.isfinite(torch.as_tensor(each)).all():
+                    raise ConfigError(f"optimizer.{key} is {value}: give a finite number.")
 
 
 def check_idle(factory: ForModel, graph: Graph) -> None:

@@ -33,6 +33,7 @@ from netsplit.report.data.results import (
 )
 from netsplit.report.data.studies import read_studies
 from netsplit.tracking.database import open_client, sqlite_path
+from netsplit.tracking.metrics import TEST
 from netsplit.tracking.table import ComparisonRow
 from netsplit.tracking.values import masked, plain_key
 
@@ -161,7 +162,8 @@ def _row(
         predicted_s=metrics.get("predicted_iteration_s"),
         measured_s=metrics.get("measured_iteration_s"),
         throughput=throughput,
-        accuracy=last.accuracy,
+        score=last.score,
+        metric=_metric(run),
         predicted_peak=predicted,
         measured_peak=measured,
         capacity=_bytes_of(metrics, "capacity_bytes.") or _capacities(params, devices),
@@ -179,7 +181,8 @@ def _unfinished(state: str) -> str:
 def _epochs(client: MlflowClient, run: Run) -> list[EpochFigures]:
     """The values of each epoch; of a step that was written twice, the last."""
     figures: dict[str, dict[int, float | None]] = {}
-    for key in ("train_loss", "test_accuracy", "epoch_s"):
+    score = TEST + _metric(run)
+    for key in ("train_loss", score, "epoch_s"):
         if key in run.data.metrics:
             history = client.get_metric_history(run.info.run_id, key)
             figures[key] = {int(point.step): _finite(point.value) for point in history}
@@ -189,9 +192,13 @@ def _epochs(client: MlflowClient, run: Run) -> list[EpochFigures]:
         return figures.get(key, {}).get(step)
 
     return [
-        EpochFigures(step, of("train_loss", step), of("test_accuracy", step), of("epoch_s", step))
-        for step in steps
+        EpochFigures(step, of("train_loss", step), of(score, step), of("epoch_s", step)) for step in steps
     ]
+
+
+def _metric(run: Run) -> str:
+    """The name of what was computed on the test half after every epoch."""
+    return next((key.removeprefix(TEST) for key in run.data.metrics if key.startswith(TEST)), "")
 
 
 def _bytes_of(metrics: Mapping[str, float], prefix: str) -> dict[str, int]:

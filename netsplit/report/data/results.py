@@ -30,7 +30,7 @@ class EpochFigures:
 
     index: int
     train_loss: float | None = None
-    accuracy: float | None = None  # fraction
+    score: float | None = None  # of the metric on the test half
     seconds: float | None = None  # without the evaluation
 
 

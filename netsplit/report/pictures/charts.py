@@ -9,6 +9,8 @@ from netsplit.report.data.results import ComparisonResult, MethodResult, Report
 from netsplit.report.pictures.bars import Bar, BarChart, series
 from netsplit.report.pictures.curves import Curve, Plot, curve_chart, point_chart
 from netsplit.report.units import OVER, as_given, column, decimals, fixed
+from netsplit.tracking.table import metric_of
+from netsplit.training.metrics import words_of_metric
 
 __all__ = ["comparison_charts", "fidelity_chart", "legend", "throughput_chart"]
 
@@ -125,18 +127,20 @@ def _solvers(methods: Sequence[MethodResult], colours: dict[str, str]) -> BarCha
 
 
 def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[Plot | None]:
-    """Accuracy by epoch and by time; the loss by epoch. An epoch counts where it ends: from 1."""
+    """The metric by epoch and by time; the loss by epoch. An epoch counts where it ends: from 1."""
+    metric = metric_of([method.row for method in methods]) or words_of_metric("")
+    unit = "%" if metric.percent else metric.words
     by_epoch, by_time, losses = [], [], []
     for method in methods:
         name, colour = method.name, colours[method.name]
         ends = [epoch.index + 1 for epoch in method.epochs]
-        accuracies = [None if each.accuracy is None else 100 * each.accuracy for each in method.epochs]
-        by_epoch.append(_curve(name, ends, accuracies, colour))
-        by_time.append(_curve(name, method.elapsed_s, accuracies, colour))
+        scores = [None if each.score is None else metric.factor * each.score for each in method.epochs]
+        by_epoch.append(_curve(name, ends, scores, colour))
+        by_time.append(_curve(name, method.elapsed_s, scores, colour))
         losses.append(_curve(name, ends, [epoch.train_loss for epoch in method.epochs], colour, digits=4))
     return [
-        curve_chart("Test accuracy by epoch", by_epoch, "epoch", "%", whole_steps=True),
-        curve_chart("Test accuracy by training time", by_time, "seconds of training", "%"),
+        curve_chart(f"Test {metric.words} by epoch", by_epoch, "epoch", unit, whole_steps=True),
+        curve_chart(f"Test {metric.words} by training time", by_time, "seconds of training", unit),
         curve_chart("Training loss by epoch", losses, "epoch", "loss", whole_steps=True),
     ]
 

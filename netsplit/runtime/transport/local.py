@@ -32,6 +32,11 @@ class LocalTransport:
     def proceed(self) -> None:
         """Nothing is left for later."""
 
+    def forget(self) -> None:
+        """What was sent in an iteration that is abandoned, and not taken."""
+        self.parcels.clear()
+        self.terms.clear()
+
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         terms = self.terms.setdefault(tag, [])
         if len(terms) == len(devices):  # of an iteration before

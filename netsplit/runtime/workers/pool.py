@@ -108,6 +108,11 @@ class WorkerPool:
             self._send(rank, CallWorkers(function, own))
         return self._gather(list(range(len(args))))
 
+    def note(self, traces: Sequence[str]) -> None:
+        """Keep the stacks of what workers raised."""
+        with contextlib.suppress(OSError):
+            (self.folder / "failure.log").write_text("\n".join(traces))
+
     def close(self, reason: str = "") -> None:
         """Stop all workers, at once and whatever they are doing; they are told the `reason` of a failure."""
         farewell = FAILED + reason.encode() if reason else STOP
@@ -255,7 +260,7 @@ class WorkerPool:
         log.warning(
             "'%s' takes %.1f s, usually %.2f s: waiting for %s",
             self._doing, time.monotonic() - watch.began, usual_s,
-            "; ".join(f"{self._who(rank)}{standings[rank].where}" for rank in slow),
+            "; ".join(f"{self.who(rank)}{standings[rank].where}" for rank in slow),
         )  # fmt: skip
 
     def _place(self, rank: int, watch: Watchdog) -> Heartbeat | None:
@@ -273,15 +278,15 @@ class WorkerPool:
         if first is not None and findings.dead[first] == "died" and self._launcher is not None:
             findings.dead[first] += self._launcher.exit_of(self.hellos[first].pid)
         traces = [f"rank {rank}\n{reply.trace}" for rank, reply in findings.replies.items() if reply.trace]
-        with contextlib.suppress(OSError):
-            if traces:
-                (self.folder / "failure.log").write_text("\n".join(traces))
-        sentence = diagnose(findings, self._who, self._doing)
+        if traces:
+            self.note(traces)
+        sentence = diagnose(findings, self.who, self._doing)
         self.failed = True
         self.close(sentence)
         return WorkerError(sentence)
 
-    def _who(self, rank: int) -> str:
+    def who(self, rank: int) -> str:
+        """Words for a worker."""
         name = self.spec.devices[rank].name
         if rank >= len(self.hellos):
             return f"{name} (rank {rank})"

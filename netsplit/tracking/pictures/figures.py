@@ -11,6 +11,7 @@ from netsplit.cluster.cluster import Link
 from netsplit.tracking.pictures.drawing import PALETTE, colours_of, new_figure, save_figure
 from netsplit.tracking.pictures.timeline_figure import timeline_figure
 from netsplit.tracking.table import ComparisonRow
+from netsplit.training.metrics import words_of_metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +27,9 @@ class TrainingCurve:
     """One method's training, a value per epoch; `epoch_s` are the seconds of each epoch."""
 
     train_loss: Sequence[float]
-    test_accuracy: Sequence[float] = field(default_factory=tuple)  # fractions
+    scores: Sequence[float] = field(default_factory=tuple)  # of the metric on the test half
     epoch_s: Sequence[float] = field(default_factory=tuple)
+    metric: str = "accuracy"  # its name
 
     @property
     def elapsed_s(self) -> list[float]:
@@ -81,22 +83,25 @@ def _link_label(pair: tuple[str, str], link: Link) -> str:
 
 
 def training_figure(curves: Mapping[str, TrainingCurve], path: str | Path) -> Figure:
-    """Training loss and test accuracy, by epoch and by seconds.
+    """Training loss and the metric on the test half, where there is one, by epoch and by seconds.
 
     Curves that lie on one another all show: later ones are drawn thinner.
     """
-    figure = new_figure(11, 7.5)
-    grid = figure.subplots(2, 2, sharey="row")
+    name = next((curve.metric for curve in curves.values() if curve.scores), "")
+    metric = words_of_metric(name)
+    names = ["training loss"] + [f"test {metric.words}{' (%)' if metric.percent else ''}"] * bool(name)
+    figure = new_figure(11, 3.75 * len(names))
+    grid = figure.subplots(len(names), 2, sharey="row", squeeze=False)
     colours = colours_of(curves)
     for index, (method, curve) in enumerate(curves.items()):
-        rows = (list(curve.train_loss), [100 * a for a in curve.test_accuracy])
-        for row, values in enumerate(rows):
+        rows = (list(curve.train_loss), [metric.factor * score for score in curve.scores])
+        for row, values in enumerate(rows[: len(names)]):
             epochs = [float(epoch) for epoch in range(1, len(values) + 1)]
             for column, times in enumerate((epochs, curve.elapsed_s)):
                 shown = min(len(times), len(values))
                 _draw_curve(grid[row][column], times[:shown], values[:shown], index, colours[method], method)
-    for row, name in enumerate(("training loss", "test accuracy (%)")):
-        grid[row][0].set_ylabel(name)
+    for row, label in enumerate(names):
+        grid[row][0].set_ylabel(label)
         for column in (0, 1):
             grid[row][column].grid(alpha=0.3)
             grid[row][column].set_xlabel(("epoch", "training time (s)")[column])

@@ -53,7 +53,7 @@ def train(comparison: ComparisonRun, name: str, folder: Path, measured_s: float)
             solver_summary(SolverReport("optimal", 1.5, engine="gurobi", objective=0.1, bound=0.09, gap=0.1))
         )
         for epoch, (loss, accuracy) in enumerate([(math.nan, 0.25), (0.5, 0.75)]):
-            run.metrics(epoch_metrics(epoch, train_loss=loss, test_accuracy=accuracy, seconds=4.0))
+            run.metrics(epoch_metrics(epoch, train_loss=loss, score=accuracy, seconds=4.0))
         peaks = {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
         predicted, measured = Timeline((), 0.2, peaks), Timeline((), measured_s, peaks)
         run.summary(timeline_summary(predicted, measured, 64))
@@ -291,7 +291,7 @@ def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     assert row.measured_peak == {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
     assert row.capacity == {"cpu:0": 48 * MIB}  # "all" is not said in bytes
     assert [epoch.train_loss for epoch in netsplit.epochs] == [None, 0.5]
-    assert [epoch.accuracy for epoch in netsplit.epochs] == [0.25, 0.75]
+    assert [epoch.score for epoch in netsplit.epochs] == [0.25, 0.75]
     assert netsplit.elapsed_s == [4.0, 8.0]
     assert netsplit.place.trace is not None
     assert m_topo.throughput == 200.0

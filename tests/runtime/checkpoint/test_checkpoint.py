@@ -520,7 +520,7 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
     assert re.search(r"worker cpu:1 .* died .*: restarting the workers \(1 of 3\)", caplog.text)
     assert tells(caplog.text, "000003-step-4", "1 epochs", "4 iterations", "8 samples", "epoch 2")
     assert [it.loss for it in restarted.iterations] == [it.loss for it in history.iterations] == killer.losses
-    assert [e.test_accuracy for e in restarted.epochs] == [e.test_accuracy for e in history.epochs]
+    assert [e.score for e in restarted.epochs] == [e.score for e in history.epochs]
     assert same(model.state_dict(), expected)
 
 

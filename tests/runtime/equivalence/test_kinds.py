@@ -248,7 +248,7 @@ def test_epochs_over_mappings_and_a_metric_of_structured_outputs(
     assert [each.samples for each in history.iterations] == [10, 10, 3] * 2
     inputs, labels = test.inputs, test.labels
     outputs = plain_output(kind, parallel.state_dict(), inputs | {"scale": 1.0})
-    assert history.epochs[-1].test_accuracy == right(outputs, {"labels": labels})[0] / 14
+    assert history.epochs[-1].score == right(outputs, {"labels": labels})[0] / 14
 
 
 @pytest.mark.parametrize("apart", [True, False])

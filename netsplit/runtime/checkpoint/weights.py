@@ -1,0 +1,312 @@
+"""Where workers have the first values of parameters from, when the model has none: it is on the meta device.
+
+model on meta ──capture, plan──► per device: names held ──WeightSource.read──► its own tensors, and no others
+
+The controller reads no value. A source is sent to every worker, which asks it for what its device holds; the
+same name has the same value wherever it is asked for, so that no placement changes what is trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from netsplit.errors import CaptureError, ConfigError
+from netsplit.graph.ir import Graph, Initializer
+from netsplit.graph.recording.stand_ins import persistent_tensors
+from netsplit.lazy import of_extra
+
+__all__ = ["CheckpointWeights", "SafetensorsWeights", "SeededWeights", "WeightSource", "weight_source_of"]
+
+_INDEX = ".index.json"
+
+
+@runtime_checkable
+class WeightSource(Protocol):
+    """First values of parameters and buffers, by the model's own names."""
+
+    def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
+        """The source as workers are to have it; in the controller, which reads no values.
+
+        Raises:
+            ConfigError: it lacks one of `wanted`, or has it in another shape.
+        """
+
+    def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
+        """New tensors on the CPU, by the names wanted."""
+
+
+def weight_source_of(
+    weights: WeightSource | None, model: nn.Module, graph: Graph, values: Mapping[str, Tensor]
+) -> WeightSource | None:
+    """Where workers have those of `values` from that are on the meta device; None where none are.
+
+    Raises:
+        CaptureError: one of them is a literal of the model's code.
+        ConfigError: no `weights` are given, or these lack one, or a tensor without a value is on no device.
+    """
+    wanted = {k: init for k, init in graph.initializers.items() if values[k].is_meta}
+    placed = {name for k, init in graph.initializers.items() for name in (k, *init.aliases)}
+    unread = [k for k, t in persistent_tensors(model).items() if t.is_meta and k not in placed]
+    if unread:
+        raise ConfigError(
+            f"'{unread[0]}' is on the meta device and no operator of the training step reads it, so that "
+            "no device would hold it: give it a value, or take it out of the model."
+        )
+    if made := [k for k in wanted if k in graph.constants]:
+        raise CaptureError(
+            f"'{made[0]}', a tensor that the model's code made before, is on the meta device and has no "
+            "value: make it in the forward, or register it as a buffer."
+        )
+    if wanted and weights is None:
+        raise ConfigError(
+            f"'{next(iter(wanted))}' has no value, as the model is on the meta device: give weights=, as "
+            "SeededWeights(0) or SafetensorsWeights(path)."
+        )
+    return weights.check(wanted, model) if wanted and weights is not None else None
+
+
+@dataclass(frozen=True)
+class SafetensorsWeights:
+    """Of a safetensors file, or of a folder of them, as Hugging Face's ``save_pretrained`` writes it.
+
+    Args:
+        path: the file, or the folder with the shards and perhaps their index.
+        prefix: precedes the model's names in the files.
+    """
+
+    path: str | Path
+    prefix: str = ""
+
+    def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
+        places = self._places()
+        for name, initializer in wanted.items():
+            key = _known(name, initializer, places, self.prefix, str(self.path))
+            with self._open(places[key]) as file:
+                _same_shape(key, initializer, file.get_slice(key).get_shape(), str(self.path))
+        return self
+
+    def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
+        places = self._places()
+        keys = {k: _known(k, init, places, self.prefix, str(self.path)) for k, init in wanted.items()}
+        tensors: dict[str, Tensor] = {}
+        for place in dict.fromkeys(places[key] for key in keys.values()):
+            with self._open(place) as file:
+                for name, key in keys.items():
+                    if places[key] == place:  # a copy, as the file is mapped as long as its tensors live
+                        tensors[name] = file.get_tensor(key).to(_dtype(wanted[name]), copy=True)
+        return tensors
+
+    def _open(self, place: Path) -> Any:
+        return of_extra("huggingface", "weights", "safetensors", "safetensors").safe_open(place, "pt")
+
+    def _places(self) -> dict[str, Path]:
+        """Key -> the file that has it."""
+        path = Path(self.path)
+        if path.is_file():
+            files = [path]
+        elif indices := sorted(path.glob(f"*.safetensors{_INDEX}")):
+            of = json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"]
+            return {key: path / file for key, file in of.items()}
+        else:
+            files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise ConfigError(f"weights are '{self.path}', no safetensors file and no folder with any.")
+        places: dict[str, Path] = {}
+        for each in files:
+            with self._open(each) as file:
+                places |= dict.fromkeys(file.keys(), each)
+        return places
+
+
+@dataclass(frozen=True)
+class CheckpointWeights:
+    """Of a checkpoint of ``torch.distributed.checkpoint``: NetSplit's own, or another's.
+
+    Args:
+        folder: of the checkpoint.
+        prefix: precedes the model's names in it; NetSplit's own have ``model.``.
+    """
+
+    folder: str | Path
+    prefix: str = "model."
+
+    def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
+        entries = self._entries()
+        for name, initializer in wanted.items():
+            key = _known(name, initializer, entries, self.prefix, str(self.folder))
+            _same_shape(key, initializer, list(getattr(entries[key], "size", [])), str(self.folder))
+        return self
+
+    def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
+
+        entries = self._entries()
+        keys = {k: _known(k, init, entries, self.prefix, str(self.folder)) for k, init in wanted.items()}
+        state = {keys[k]: torch.empty(init.shape, dtype=_dtype(init)) for k, init in wanted.items()}
+        load(state, checkpoint_id=self.folder, no_dist=True)
+        return {name: state[key] for name, key in keys.items()}
+
+    def _entries(self) -> dict[str, Any]:
+
+        try:
+            return dict(FileSystemReader(self.folder).read_metadata().state_dict_metadata)
+        except OSError as error:
+            raise ConfigError(f"weights are '{self.folder}', which is no checkpoint: {error}.") from error
+
+
+@dataclass(frozen=True)
+class SeededWeights:
+    """Drawn by each module's own ``reset_parameters``, by the module's name and a seed alone.
+
+    What a plain model draws depends on the order in which its modules are made, and on all of it; this does
+    not, so that a device draws its own and nothing else. `fill` gives a plain model the same values.
+
+    Args:
+        seed: another gives other values.
+        initialize: in the place of ``reset_parameters``: called with the name and the empty tensor to fill.
+    """
+
+    seed: int = 0
+    initialize: Callable[[str, Tensor], object] | None = None
+    modules: Mapping[str, nn.Module] | None = None  # that own what is wanted, on the meta device
+
+    def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
+        if self.initialize is not None:
+            return self
+        owners = {path: _alone(_module_of(model, path)) for path in dict.fromkeys(map(_path, wanted))}
+        of_a_kind: dict[type, str] = {}
+        for path, owner in owners.items():
+            least = of_a_kind.setdefault(type(owner), path)
+            if _numel(owner) < _numel(owners[least]):
+                of_a_kind[type(owner)] = path
+        for path in of_a_kind.values():  # the smallest, so that the controller holds little
+            self._drawn(path, owners[path])
+        return SeededWeights(self.seed, None, owners)
+
+    def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {}
+        if self.initialize is not None:
+            for name, initializer in wanted.items():
+                tensor = torch.empty(initializer.shape, dtype=_dtype(initializer))
+                with _drawing_by(self.seed, name), torch.no_grad():
+                    self.initialize(name, tensor)
+                tensors[name] = tensor
+            return tensors
+        assert self.modules is not None
+        for path in dict.fromkeys(map(_path, wanted)):
+            drawn = self._drawn(path, self.modules[path])
+            tensors |= {name: drawn[name.rpartition(".")[2]] for name in wanted if _path(name) == path}
+        return tensors
+
+    def fill(self, model: nn.Module) -> nn.Module:
+        """Give a model that has memory these values, in place; the model."""
+        filled: set[int] = set()  # a tied tensor has the value of its first name
+        for path, module in model.named_modules():
+            own = {name: tensor for name, tensor in _own(module) if id(tensor) not in filled}
+            filled |= set(map(id, own.values()))
+            drawn = self._drawn(path, _alone(module)) if own and self.initialize is None else {}
+            for name, tensor in own.items():
+                with torch.no_grad(), _drawing_by(self.seed, full := f"{path}.{name}" if path else name):
+                    tensor.copy_(drawn[name]) if self.initialize is None else self.initialize(full, tensor)
+        return model
+
+    def _drawn(self, path: str, module: nn.Module) -> dict[str, Tensor]:
+        """The module's own tensors by `reset_parameters`.
+
+        Raises:
+            ConfigError: it has none, or it leaves a tensor without a value.
+        """
+        how = "give SeededWeights(initialize=...), which fills tensors by their names."
+        kind = type(module).__name__
+        if not callable(getattr(module, "reset_parameters", None)):
+            raise ConfigError(f"'{path}' has no first values, as {kind} has no reset_parameters: {how}")
+        made: Any = deepcopy(module).to_empty(device="cpu", recurse=False)
+        with torch.no_grad():
+            for _, tensor in _own(made):
+                tensor.fill_(_nothing(tensor.dtype))
+        with _drawing_by(self.seed, path):
+            made.reset_parameters()
+        tensors = {name: tensor.detach() for name, tensor in _own(made)}
+        for name, tensor in tensors.items():
+            nothing = torch.full((), _nothing(tensor.dtype), dtype=tensor.dtype)
+            if tensor.dtype != torch.bool and tensor.isclose(nothing, 0, 0, equal_nan=True).any():
+                raise ConfigError(f"reset_parameters of {kind} leaves '{path}.{name}' without a value: {how}")
+        return tensors
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(recurse=False)
+    yield from module.named_buffers(recurse=False)
+
+
+def _alone(module: nn.Module) -> nn.Module:
+    """The module without its children's tensors, on the meta device."""
+    children = {id(child): None for child in module.children()}
+    alone = deepcopy(module, {key: nn.Identity() for key in children})
+    return alone.to("meta")
+
+
+def _path(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _module_of(model: nn.Module, path: str) -> nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        missing = f"'{path}' is no module of the model: a loss with parameters must have values."
+        raise ConfigError(missing) from error
+
+
+def _numel(module: nn.Module) -> int:
+    return sum(tensor.numel() for _, tensor in _own(module))
+
+
+def _nothing(dtype: torch.dtype) -> float | int:
+    """What no initialiser writes."""
+    if dtype == torch.bool:
+        return 0
+    return math.nan if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype).min
+
+
+@contextmanager
+def _drawing_by(seed: int, name: str) -> Iterator[None]:
+    """Torch's generator is that of a seed and a name; afterwards as it was."""
+    digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int.from_bytes(digest, "little", signed=True))
+        yield
+
+
+def _known(name: str, initializer: Initializer, keys: Mapping[str, Any], prefix: str, where: str) -> str:
+    """The key of a tensor, which may be there under the name of one that it is tied to."""
+    for each in (name, *initializer.aliases):
+        if prefix + each in keys:
+            return prefix + each
+    raise ConfigError(f"weights lack '{prefix}{name}': {where} has {len(keys)} others.")
+
+
+def _same_shape(key: str, initializer: Initializer, shape: list[int], where: str) -> None:
+    if tuple(shape) != tuple(initializer.shape):
+        raise ConfigError(
+            f"weights have '{key}' of shape {tuple(shape)} where the model's is {tuple(initializer.shape)}: "
+            f"{where}."
+        )
+
+
+def _dtype(initializer: Initializer) -> torch.dtype:
+    dtype = getattr(torch, initializer.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -1,0 +1,1 @@
+"""What goes wrong while a batch is computed, in words."""

@@ -1,0 +1,109 @@
+"""Why a device could not compute its part of a batch: the exception, the operator, the line of the user."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+from torch import fx
+
+from netsplit.errors import NetSplitError, WorkerError
+from netsplit.graph.code_places import quoted
+from netsplit.graph.ir import Graph
+from netsplit.graph.module import NODE
+
+__all__ = [
+    "AS_BEFORE",
+    "BatchFailure",
+    "failure_of",
+    "is_fatal",
+    "is_of_connection",
+    "one_line",
+    "words_of_node",
+]
+
+AS_BEFORE = "the batch is left out, and the model is as it was before it"
+
+_LONGEST = 600  # characters of an error's text
+_GENERATED = "<eval_with_key>"  # how fx calls the files of the code it writes
+
+
+@dataclass(frozen=True)
+class BatchFailure:
+    """What one device raised; an answer rather than an exception, which would end the workers.
+
+    `at` is where its instruction stands in the program's one order: what came first made the others fail.
+    """
+
+    device: str
+    reason: str  # 'raised IndexError: … at its forward of segment 1, micro-batch 0, in operator …'
+    at: int
+    trace: str
+
+
+def failure_of(error: Exception, device: str, place: str, graph: Graph, at: int) -> BatchFailure:
+    """Args:
+    place: ' at its …', the instruction.
+    """
+    told = str(error).rstrip(".") if isinstance(error, NetSplitError) else f"raised {one_line(error)}"
+    node = _node_of(error)
+    operator = f", in {words_of_node(graph, node)}" if node in graph.nodes else ""
+    trace = "".join(traceback.format_exception(error))
+    return BatchFailure(device, f"{told.rstrip('.')}{place}{operator}", at, trace)
+
+
+def words_of_node(graph: Graph, name: str) -> str:
+    """ "operator 'conv2d' of module 'stem.conv', file.py:12 ('return self.conv(x)')"."""
+    node = graph.nodes[name]
+    module = f" of module '{node.module}'" if node.module else ""
+    source = f", {quoted(node.source)}" if node.source else ""
+    return f"operator '{name}'{module}{source}"
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether the process cannot compute on after it: a peer is gone, or a GPU's state is."""
+    accelerator = getattr(torch, "AcceleratorError", ())
+    return isinstance(error, (WorkerError, accelerator)) or is_of_connection(error)
+
+
+def is_of_connection(error: BaseException) -> bool:
+    """Whether gloo, NCCL or a store says that another process is gone or late: not this one's fault."""
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and ("gloo/transport" in str(error) or "NCCL" in str(error))
+
+
+def one_line(error: BaseException) -> str:
+    """Type and text, without the stack of C++ frames that torch may append, nor gloo's advice."""
+    text = " ".join(str(error).partition("Exception raised from")[0].split())
+    text = re.sub(r"^\[\S+\] ", "", text).partition(" This is typically caused")[0]
+    shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+
+
+def _node_of(error: BaseException) -> str:
+    """The graph's node whose call raised; "" where none did, as in a backward."""
+    for frame, line in reversed(list(_frames(error))):
+        module = frame.f_locals.get("self")
+        if not frame.f_code.co_filename.startswith(_GENERATED) or not isinstance(module, fx.GraphModule):
+            continue
+        written = (
+            linecache.getline(frame.f_code.co_filename, line).partition("=")[0].partition(":")[0].strip()
+        )
+        for each in module.graph.nodes:
+            if each.name == written:
+                return str(each.meta.get(NODE, ""))
+    return ""
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next

@@ -1,0 +1,221 @@
+"""A batch that fails leaves no trace: what is trained before and after it is as plain training without it."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.errors import BatchError, NetSplitError
+from netsplit.graph import capture, initial_values
+from netsplit.graph.ir import Graph
+from netsplit.optim.learning_rate import LearningRate
+from netsplit.program import Program, Schedule, compile_program
+from netsplit.program.schedules import ZBH1, GPipe, OneFOneB
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.share import UpdateRule
+from tests.builders import cpus
+from tests.runtime.equivalence.running import cut
+from tests.runtime.references import Batch, Trained, plain_loop
+from tests.workers import Pools, by_gloo, lent_to_sessions
+
+ADAM = partial(torch.optim.Adam, lr=0.01)
+SCHEDULES = [GPipe(4), OneFOneB(4), ZBH1(4)]
+FORWARD, BACKWARD = 1e6, 1e12  # inputs on which the first device raises, there
+
+
+class _Trap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if FORWARD / 2 < float(x.max()) < BACKWARD / 2:
+            raise ValueError("no such number")
+        ctx.save_for_backward(x)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        if float(x.max()) > BACKWARD / 2:
+            raise ValueError("no way back")
+        return grads[0] * 1.0
+
+
+class Gate(nn.Module):
+    """Stays whole, as its steps depend on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * _Trap.apply(self.scale * x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        Gate(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8),
+        nn.Linear(8, 5),
+    ).double()  # fmt: skip
+
+
+def batch(seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+    return (x,), torch.randint(0, 5, (8,), generator=generator)
+
+
+def bad(how: str) -> Batch:
+    """One that fails in the last micro-batch but one, on the device named."""
+    (x,), y = batch(9)
+    if how == "label":
+        y[5] = 105
+    else:
+        x[5, 2] = FORWARD if how == "forward" else BACKWARD
+    return (x,), y
+
+
+@cache
+def graph() -> Graph:
+    (x,), y = batch(0)
+    return capture(model(), nn.CrossEntropyLoss(), ((x[:2],), y[:2]))
+
+
+def program(schedule: Schedule, devices: int, shared_norm: bool = False) -> Program:
+    at = {1: [], 2: [0.5], 3: [0.2, 0.7]}[devices]
+    device_of = cut(graph(), at)
+    return compile_program(
+        graph(), device_of, graph().position, cpus(devices), schedule, shared_norm=shared_norm
+    )
+
+
+def trained(runtime: DistributedRuntime | LocalRuntime, failing: list[str]) -> tuple[Trained, list[str]]:
+    """Two batches, those that fail after the first, and two more; what the failures said."""
+    losses, told = [runtime.train_batch(*batch(n)) for n in range(2)], []
+    for how in failing:
+        with pytest.raises(BatchError) as e:
+            runtime.train_batch(*bad(how))
+        told.append(str(e.value))
+        losses.append(runtime.train_batch(*batch(len(losses))))
+    return Trained(losses, runtime.state()), told
+
+
+def assert_bits(got: Trained, wanted: Trained) -> None:
+    assert got.losses == wanted.losses
+    assert got.state.keys() == wanted.state.keys()
+    for key, tensor in got.state.items():
+        assert torch.equal(tensor, wanted.state[key]), key
+
+
+@cache
+def plain(count: int) -> Trained:
+    return plain_loop(model(), nn.CrossEntropyLoss(), [batch(n) for n in range(count)], 2, ADAM)
+
+
+WAYS = ["label", "forward", "backward"]
+SAID = {
+    "label": ("IndexError: Target 105 is out of bounds", "at its forward of segment", "micro-batch 2, in",
+              "in operator 'cross_entropy_loss' of module 'loss'"),
+    "forward": ("ValueError: no such number", "forward of segment 0, micro-batch 2", "in operator 'Gate'"),
+    "backward": ("ValueError: no way back", "backward of segment 0, micro-batch 2"),
+}  # fmt: skip
+
+
+def assert_said(told: list[str], devices: int) -> None:
+    for how, sentence in zip(WAYS, told, strict=True):
+        device = f"cpu:{devices - 1}" if how == "label" else "cpu:0"
+        assert sentence.startswith((f"worker {device} (rank", f"device {device} raised"))
+        for words in SAID[how]:
+            assert words in sentence
+        assert sentence.endswith("the batch is left out, and the model is as it was before it.")
+        assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: each.name)
+def test_a_batch_that_fails_is_as_if_it_had_not_been(schedule: Schedule, devices: int) -> None:
+    """The gates raise in the first device's forward and backward, the label in the last one's forward."""
+    values = initial_values(model(), graph())
+    runtime = LocalRuntime(program(schedule, devices), cpus(devices), values, ADAM)
+    got, told = trained(runtime, WAYS)
+    assert_bits(got, plain(5))
+    assert_said(told, devices)
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: each.name)
+def test_workers_leave_a_batch_that_fails_out_and_live(
+    pools: Pools, schedule: Schedule, devices: int
+) -> None:
+    pool = pools(devices)
+    before = [hello.pid for hello in pool.hellos]
+    values = initial_values(model(), graph())
+    got, told = trained(DistributedRuntime(program(schedule, devices), pool, values, ADAM), WAYS)
+    assert_bits(got, plain(5))
+    assert_said(told, devices)
+    assert [hello.pid for hello in pools(devices).hellos] == before
+    assert "no way back" in (pool.folder / "failure.log").read_text()
+
+
+def test_so_it_is_where_tensors_go_by_gloo(pools: Pools) -> None:
+    with by_gloo(pools(2)) as pool:
+        values = initial_values(model(), graph())
+        got, _ = trained(DistributedRuntime(program(OneFOneB(4), 2), pool, values, ADAM), WAYS)
+    assert_bits(got, plain(5))
+
+
+def test_gradients_averages_and_the_learning_rate_stay_too(pools: Pools) -> None:
+    """A failure between two batches of one step, whose gradients wait; and one in the step's own batch."""
+
+    def train(failing: bool) -> tuple[list[float], dict[str, Tensor], list[float]]:
+        schedule = LearningRate(partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5))
+        rule = UpdateRule(clip_norm=0.1, ema_decay=0.9, learning_rate=schedule)
+        values = initial_values(model(), graph())
+        runtime = DistributedRuntime(program(GPipe(4), 2, shared_norm=True), pools(2), values, ADAM, rule)
+        losses = []
+        for n in range(6):
+            if failing and n in (3, 4):
+                with pytest.raises(BatchError):
+                    runtime.train_batch(*bad(WAYS[n - 2]), fraction=0.5, step=n % 2 == 1)
+            losses.append(runtime.train_batch(*batch(n), fraction=0.5, step=n % 2 == 1))
+        return losses, runtime.state(averaged=True), runtime.learning_rates
+
+    (losses, state, rates), (plain_losses, plain_state, plain_rates) = train(True), train(False)
+    assert_bits(Trained(losses, state), Trained(plain_losses, plain_state))
+    assert rates == plain_rates
+    assert rates == [0.01 / 8]
+
+
+def test_what_fails_of_a_split_model_leaves_it_whole(pools: Pools, unmeasured: None) -> None:
+    """Labels out of range at the usual size and another, shapes that do not fit, a prediction that raises."""
+    (x,), y = batch(0)
+    with lent_to_sessions(pools):
+        parallel = netsplit.parallelize(
+            model(), nn.CrossEntropyLoss(), (x, y), cluster=2, partitioner="m_topo", optimizer=ADAM
+        )
+    with parallel:
+        first = parallel.train_batch(x, y)
+        before = parallel.state_dict()
+        bad_x = x.clone()
+        bad_x[5, 2] = FORWARD
+        for inputs, targets, said in (
+            (x, y + 100, "Target 10[0-4] is out of bounds"),
+            (x[:6], y[:6] + 100, "Target 10[0-4] is out of bounds"),
+            (x[:, :5], y, "does not run on this batch"),
+            (x[:5], y, "the same number"),
+            (x, y.double(), "Sequential does not run|expected|float"),
+            (bad_x, y, "no such number"),
+        ):
+            with pytest.raises(NetSplitError, match=said):
+                parallel.train_batch(inputs, targets)
+        with pytest.raises(NetSplitError, match="no such number"):
+            parallel.predict(bad_x)
+        for key, tensor in parallel.state_dict().items():
+            assert torch.equal(tensor, before[key]), key
+        assert parallel.train_batch(x, y) < first
+        assert parallel.predict(x).shape == (8, 5)

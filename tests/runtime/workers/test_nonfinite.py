@@ -1,0 +1,179 @@
+"""A loss that is no finite number is said at once, with where it arises, and then what was asked is done."""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import cache, partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.config import OnNonFinite, Settings
+from netsplit.data.dataset import Data
+from netsplit.errors import ConfigError, NonFiniteError
+from netsplit.graph import capture, initial_values
+from netsplit.graph.ir import Graph
+from netsplit.program import GPipe, compile_program
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.share import UpdateRule
+from netsplit.training.epochs import fit
+from tests.builders import cpus
+from tests.runtime.equivalence.running import assert_close, cut
+from tests.runtime.references import Batch, plain_loop
+from tests.workers import Pools, lent_to_sessions
+
+SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+RUNTIME_LOG = "netsplit.runtime.distributed"
+
+
+class Logs(nn.Module):
+    """A mask of minus infinity is no fault, and the logarithm of a number below zero is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.tail = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(self.head(x))
+        masked = hidden.masked_fill(hidden > 1.5, -math.inf).softmax(1)
+        return self.tail(masked + torch.log(x[:, :1]))
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return Logs().double()
+
+
+def batch(seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(8, 6, generator=generator, dtype=torch.float64) + 0.5
+    return (x,), torch.randint(0, 5, (8,), generator=generator)
+
+
+def bad(value: float, column: int = 0) -> Batch:
+    (x,), y = batch(9)
+    x[5, column] = value
+    return (x,), y
+
+
+@cache
+def graph() -> Graph:
+    (x,), y = batch(0)
+    return capture(model(), nn.CrossEntropyLoss(), ((x[:2],), y[:2]))
+
+
+def runtime(pools: Pools, on_nonfinite: OnNonFinite | None) -> DistributedRuntime:
+    device_of = cut(graph(), [0.5])
+    program = compile_program(graph(), device_of, graph().position, cpus(2), GPipe(4))
+    rule = UpdateRule(on_nonfinite=on_nonfinite)
+    return DistributedRuntime(program, pools(2), initial_values(model(), graph()), SGD, rule)
+
+
+def state_of(batches: list[Batch]) -> dict[str, Tensor]:
+    return plain_loop(model(), nn.CrossEntropyLoss(), batches, 2, SGD).state
+
+
+def home(pools: Pools, op: str) -> str:
+    return cut(graph(), [0.5])[next(node.name for node in graph() if node.kind == op)]
+
+
+def test_stop_says_the_iteration_the_device_and_the_operator_and_leaves_the_batch_out(pools: Pools) -> None:
+    trained = runtime(pools, "stop")
+    trained.train_batch(*batch(0))
+    with pytest.raises(NonFiniteError) as e:
+        trained.train_batch(*bad(-1.0))
+    said = str(e.value)
+    assert said.startswith("the loss of iteration 2 is nan: it arises on device " + home(pools, "log"))
+    assert "operator 'log'" in said
+    assert "torch.log(x[:, :1])" in said
+    assert "micro-batch 2" in said
+    assert "on_nonfinite=warn" in said
+    trained.train_batch(*batch(1))
+    assert_close(trained.state(), state_of([batch(0), batch(1)]))
+
+
+def test_what_comes_with_the_batch_or_the_model_is_blamed_on_it(pools: Pools) -> None:
+    trained = runtime(pools, "stop")
+    with pytest.raises(
+        NonFiniteError, match=r"comes with the batch, in a tensor of shape \(2, 6\) of micro-batch 2"
+    ):
+        trained.train_batch(*bad(math.nan, column=3))
+    trained.put({"head.bias": torch.full((6,), math.nan, dtype=torch.float64)})
+    with pytest.raises(
+        NonFiniteError, match=r"'head.bias' of the model is not finite, used on device cpu:0 in oper"
+    ):
+        trained.train_batch(*batch(0))
+
+
+def test_skip_warns_and_leaves_the_batch_out(pools: Pools, caplog: pytest.LogCaptureFixture) -> None:
+    trained = runtime(pools, "skip")
+    trained.train_batch(*batch(0))
+    with caplog.at_level(logging.WARNING, RUNTIME_LOG):
+        assert math.isnan(trained.train_batch(*bad(-1.0)))
+    assert "operator 'log'" in caplog.text
+    assert "it is left out" in caplog.text
+    trained.train_batch(*batch(1))
+    assert_close(trained.state(), state_of([batch(0), batch(1)]))
+
+
+@pytest.mark.parametrize("on_nonfinite", ["warn", None])
+def test_warn_says_it_once_and_trains_as_plain_pytorch(
+    pools: Pools, caplog: pytest.LogCaptureFixture, on_nonfinite: OnNonFinite | None
+) -> None:
+    trained = runtime(pools, on_nonfinite)
+    batches = [batch(0), bad(-1.0), batch(1)]
+    with caplog.at_level(logging.WARNING, RUNTIME_LOG):
+        losses = [trained.train_batch(*each) for each in batches]
+    assert math.isnan(losses[2])
+    assert sum("operator 'log'" in record.getMessage() for record in caplog.records) == (
+        on_nonfinite == "warn"
+    )
+    state, wanted = trained.state(), state_of(batches)
+    for key, tensor in state.items():
+        torch.testing.assert_close(tensor, wanted[key], equal_nan=True)
+
+
+def test_fit_counts_what_is_skipped_in_no_mean(pools: Pools, unmeasured: None) -> None:
+    """With gradients of two batches a step: the other batch of the step is left out with it."""
+    (x,), y = (torch.cat([batch(n)[0][0] for n in range(6)]),), torch.cat([batch(n)[1] for n in range(6)])
+    x[20, 0] = -1.0
+    data = Data("own", list(zip(x, y, strict=True)), list(zip(x[:8], y[:8], strict=True)), 5, list("abcde"))
+    with lent_to_sessions(pools):
+        parallel = netsplit.parallelize(
+            model(), nn.CrossEntropyLoss(), batch(0), partitioner="m_topo", on_nonfinite="skip", optimizer=SGD
+        )
+    with parallel:
+        history = fit(parallel, data, epochs=1, accumulate=2)
+    losses = [it.loss for it in history.iterations]
+    assert sum(map(math.isnan, losses)) == 1
+    assert history.epochs[0].train_loss == pytest.approx(sum(each for each in losses if each == each) / 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clip_norm", -1), ("clip_norm", math.nan), ("ema_decay", 1.0), ("seed", -5), ("seed", 2**64),
+        ("seed", "five"), ("clip_norm", "much"),
+    ],
+)  # fmt: skip
+def test_the_command_and_the_call_refuse_the_same_numbers_in_the_same_words(key: str, value: object) -> None:
+    (x,), y = batch(0)
+    with pytest.raises(ConfigError) as call:
+        netsplit.parallelize(model(), nn.CrossEntropyLoss(), (x, y), **{key: value})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as settings:
+        Settings(**{"epochs": 1, "batch_size": 1, "seed": 0, key: value})  # type: ignore[arg-type]
+    assert str(call.value) == str(settings.value)
+    assert str(call.value).startswith(f"{key} is ")
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
+def test_hyperparameters_that_are_no_finite_numbers_are_refused(name: str) -> None:
+    (x,), y = batch(0)
+    optimizer = partial(torch.optim.SGD, **{"lr": 0.1, name: math.nan})
+    with pytest.raises(ConfigError, match=f"optimizer.{name} is nan: give a finite number"):
+        netsplit.parallelize(model(), nn.CrossEntropyLoss(), (x, y), optimizer=optimizer)

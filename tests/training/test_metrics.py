@@ -1,0 +1,184 @@
+"""Metrics of an epoch: counted over batches of any sizes, chosen to suit the task, else refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from netsplit.data import IGNORED
+from netsplit.data.dataset import Data
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.training.metrics import (
+    AUTO,
+    Metric,
+    accuracy,
+    as_metric,
+    chosen_metric,
+    mean_iou,
+    mse,
+    name_of_metric,
+    perplexity,
+    top5,
+    value_of,
+    words_of_metric,
+)
+
+CLASSES = 7
+
+
+def _whole(metric: str, scores: Tensor, targets: Tensor) -> float:
+    """The definition, of all samples at once."""
+    counted = targets != IGNORED
+    flat = scores.movedim(1, -1)[counted]
+    wanted = targets[counted]
+    if metric == "perplexity":
+        return math.exp(cross_entropy(flat, wanted).item())
+    if metric == "top5":
+        return sum(
+            int(y) in row.argsort(descending=True)[:5] for row, y in zip(flat, wanted, strict=True)
+        ) / len(wanted)
+    answers = flat.argmax(1)
+    if metric == "accuracy":
+        return float((answers == wanted).double().mean())
+    each = []
+    for c in range(CLASSES):
+        either = ((answers == c) | (wanted == c)).sum().item()
+        if either:
+            each.append(((answers == c) & (wanted == c)).sum().item() / either)
+    return sum(each) / len(each)
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    rest=st.sampled_from([(), (3,), (2, 2)]),
+    seed=st.integers(0, 999),
+)
+@pytest.mark.parametrize("make", [accuracy, top5, mean_iou, perplexity])
+def test_batches_of_unequal_size_give_what_all_samples_give(
+    make: Callable[[], Metric], sizes: list[int], rest: tuple[int, ...], seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    n = sum(sizes)
+    scores = torch.randn(n, CLASSES, *rest, generator=generator, dtype=torch.float64)
+    targets = torch.randint(-1, CLASSES, (n, *rest), generator=generator)
+    targets[targets == -1] = IGNORED
+    targets[0] = 3
+    metric = make()
+    for _ in range(2):  # a reset forgets all
+        metric.reset()
+        for x, y in zip(scores.split(sizes), targets.split(sizes), strict=True):
+            metric.update(x, y)
+        assert value_of(metric) == pytest.approx(_whole(name_of_metric(metric), scores, targets))
+
+
+def test_squared_errors_are_of_all_elements_whatever_the_batches() -> None:
+    outputs, targets = torch.randn(7, 3), torch.randn(7, 3)
+    metric = mse()
+    metric.reset()
+    for x, y in zip(outputs.split([4, 1, 2]), targets.split([4, 1, 2]), strict=True):
+        metric.update(x, y)
+    assert value_of(metric) == pytest.approx(nn.MSELoss()(outputs, targets).item())
+
+
+@pytest.mark.parametrize(
+    ("make", "outputs", "targets"),
+    [
+        (accuracy, torch.zeros(4, 1), torch.zeros(4, 1)),
+        (accuracy, torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.int64)),
+        (accuracy, {"logits": torch.zeros(4, 3)}, torch.zeros(4, dtype=torch.int64)),
+        (mean_iou, torch.zeros(4, 3), torch.zeros(4, 2, dtype=torch.int64)),
+        (mse, torch.zeros(4, 1), torch.zeros(4)),
+        (perplexity, torch.zeros(4), torch.zeros(4)),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_not_broadcast(
+    make: Callable[[], Metric], outputs: Any, targets: Tensor
+) -> None:
+    metric = make()
+    with pytest.raises(
+        ConfigError, match=rf"metrics={name_of_metric(metric)} needs .*choose another of metrics"
+    ):
+        metric.update(outputs, targets)
+
+
+def _data(target: Any, metric: Any = "accuracy") -> Data:
+    sample = (torch.zeros(3), target)
+    return Data("own", [sample], [sample], 3, list("abc"), metric=metric)
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "name"),
+    [
+        (_data(1), nn.CrossEntropyLoss(), "accuracy"),
+        (_data(torch.tensor(1)), nn.CrossEntropyLoss(), "accuracy"),
+        (_data(torch.tensor([1, 2]), "perplexity"), nn.CrossEntropyLoss(), "perplexity"),
+        (_data(torch.tensor([1, 2]), "mean_iou"), nn.CrossEntropyLoss(), "mean_iou"),
+        (_data(0.5), nn.CrossEntropyLoss(), "mse"),
+        (_data(torch.zeros(3)), None, "mse"),
+        (_data(1), nn.MSELoss(), "mse"),
+    ],
+)
+def test_auto_is_what_suits_the_task(data: Data, loss: Any, name: str) -> None:
+    metric = chosen_metric(AUTO, data, loss)
+    assert metric is not None
+    assert name_of_metric(metric) == name
+    assert chosen_metric(None, data, loss) is None
+
+
+class Largest:
+    """As torchmetrics' objects are, of which it has no more."""
+
+    def reset(self) -> None:
+        self.value = torch.zeros(())
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        self.value = torch.maximum(self.value, (preds - target).abs().max())
+
+    def compute(self) -> Tensor:
+        return self.value
+
+
+def signs(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
+    return float((outputs.sign() == targets.sign()).sum()), len(targets)
+
+
+def test_objects_like_those_of_torchmetrics_and_functions_are_metrics() -> None:
+    batches = [
+        (torch.tensor([1.0, -2.0]), torch.tensor([2.0, 3.0])),
+        (torch.tensor([1.0]), torch.tensor([1.0])),
+    ]
+    for given_, name, wanted in ((Largest(), "Largest", 5.0), (signs, "signs", 2 / 3)):
+        metric = as_metric(given_)
+        assert metric is not None
+        metric.reset()
+        for outputs, targets in batches:
+            metric.update(outputs, targets)
+        assert name_of_metric(metric) == name
+        assert value_of(metric) == pytest.approx(wanted)
+
+
+def test_what_is_no_metric_or_gives_no_number_is_refused() -> None:
+    for wrong in ("acuracy", Largest, 3):
+        with pytest.raises(ConfigError, match=r"metrics is .*: give an object with reset"):
+            as_metric(wrong)
+    several = Largest()
+    several.value = torch.zeros(3)
+    with pytest.raises(ConfigError, match="metrics=Largest computes Tensor, which is not one number"):
+        value_of(several)
+    with pytest.raises(NetSplitError, match="nothing to evaluate"):
+        value_of(accuracy())
+
+
+def test_a_fraction_is_told_in_per_cent_and_nothing_else_is() -> None:
+    assert words_of_metric("accuracy").told(0.647) == "64.7 %"
+    assert words_of_metric("mse").told(4.0) == "4"
+    assert words_of_metric("Largest").told(0.03125) == "0.03125"
