@@ -280,6 +280,8 @@ def _method(
             log.info("%s: checkpoints: %s", run.name, checkpoints.told)
     comparison.histories[run.name] = history
     try:
+        if run.models.log:
+            run.model(_trained(experiment, model), _examples(experiment.data))
         return record_row(run, plan, folder, observer.measured(history), observer.first is None)
     finally:
         _keep_trained(model, run, folder, settings)

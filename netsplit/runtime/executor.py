@@ -191,7 +191,7 @@ class Executor:
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
         piece = self.pieces.of(s, i)
-        piece.run = piece.call if self.inspection is None else self.inspection.watching(piece.module, i)
+        piece.run = piece.usual if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
         with self._span("forward", ins):

@@ -72,10 +72,10 @@ class Piece:
         self.draws = any(node_draws(node) for node in nodes)
         self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
         plain = not (self.calls or self.draws or self.written_inputs or deferrable)
-        self.call: Callable[..., tuple[Tensor, ...]] = self.module
+        self.usual: Callable[..., tuple[Tensor, ...]] = self.module
         if backend is not None and plain:
-            self.call = compiled_call(self.module, backend)
-        self.run = self.call
+            self.usual = compiled_call(self.module, backend)
+        self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.segment.outputs, self.run(*inputs.values()), strict=True))
