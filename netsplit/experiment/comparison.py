@@ -285,8 +285,6 @@ def _method(
         return record_row(run, plan, folder, observer.measured(history), observer.first is None)
     finally:
         _keep_trained(model, run, folder, settings)
-        if run.models.log:
-            run.model(_trained(experiment, model), _examples(experiment.data))
 
 
 def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: Settings) -> None:
