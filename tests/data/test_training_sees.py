@@ -22,6 +22,7 @@ class Watcher:
 
     batch_size = 3
     stepped_rates = (0.1,)
+    on_nonfinite = "stop"
 
     def __init__(self, fails_at: int = -1) -> None:
         self.runtime: Any = None
