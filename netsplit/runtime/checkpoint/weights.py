@@ -20,13 +20,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from netsplit.errors import CaptureError, ConfigError
 from netsplit.graph.ir import Graph, Initializer
 from netsplit.graph.recording.stand_ins import persistent_tensors
 from netsplit.lazy import of_extra
+from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
 
 __all__ = ["CheckpointWeights", "SafetensorsWeights", "SeededWeights", "WeightSource", "weight_source_of"]
 
@@ -151,18 +150,20 @@ class CheckpointWeights:
         return self
 
     def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
+        from torch.distributed.checkpoint.state_dict_loader import (
+            load,  # takes a second, and few workers need it
+        )
 
         entries = self._entries()
         keys = {k: _known(k, init, entries, self.prefix, str(self.folder)) for k, init in wanted.items()}
         state = {keys[k]: torch.empty(init.shape, dtype=_dtype(init)) for k, init in wanted.items()}
-        load(state, checkpoint_id=self.folder, no_dist=True)
+        load(state, storage_reader=reader_of(Path(self.folder)), planner=plain_values(), no_dist=True)
         return {name: state[key] for name, key in keys.items()}
 
     def _entries(self) -> dict[str, Any]:
-
         try:
-            return dict(FileSystemReader(self.folder).read_metadata().state_dict_metadata)
-        except OSError as error:
+            return dict(read_metadata(Path(self.folder)).state_dict_metadata)
+        except Exception as error:  # whatever the bytes ask for
             raise ConfigError(f"weights are '{self.folder}', which is no checkpoint: {error}.") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from functools import partial
@@ -175,6 +176,23 @@ def test_a_checkpoint_is_read_by_name(tmp_path: Path) -> None:
     save({f"model.{k}": v for k, v in values.items()}, checkpoint_id=tmp_path, no_dist=True)
     taken = read(CheckpointWeights(tmp_path))
     assert all(torch.equal(taken[name], value) for name, value in values.items())
+
+
+class Touches:
+    """Pickled, it runs code of its own when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Touches(tmp_path / "ran")))
+    with pytest.raises(ConfigError, match="which could run code"):
+        read(CheckpointWeights(tmp_path))
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("kind", [SafetensorsWeights, CheckpointWeights])
