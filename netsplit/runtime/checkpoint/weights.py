@@ -109,7 +109,11 @@ class SafetensorsWeights:
         return tensors
 
     def _open(self, place: Path) -> Any:
-        return of_extra("huggingface", "weights", "safetensors", "safetensors").safe_open(place, "pt")
+        package: Any = of_extra("huggingface", "weights", "safetensors", "safetensors")
+        try:
+            return package.safe_open(place, "pt")
+        except (OSError, package.SafetensorError) as error:
+            raise ConfigError(f"'{place}' cannot be read as safetensors: {error}.") from error
 
     def _places(self) -> dict[str, Path]:
         """Key -> the file that has it."""
@@ -117,8 +121,11 @@ class SafetensorsWeights:
         if path.is_file():
             files = [path]
         elif indices := sorted(path.glob(f"*.safetensors{_INDEX}")):
-            of = json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"]
-            return {key: path / file for key, file in of.items()}
+            try:
+                of = json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"]
+                return {key: path / file for key, file in of.items()}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ConfigError(f"'{indices[0]}' is no index of safetensors files: {error}.") from error
         else:
             files = sorted(path.glob("*.safetensors"))
         if not files:

@@ -178,6 +178,19 @@ def test_a_checkpoint_is_read_by_name(tmp_path: Path) -> None:
     assert all(torch.equal(taken[name], value) for name, value in values.items())
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("m.safetensors", "cannot be read as safetensors"),
+        ("m.safetensors.index.json", "is no index of safetensors files"),
+    ],
+)
+def test_a_file_that_is_cut_is_a_sentence(tmp_path: Path, name: str, sentence: str) -> None:
+    (tmp_path / name).write_bytes(b"{")
+    with pytest.raises(ConfigError, match=sentence):
+        read(SafetensorsWeights(tmp_path))
+
+
 class Touches:
     """Pickled, it runs code of its own when it is read."""
 
