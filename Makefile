@@ -14,7 +14,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $
 EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 table_6_4 table_6_4_models table_6_4_chosen ablation scaling convergence
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run partition simulate reproduce convergence sweep bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all
+.PHONY: help setup docs run partition simulate reproduce convergence sweep bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all
 
 help:  ## List these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -90,13 +90,17 @@ report: $(STAMP)  ## Recorded comparisons and studies as one page, outputs/repor
 ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
 	exec $(BIN)/netsplit ui --port $(PORT) --database $(DATABASE)
 
+docs: $(STAMP)  ## Build the pages of docs/, with tutorial and reference, to site/index.html; warnings are errors
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+
 pictures: $(STAMP)  ## Refresh the README's pictures from the newest comparison
 	@newest=$$(ls -d outputs/compare/runs/*/netsplit 2>/dev/null | tail -n 1); \
 	test -n "$$newest" || { echo "No comparison to take pictures from: 'make run' first." >&2; exit 1; }; \
 	cp $$newest/timeline.png $$newest/graph.png docs/pictures/
 
 clean:  ## Remove outputs and caches
-	rm -rf outputs multirun mlruns build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf outputs multirun mlruns site build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 clean-all: clean  ## Remove .venv too

@@ -127,9 +127,10 @@ class Ours:
         schedule: Any,
         gloo: bool = False,
         profile: ProfileMode = "off",
+        timeout_s: float = 60.0,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="netsplit-bench-", ignore_cleanup_errors=True)
-        cluster = replace(netsplit.cpu_cluster(2), cross_memory=not gloo)
+        cluster = replace(netsplit.cpu_cluster(2), cross_memory=not gloo, timeout_s=timeout_s)
         self.session = Session(cluster, Path(self._folder.name), profile=profile)
         self.batch = subject.batch(microbatches)
         self.loss = nn.CrossEntropyLoss()
@@ -139,9 +140,11 @@ class Ours:
             self.close()
             raise
 
-    def deploy(self, name: str, partitioner: Partitioner, schedule: Any) -> Deployed:
+    def deploy(
+        self, name: str, partitioner: Partitioner, schedule: Any, backend: str | None = None
+    ) -> Deployed:
         plan = replace(self.planner, schedule=schedule).plan(partitioner)
-        model = self.session.deploy(self.planner, plan)
+        model = self.session.deploy(self.planner, plan, backend=backend)
         self.session.pool.call(_keep, name)
         return Deployed(name, plan, model, self.session)
 

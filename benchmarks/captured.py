@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from benchmarks.setting import CONF, MIXED, Setting, described
 from netsplit.config import build
-from netsplit.data.loader import batches
+from netsplit.data.reading.loader import batches
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.partition import METHODS

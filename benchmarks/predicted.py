@@ -27,7 +27,7 @@ from benchmarks._ours import Ours
 from benchmarks._rounds import Contender, Ratio, Rounds
 from benchmarks.captured import CAPTURED, composed
 from netsplit.config import build
-from netsplit.data.loader import batches
+from netsplit.data.reading.loader import batches
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.profile.costs import Costs

@@ -2,6 +2,7 @@
 
     python -m benchmarks.runtime                    # four models, some minutes each
     python -m benchmarks.runtime --quick            # small ones, two minutes
+    python -m benchmarks.runtime --quick --compile inductor   # and both compiled
     python -m benchmarks.runtime --models resnet50 --schedules 1f1b zb_h1 --rounds 20 --json raw.json
 
 On two worker processes of one thread. Every figure is a ratio of things measured in turn in the same round;
@@ -29,12 +30,14 @@ from torch import Tensor
 
 from benchmarks._command import command_parser
 from benchmarks._ours import Cut, Deployed, Ours, best_cut, free_ideal
-from benchmarks._rivals import Plain, TorchPipeline
+from benchmarks._rivals import COMPILING_S, Plain, TorchPipeline
 from benchmarks._rounds import Contender, Ratio, Rounds, quartiles
 from benchmarks._subjects import SUBJECTS, Subject, subjects
 from netsplit.api import SCHEDULES
+from netsplit.errors import ConfigError
 from netsplit.files import write_json
 from netsplit.partition import Single
+from netsplit.runtime.compiled import check_backend
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
@@ -89,8 +92,15 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile-every", type=int, default=4, help="rounds between profiles (4)")
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--gloo", action="store_true", help="ours by gloo, as between hosts, beside ours")
+    parser.add_argument(
+        "--compile", metavar="BACKEND", help="plain and ours by torch.compile too, as inductor"
+    )
     parser.add_argument("--json", type=Path, help="file for every measured second")
     options = parser.parse_args(arguments)
+    try:
+        check_backend(options.compile, ["cpu"])
+    except ConfigError as error:
+        parser.error(str(error))
     options.rounds = options.rounds or (5 if options.quick else 12)
     options.schedules = [name for name in ORDER if name in SCHEDULES and name in (options.schedules or ORDER)]
     return options
@@ -100,13 +110,21 @@ class _Field:
     """All contenders on one model, in processes that stay."""
 
     def __init__(
-        self, subject: Subject, microbatches: int, schedules: list[str], gloo: bool, say: Say
+        self,
+        subject: Subject,
+        microbatches: int,
+        schedules: list[str],
+        gloo: bool,
+        backend: str | None,
+        say: Say,
     ) -> None:
-        self.subject, self.m, self.say = subject, microbatches, say
+        self.subject, self.m, self.backend, self.say = subject, microbatches, backend, say
         self.closing: list[Callable[[], None]] = []
         self.theirs: TorchPipeline | None = None
         self.deployed: dict[str, Deployed] = {}
         self.by_gloo: dict[str, Deployed] = {}
+        self.compiled: dict[str, Deployed] = {}
+        self.plain_compiled: Plain | None = None
         self.traces: dict[str, list[Timeline]] = {}
         try:
             self._open(schedules, gloo)
@@ -117,6 +135,9 @@ class _Field:
     def _open(self, schedules: list[str], gloo: bool) -> None:
         self.plain = Plain(self.subject, self.m)
         self.closing.append(self.plain.close)
+        if self.backend is not None:
+            self.plain_compiled = Plain(self.subject, self.m, self.backend)
+            self.closing.append(self.plain_compiled.close)
         self.ours = self._ours()
         cut = best_cut(self.ours.planner, 2 if self.subject.chain else 4)
         self.say(f"{self.subject.name}: cut before units {', '.join(map(str, cut.places))}")
@@ -127,6 +148,10 @@ class _Field:
             finer = name == "interleaved_1f1b" and self.subject.chain
             places = best_cut(self.ours.planner, 4) if finer else cut
             self._deploy(name, places, self._schedule(name))
+            if self.backend is not None:
+                self.compiled[name] = self.ours.deploy(
+                    f"{name} compiled", places, self._schedule(name), self.backend
+                )
             if others is not None:
                 self.by_gloo[name] = others.deploy(name, places, self._schedule(name))
         if self.subject.chain:
@@ -134,7 +159,8 @@ class _Field:
             self.closing.append(self.theirs.close)
 
     def _ours(self, gloo: bool = False) -> Ours:
-        ours = Ours(self.subject, self.m, self._schedule("gpipe"), gloo)
+        timeout = {} if self.backend is None else {"timeout_s": COMPILING_S}
+        ours = Ours(self.subject, self.m, self._schedule("gpipe"), gloo, **timeout)
         self.closing.append(ours.close)
         return ours
 
@@ -147,10 +173,16 @@ class _Field:
     def contenders(self) -> list[Contender]:
         """One device, ours and theirs, in turn; some of them twice, for the noise floor."""
         entrants = [self._plain("plain"), self._own("single"), self._plain("plain again")]
+        if self.plain_compiled is not None:
+            entrants.append(
+                Contender("plain compiled", self.plain_compiled.step, pids=self.plain_compiled.pids)
+            )
         for name in self.deployed:
             if name == "single":
                 continue
             entrants.append(self._own(name, traced=True))
+            if name in self.compiled:
+                entrants.append(self._run(f"{name} compiled", self.compiled[name]))
             if name in self.by_gloo:
                 entrants.append(self._run(f"{name} by gloo", self.by_gloo[name]))
             if name in TorchPipeline.SCHEDULES:
@@ -191,7 +223,10 @@ class _Field:
         before = self.subject.fresh().state_dict()
         self.plain.step()
         wanted = _update(before, self.plain.state())
-        for name, deployed in [*self.deployed.items(), *self.by_gloo.items()]:
+        if self.plain_compiled is not None:
+            self.plain_compiled.step()
+            self._same(wanted, _update(before, self.plain_compiled.state()), "plain compiled")
+        for name, deployed in [*self.deployed.items(), *self.by_gloo.items(), *self.compiled.items()]:
             deployed.ready()
             self.ours.step(deployed)
             self._same(wanted, _update(before, deployed.model.state_dict()), name)
@@ -224,7 +259,7 @@ def _total(update: dict[str, Tensor]) -> float:
 
 
 def _measured(subject: Subject, options: argparse.Namespace, say: Say) -> tuple[list[Line], dict[str, Any]]:
-    field = _Field(subject, options.microbatches, options.schedules, options.gloo, say)
+    field = _Field(subject, options.microbatches, options.schedules, options.gloo, options.compile, say)
     try:
         field.check()
         rounds = Rounds(field.contenders())
@@ -294,6 +329,9 @@ def _lines(
             ),
             Line(f"{name}: free ideal / ours", _quotient(free[name], traced[name]), floor),
         ]
+        if rounds.has(f"{name} compiled"):
+            lines.append(line(f"{name}: ours / compiled", name, f"{name} compiled"))
+            lines.append(line(f"{name}: plain / ours, both compiled", "plain compiled", f"{name} compiled"))
         if rounds.has(f"{name} by gloo"):
             lines.append(line(f"{name}: by gloo / ours", f"{name} by gloo", name))
         if rounds.has(f"torch {name}") and name != "1f1b":

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from netsplit.config import build
 from netsplit.data.dataset import Data
-from netsplit.data.loader import Loader, batches
+from netsplit.data.reading.loader import Loader, batches
 from netsplit.files import write_json
 from netsplit.tables import Column, Table
 from netsplit.training.history import Epoch, History, Iteration

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from torch import nn
 
-from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.config import LowPrecision, OnNonFinite, ProfileMode, check_numbers
+from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
+from netsplit.config import (
+    LowPrecision,
+    OffloadName,
+    OnNonFinite,
+    ProfileMode,
+    check_numbers,
+    check_switches,
+)
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.session import Session
+from netsplit.experiment.stages import shown_stages
 from netsplit.graph.batches.calls import Loss
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
@@ -64,6 +71,8 @@ def parallelize(
     weights: WeightSource | None = None,
     folder: str | Path | None = None,
     compile_backend: str | None = None,
+    progress: bool = True,
+    offload: OffloadName = "none",
 ) -> ParallelModel:
     """Split a model over devices, ready to train.
 
@@ -105,65 +114,78 @@ def parallelize(
             device; "reuse", "refresh" and "off" measure (docs/profiling.md).
         weights: where workers have the first values of parameters from, for a model on the meta device, which
             may be larger than any memory (docs/large_models.md): `SafetensorsWeights`, `CheckpointWeights` or
-            `SeededWeights`. Needs profile="predicted".
+            `SeededWeights`. Needs profile="predicted"; refused for a model that has all values itself.
         folder: for the workers' logs; a temporary one by default.
         compile_backend: of ``torch.compile``, as "inductor": every device compiles its segments with it, when
             they are first computed; docs/integrations.md has what that changes.
+        offload: "optimizer", "activations" or "both" lie in the host's memory while a GPU does not compute
+            with them: the same training bit for bit, in less of the device's memory and more time
+            (docs/large_models.md).
+        progress: show what is being done, where stderr is a terminal, and in a notebook.
 
     Raises:
         NetSplitError: a bad argument, a model that cannot be captured, capacities that are too small,
             or workers that do not come up; the message is one sentence.
     """
     spec = cpu_cluster(cluster) if type(cluster) is int else cluster
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model is {model!r}: give a torch.nn.Module.")
     if not isinstance(spec, ClusterSpec):
         raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
-    _check_batch(batch)
-    if loss is not None and not callable(loss):
-        raise ConfigError(f"loss is {loss!r}: give a function of outputs and targets, or None.")
-    if autocast not in (None, *get_args(LowPrecision)):
-        raise ConfigError(
-            f"autocast is {autocast!r}: give one of {', '.join(get_args(LowPrecision))}, or None."
-        )
-    if weights is not None and not isinstance(weights, WeightSource):
-        raise ConfigError(f"weights is {weights!r}: give SafetensorsWeights(path) or another WeightSource.")
-    if profile not in get_args(ProfileMode):
-        raise ConfigError(f"profile is {profile!r}: give one of {', '.join(get_args(ProfileMode))}.")
-    if on_nonfinite not in get_args(OnNonFinite):
-        raise ConfigError(
-            f"on_nonfinite is {on_nonfinite!r}: give one of {', '.join(get_args(OnNonFinite))}."
-        )
+    _check_kinds(model, loss, batch, weights)
+    _check_choice("autocast", autocast, get_args(LowPrecision), optional=True)
+    _check_choice("profile", profile, get_args(ProfileMode))
+    _check_choice("on_nonfinite", on_nonfinite, get_args(OnNonFinite))
+    _check_choice("offload", offload, get_args(OffloadName))
+    check_offload(offload, spec.devices, compile_backend)
+    check_switches(check=check, progress=progress)
     check_numbers(seed=seed, max_programs=max_programs, clip_norm=clip_norm, ema_decay=ema_decay)
     _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler))
-    check_backend(compile_backend, {torch.device(each.torch_device).type for each in spec.devices})
-    if compile_backend is not None and autocast is not None:
-        raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")
+    check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
     place = _folder(folder)
-    session = Session(spec, place, temporary=folder is None, profile=profile)
-    try:
-        planner = session.planner(
-            model,
-            loss,
-            batch,
-            order,
-            optimizer,
-            clip_norm,
-            autocast,
-            rate,
-            ema_decay,
-            max_programs,
-            check,
-            on_nonfinite,
-            weights,
+    with shown_stages(progress) as stages:
+        session = Session(
+            spec, place, temporary=folder is None, profile=profile, stages=stages, show=stages.part
         )
-        plan = planner.plan(method, seed)
-        return session.deploy(planner, plan, owned=True, seed=seed, backend=compile_backend)
-    except BaseException:
-        session.close()
-        raise
+        try:
+            planner = session.planner(
+                model,
+                loss,
+                batch,
+                order,
+                optimizer,
+                clip_norm,
+                autocast,
+                rate,
+                ema_decay,
+                max_programs,
+                check,
+                on_nonfinite,
+                weights,
+                offload,
+            )
+            plan = planner.plan(method, seed, stages)
+            return session.deploy(planner, plan, owned=True, seed=seed, backend=compile_backend)
+        except BaseException:
+            session.close()
+            raise
+
+
+def _check_kinds(model: Any, loss: Any, batch: Any, weights: Any) -> None:
+    """Objects are of the kinds that they are asked to be."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is {model!r}: give a torch.nn.Module.")
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ConfigError("batch must be a pair (inputs, targets), of which targets may be None.")
+    if loss is not None and not callable(loss):
+        raise ConfigError(f"loss is {loss!r}: give a function of outputs and targets, or None.")
+    if weights is not None and not isinstance(weights, WeightSource):
+        raise ConfigError(f"weights is {weights!r}: give SafetensorsWeights(path) or another WeightSource.")
+
+
+def _check_choice(name: str, given: Any, known: Sequence[str], optional: bool = False) -> None:
+    if given not in known and not (optional and given is None):
+        raise ConfigError(f"{name} is {given!r}: give one of {', '.join(known)}{', or None' * optional}.")
 
 
 def _chosen(known: Mapping[str, Callable[[], Any]], given: Any, kind: type, what: str) -> Any:
@@ -197,8 +219,3 @@ def _folder(given: str | Path | None) -> Path:
         reason = error.strerror or error
         raise ConfigError(f"folder is {shown} cannot be made ({reason}): give another.") from error
     return Path(given)
-
-
-def _check_batch(batch: Any) -> None:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise ConfigError("batch must be a pair (inputs, targets), of which targets may be None.")

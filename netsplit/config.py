@@ -27,8 +27,8 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import Parameter, locate, signature_of, suggest
 
 __all__ = [
-    "CheckpointSettings", "LowPrecision", "OnNonFinite", "ProfileMode", "Settings", "build", "check_numbers",
-    "locate", "suggest", "validated",
+    "CheckpointSettings", "LowPrecision", "OffloadName", "OnNonFinite", "ProfileMode", "Settings", "build",
+    "check_numbers", "check_switches", "locate", "suggest", "validated",
 ]  # fmt: skip
 
 ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
@@ -39,6 +39,9 @@ OnNonFinite = Literal["stop", "warn", "skip"]
 
 LowPrecision = Literal["bfloat16", "float16"]
 """What `torch.autocast` computes in."""
+
+OffloadName = Literal["none", "optimizer", "activations", "both"]
+"""What lies in the host's memory while no device computes with it (conf/config.yaml)."""
 
 TARGET = "_target_"
 PARTIAL = "_partial_"
@@ -102,12 +105,19 @@ class Settings:
     variable_copies: int | None = None
     check: bool = True
     on_nonfinite: OnNonFinite = "stop"
+    offload: OffloadName = "none"
+    compile_backend: str | None = None
 
     def __post_init__(self) -> None:
         numbers = {key: getattr(self, key) for key in _LEAST if key in self.__annotations__}
         check_numbers(**numbers, clip_norm=self.clip_norm, ema_decay=self.ema_decay)
         if self.variable_copies is not None and self.variable_copies < 0:
             raise ConfigError(f"variable_copies is {self.variable_copies}: give 0 or more, or null.")
+        if self.offload != "none" and self.memory == "static":
+            raise ConfigError(
+                f"offload is {self.offload}, and memory=static counts everything on the device: give "
+                "memory=lifetimes, or leave offload out."
+            )
         if self.variable_copies is not None and self.memory != "static":
             raise ConfigError(
                 f"variable_copies is {self.variable_copies}, which memory=lifetimes does not count by: add "
@@ -115,7 +125,10 @@ class Settings:
             )
 
 
-_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "accumulate": 1, "max_programs": 1}
+_LEAST = {
+    "epochs": 1, "batch_size": 1, "seed": 0, "accumulate": 1, "max_programs": 1,
+    "schedule.microbatches": 1, "schedule.update_every": 1,
+}  # fmt: skip
 _MOST_SEED = 2**63 - 1
 
 
@@ -123,8 +136,8 @@ def check_numbers(**given: Any) -> None:
     """Refuse numbers that say how is trained; the command and `netsplit.parallelize` name them alike.
 
     Args:
-        given: `epochs`, `batch_size`, `seed`, `accumulate`, `max_programs`, `clip_norm`, `ema_decay`; of the
-            last two, None is none.
+        given: `epochs`, `batch_size`, `seed`, `accumulate`, `max_programs`, a schedule's `microbatches` and
+            `update_every`, `clip_norm`, `ema_decay`; of the last two, None is none.
 
     Raises:
         ConfigError: the first that cannot be used.
@@ -141,6 +154,17 @@ def check_numbers(**given: Any) -> None:
             most, words = (math.inf, "above 0") if key == "clip_norm" else (1, "between 0 and 1")
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
                 raise ConfigError(f"{key} is {value!r}: give a number {words}, or null (None in Python).")
+
+
+def check_switches(**given: Any) -> None:
+    """Refuse what is neither true nor false, as "no" is not, which Python takes for true.
+
+    Raises:
+        ConfigError: the first such.
+    """
+    for key, value in given.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{key} is {value!r}: give true or false (True or False in Python).")
 
 
 def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:

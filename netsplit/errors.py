@@ -24,6 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OTHERS = (str(Path(__file__).parent), *(sysconfig.get_paths()[key] for key in ("stdlib", "purelib")), "<")
+_WAITING = str(Path(__file__).parent / "runtime" / "workers")
 
 
 class NetSplitError(ValueError):
@@ -58,8 +59,16 @@ class BatchError(WorkerError):
     """A batch that a device could not compute; the workers live, and the model is as it was before it."""
 
 
+class ReadError(NetSplitError):
+    """A sample of a dataset that cannot be read; what is trained is as it was before its batch."""
+
+
 def told_plainly(function: Callable[P, R]) -> Callable[P, R]:
-    """Its `NetSplitError`s come with one traceback; a second only of what the user's own code raised."""
+    """Its `NetSplitError`s come with one traceback; a second only of what the user's own code raised.
+
+    An interrupt while it waits for workers comes without those of this package: a notebook keeps tracebacks,
+    which would keep the model, and so its workers, after its last name is gone.
+    """
 
     @wraps(function)
     def told(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -67,8 +76,21 @@ def told_plainly(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except NetSplitError as error:
             raise error from _of_users(error)
+        except KeyboardInterrupt as stop:
+            if not _innermost(stop).startswith(_WAITING):
+                raise
+            args, kwargs = (), {}  # type: ignore[assignment]
+        raise KeyboardInterrupt
 
     return told
+
+
+def _innermost(error: BaseException) -> str:
+    """The file of the code that raised it; "" where that is not known."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else trace.tb_frame.f_code.co_filename
 
 
 def _of_users(error: BaseException) -> BaseException | None:
@@ -76,10 +98,7 @@ def _of_users(error: BaseException) -> BaseException | None:
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is None or isinstance(cause, NetSplitError):
         return None if cause is None else _of_users(cause)
-    trace = cause.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_OTHERS):
+    if (file := _innermost(cause)) and not file.startswith(_OTHERS):
         cause.__suppress_context__ = True  # the same, of an attempt before
         return cause
     return _of_users(cause)

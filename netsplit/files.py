@@ -12,7 +12,14 @@ from typing import Any
 
 from netsplit.errors import NetSplitError
 
-__all__ = ["check_replaceable", "check_writable", "write_atomically", "write_json", "write_text"]
+__all__ = [
+    "check_replaceable",
+    "check_writable",
+    "parsed_json",
+    "write_atomically",
+    "write_json",
+    "write_text",
+]
 
 
 def check_replaceable(path: str | Path) -> None:
@@ -70,6 +77,18 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
     write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def parsed_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: not JSON, as `json.JSONDecodeError` where the place is known, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def write_json(path: str | Path, record: Any) -> None:

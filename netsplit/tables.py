@@ -4,6 +4,7 @@
     table.terminal()    # of rich
     table.markdown()    # as GitHub reads it
     table.lines()       # aligned, for a log or a file of text
+    table.html()        # for a notebook
     table.csv()         # numbers in full, in the units that the headings name
 
 The report has the same table as HTML: `netsplit/report/templates/tables.html.j2`.
@@ -16,6 +17,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -125,6 +127,19 @@ class Table:
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         sides = ["<" if column.text else ">" for column in self.columns]
         return ["  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in rows]
+
+    def html(self) -> str:
+        """A table of HTML, without title and notes."""
+        sides = [f' style="text-align: {"left" if column.text else "right"}"' for column in self.columns]
+        headings = "".join(
+            f"<th{side}>{escape(c.name)}</th>" for side, c in zip(sides, self.columns, strict=True)
+        )
+        rows = (
+            "".join(f"<td{side}>{escape(text)}</td>" for side, text in zip(sides, row, strict=True))
+            for row in self.texts
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table>"
 
     def csv(self) -> str:
         """Numbers in the unit that their column names, in full; nothing where there is none."""

@@ -149,6 +149,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _run(start: Callable[[], None]) -> None:
+    logging.raiseExceptions = False  # a log that cannot be written, on a full disk, is not worth tracebacks
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
     for name in ("SIGTERM", "SIGHUP"):  # a scheduler's way to say Ctrl-C, and a terminal's that is closed
@@ -179,10 +180,9 @@ def _interrupt(*_: object) -> NoReturn:
 
 def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
     if isinstance(error, OSError) and error.errno in UNUSABLE and not wants_traceback:
-        place = f" '{error.filename}'" if error.filename else ""
-        _leave(
-            f"error: cannot use{place}: {error.strerror}; choose another place, or make room.", EXIT_MISTAKE
-        )
+        place = f"cannot use '{error.filename}'" if error.filename else "a file cannot be written"
+        where = "" if error.filename else " for the run (hydra.run.dir=) or its database (tracking.uri=)"
+        _leave(f"error: {place}: {error.strerror}; choose another place{where}, or make room.", EXIT_MISTAKE)
     if isinstance(error, ValueError) and "group override must be" in str(error) and not wants_traceback:
         _leave("error: a group cannot be null: choose one of its options (tracking=none).", EXIT_MISTAKE)
     if isinstance(error, USER_MISTAKES) and not wants_traceback:
@@ -202,6 +202,7 @@ def _logged(job: Job) -> Job:
 
     def single(cfg: DictConfig) -> Any:
         try:
+            _require_one_of_each(cfg)
             return job(cfg)
         except Exception as error:
             _record(error, on_console=False)
@@ -210,6 +211,7 @@ def _logged(job: Job) -> Job:
 
     def one_of_many(cfg: DictConfig) -> Any:
         try:
+            _require_one_of_each(cfg)
             return job(cfg)
         except Exception as error:
             _record(error, on_console=True)
@@ -286,6 +288,31 @@ def _of_cases(key: str, parent: Any) -> str:
         return ""
     how = f"cases.<name>.{key}=<value>, or +{key}=<value> for all"
     return f" Cases have it ({', '.join(having)}): give {how}."
+
+
+def _require_one_of_each(cfg: DictConfig) -> None:
+    """Hydra takes the first option of a name, and says nothing of others, as a user's own.
+
+    Raises:
+        ConfigError: an option that was chosen is in two places.
+    """
+    sources = _repository().sources
+    chosen = [(group, name) for group, name in HydraConfig.get().runtime.choices.items() if name]
+    chosen += [
+        ("partitioner", name) for name in cfg.get("partitioner") or ()
+    ]  # several, which have no choice
+    for group, name in chosen:
+        places = [each.path for each in sources if each.is_config(f"{group}/{name}")]
+        if len(places) > 1 and not group.startswith("hydra"):
+            taken, hidden = (_place(each) for each in places[:2])
+            raise ConfigError(
+                f"{group}={name} is in {taken} and in {hidden}, of which the first would be taken: give one "
+                "of them another name."
+            )
+
+
+def _place(path: str) -> str:
+    return "NetSplit itself" if Path(path) == CONF else f"'{path}'"
 
 
 def _repository() -> ConfigRepository:

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.config import TARGET, build
+from netsplit.config import TARGET, OffloadName, build
 from netsplit.errors import ConfigError
 
 from ._entry import settings_of
@@ -44,6 +44,7 @@ class GraphSettings:
     seed: int = 0
     alpha: int | None = None
     memory: Literal["static", "lifetimes"] | None = None
+    offload: OffloadName | None = None
     inputs: Literal["free", "profiled"] = "free"
 
     def __post_init__(self) -> None:

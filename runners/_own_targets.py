@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from netsplit.config import PARTIAL, TARGET
 
-__all__ = ["addable", "of_own_targets"]
+__all__ = ["addable", "of_own_targets", "own_names"]
 
 _FORCE = "++"  # Hydra: set, whether it is there or not
 
@@ -50,6 +50,12 @@ def of_own_targets(cfg: DictConfig, words: Sequence[str]) -> DictConfig:
                 if not kept:
                     del config[name]
     return answer
+
+
+def own_names(words: Sequence[str]) -> dict[str, str]:
+    """Node -> the last part of the `_target_` that the command line gives it, by which it is called."""
+    given = {_key(word): word.partition("=")[2].strip("'\" ") for word in words if "=" in word}
+    return {node: given[f"{node}.{TARGET}"].rpartition(".")[2] for node in _nodes(words)}
 
 
 def _nodes(words: Sequence[str]) -> list[str]:

@@ -88,6 +88,7 @@ def run(
         alpha=settings.alpha,
         variable_copies=settings.variable_copies,
         memory=memory_rule(settings, work, of_a_step),
+        offload=settings.offload,
     )
     before = None if other is None else _before(other, problem)
     try:

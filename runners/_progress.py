@@ -49,7 +49,8 @@ class ConsoleProgress:
         self.name = ""
         self.total = 0
         self._task: TaskID | None = None
-        self._last_line_s = 0.0
+        self._wait: TaskID | None = None
+        self._began_s = self._last_line_s = 0.0
 
     def __enter__(self) -> Self:
         if self.live:
@@ -61,6 +62,23 @@ class ConsoleProgress:
     ) -> None:
         if self.live:
             self.bar.stop()
+
+    def waiting(self, what: str, done: int, parts: int) -> None:
+        """A bar until all parts are done, or a line now and then; both say how long it will take yet."""
+        now = time.monotonic()
+        if done == 0:
+            self._began_s = self._last_line_s = now
+        if self.live:
+            if self._wait is None:
+                self._wait = self.bar.add_task(what, total=parts, note="")
+            self.bar.update(self._wait, completed=done, total=parts)
+            if done >= parts:
+                self.bar.remove_task(self._wait)
+                self._wait = None
+        elif done and done < parts and now - self._last_line_s > _LINE_EVERY_S:
+            self._last_line_s = now
+            left_s = (now - self._began_s) * (parts - done) / done
+            log.info("%s: %d of %d parts, about %.0f s left", what, done, parts, left_s)
 
     def method(self, name: str, iterations: int) -> None:
         self.name, self.total = name, iterations

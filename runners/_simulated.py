@@ -13,6 +13,7 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.formats.placements import read_placement
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.explanation import path_lines
 from netsplit.planning.explanation.notation import counted, nbytes, percent, seconds, short
@@ -24,7 +25,6 @@ from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import write_trace
 from netsplit.tables import Column, Table
-from netsplit.tracking.pictures.timeline_figure import timeline_figure
 
 from ._entry import console_of
 from ._graph_file import SimulateSettings, memory_rule
@@ -55,6 +55,7 @@ def run(
         time_limit_s=settings.time_limit,
         alpha=settings.alpha,
         memory=memory_rule(settings, work, of_a_step=True),
+        offload=settings.offload,
     )
     console = console_of(_WIDTH)
     if partitioner is None:
@@ -125,11 +126,13 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
         Column("of"),
         Column("when"),
         Column("where", text=True, whole=True),
+        *([Column("host")] if timeline.host_bytes else []),
     ]
     rows: list[tuple[str, ...]] = []
     marked: dict[int, str] = {}
     costs, devices = problem.costs, problem.cluster.devices
-    for device, profile in memory_profile(program, costs.alpha, costs.transients(devices)).items():
+    profiles = memory_profile(program, costs.alpha, costs.transients(devices), costs.offload)
+    for device, profile in profiles.items():
         limit, where = problem.cluster.device(device).capacity_bytes, profile.instruction
         if profile.peak_bytes > limit:
             marked[len(rows)], where = "failed", f"{where} (too much)"
@@ -140,6 +143,7 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
                 nbytes(limit) if limit < NO_LIMIT else "no limit",
                 seconds(peak_moment_s(program, timeline, profile)) if profile.index >= 0 else "",
                 where,
+                *([nbytes(profile.host_bytes)] if timeline.host_bytes else []),
             )
         )
     return Table(columns, rows, marked=marked)

@@ -20,6 +20,7 @@ from netsplit.experiment.case_overrides import cases_of, published_of
 from netsplit.experiment.request import NAMED, Request
 
 from ._entry import console_of, entry, experiment, sentence
+from ._own_targets import own_names
 
 __all__ = ["job", "main"]
 
@@ -73,9 +74,15 @@ def _title() -> str:
 
 
 def _name() -> str:
-    choices = HydraConfig.get().runtime.choices
+    choices = _choices()
     chosen = " · ".join(str(choices[group]) for group in NAMED if group != "scheduler")
     return chosen if experiment() is None else f"{experiment()}: {chosen}"
+
+
+def _choices() -> dict[str, str | None]:
+    """Config group -> the option chosen, or the name of what the command line puts in its place."""
+    hydra = HydraConfig.get()
+    return {**hydra.runtime.choices, **own_names(hydra.overrides.task)}
 
 
 def _labels(case: str | None = None, own: Collection[str] = ()) -> dict[str, str]:
@@ -84,7 +91,7 @@ def _labels(case: str | None = None, own: Collection[str] = ()) -> dict[str, str
     Args:
         own: the groups in which the case differs from the rest.
     """
-    choices = HydraConfig.get().runtime.choices
+    choices = _choices()
     labels: dict[str, Any] = {"experiment": experiment(), "case": case, "command": _command()}
     for group in NAMED:
         labels[group] = choices.get(f"{group}@cases.{case}.{group}" if group in own else group)

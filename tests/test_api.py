@@ -92,10 +92,11 @@ def test_before_training_the_outputs_are_those_of_the_plain_model(parallel: Para
 
 
 def test_the_summary_names_the_devices_and_both_have_operators(parallel: ParallelModel) -> None:
-    lines = parallel.summary().splitlines()
+    lines = str(parallel.summary()).splitlines()
+    headings = lines[3].split()
     for name in ("cpu:0", "cpu:1"):
-        (line,) = (line for line in lines if name in line)
-        assert " 0 operators" not in line
+        (line,) = (line for line in lines if line.startswith(name))
+        assert int(line.split()[headings.index("operators")]) > 0
 
 
 def test_training_lowers_the_loss_and_raises_the_accuracy(parallel: ParallelModel) -> None:
@@ -113,6 +114,19 @@ def test_a_model_is_evaluated_on_any_number_of_samples(parallel: ParallelModel) 
         right = int((plain_outputs(state, x).argmax(1) == y).sum())
         assert parallel.predict(x).shape == (count, 3)
         assert parallel.evaluate([(x, y)]) == right / count
+
+
+def test_what_is_made_for_a_further_kind_of_batch_is_counted_apart_from_training(
+    parallel: ParallelModel,
+) -> None:
+    before = parallel.made_s
+    parallel.train_batch(*samples(BATCH))
+    assert parallel.made_s == before
+    parallel.train_batch(*samples(BATCH - 3))
+    after = parallel.made_s
+    assert after > before
+    parallel.train_batch(*samples(BATCH - 3))
+    assert parallel.made_s == after
 
 
 def test_evaluation_leaves_parameters_and_buffers_alone(parallel: ParallelModel) -> None:
@@ -248,16 +262,25 @@ X, Y = samples(BATCH)
         ({"batch": (X, Y[:16])}, ["Knots does not run on this batch", "(8)", "(16)"]),
         ({"batch": ({"x": X, "y": Y}, None)}, ["Knots.forward", "['y']"]),
         ({"max_programs": 0}, ["max_programs is 0"]),
+        ({"max_programs": "3"}, ["max_programs is '3'", "whole number"]),
+        ({"check": "no"}, ["check is 'no'", "True or False"]),
         ({"clip_norm": float("nan")}, ["clip_norm is nan"]),
         ({"clip_norm": -1.0}, ["clip_norm is -1.0", "above 0"]),
         ({"clip_norm": "1"}, ["clip_norm is '1'"]),
         ({"ema_decay": "0.9"}, ["ema_decay is '0.9'"]),
+        ({"offload": "disk"}, ["offload is 'disk'", "activations"]),
+        ({"offload": "both"}, ["offload is both", "cpu:0", "GPUs"]),
+        ({"offload": "both", "compile_backend": "aot_eager"}, ["compile_backend", "offload is both"]),
         ({"model": 3}, ["model is 3", "torch.nn.Module"]),
         ({"folder": __file__}, ["test_api.py", "which is a file"]),
         ({"batch": (X[:0], Y[:0])}, ["the batch has no samples"]),
         ({"batch": (X[:, :5], Y)}, ["Knots does not run on this batch", "test_api.py"]),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, ["one scalar"]),
         ({"optimizer": "sgd"}, ["optimizer", "'sgd'", "functools.partial"]),
+        (
+            {"optimizer": torch.optim.SGD([torch.ones(1)])},
+            ["an object of SGD", "functools.partial"],
+        ),
         ({"optimizer": partial(torch.optim.SGD, lr=-1)}, ["Invalid learning rate"]),
         ({"optimizer": lambda p: None}, ["optimizer"]),
     ],

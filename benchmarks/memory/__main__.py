@@ -33,7 +33,7 @@ from benchmarks.memory.bounds import bound_of_any, bound_of_pipelines
 from benchmarks.setting import CONF
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.config import build
-from netsplit.data.loader import batches
+from netsplit.data.reading.loader import batches
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session

@@ -34,6 +34,10 @@ LAUNCH_S = 6e-6
 """Between two kernels of a stream: 4 to 7 us where the processor keeps ahead of the GPU."""
 
 
+HOST_BANDWIDTH: Mapping[int, float] = {3: 12e9, 4: 24e9, 5: 48e9}
+"""Generation of PCIe -> bytes/s between a device on 16 lanes and pinned memory: 76 % of what they can."""
+
+
 @dataclass(frozen=True)
 class Accelerator(Rates):
     """A device kind that can be bought."""
@@ -206,6 +210,7 @@ def _of(
     half: float = 0.0,
     bfloat16: bool = True,
     efficiency: Mapping[str, Efficiency] = _FP32,
+    pcie: int = 4,
 ) -> Accelerator:
     peak = 0.0
     if tf32 * _TF32["convolution"].compute > tflops * _FP32["convolution"].compute:
@@ -218,18 +223,19 @@ def _of(
         efficiency,
         peak * 1e12,
         memory_bytes=int(memory_gib * GIB),
+        host_bandwidth=HOST_BANDWIDTH[pcie],
         half_flops=dict.fromkeys(["float16", "bfloat16"] if bfloat16 else ["float16"], half * 1e12),
     )
 
 
 def _pascal(name: str, tflops: float, gigabytes_s: float, memory_gib: float) -> Accelerator:
     """No tensor cores."""
-    return _of(name, tflops, gigabytes_s, memory_gib, bfloat16=False, efficiency=_PASCAL)
+    return _of(name, tflops, gigabytes_s, memory_gib, bfloat16=False, efficiency=_PASCAL, pcie=3)
 
 
 def _volta(name: str, tflops: float, gigabytes_s: float, memory_gib: float, half: float) -> Accelerator:
     """Volta and Turing: tensor cores for float16 alone."""
-    return _of(name, tflops, gigabytes_s, memory_gib, half=half, bfloat16=False)
+    return _of(name, tflops, gigabytes_s, memory_gib, half=half, bfloat16=False, pcie=3)
 
 
 RATES: dict[str, Accelerator] = {
@@ -254,9 +260,9 @@ RATES: dict[str, Accelerator] = {
         _of("RTX 4090", 82.6, 1008, 24, 82.6, 165),
         _of("L4", 30.3, 300, 22.5, 60, 121),
         _of("L40S", 91.6, 864, 45, 183, 362),
-        _of("H100-PCIE-80GB", 51.2, 2000, 79.6, 378, 756),
-        _of("H100-SXM", 66.9, 3350, 79.6, 494, 989),
-        _of("H200-SXM", 66.9, 4800, 140, 494, 989),
+        _of("H100-PCIE-80GB", 51.2, 2000, 79.6, 378, 756, pcie=5),
+        _of("H100-SXM", 66.9, 3350, 79.6, 494, 989, pcie=5),
+        _of("H200-SXM", 66.9, 4800, 140, 494, 989, pcie=5),
     )
 }
 

@@ -13,10 +13,19 @@ import psutil
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES
 from netsplit.cluster.cluster import Device
+from netsplit.config import OffloadName
 from netsplit.errors import ConfigError
 from netsplit.lazy import of_extra
 
-__all__ = ["ClusterSpec", "LocalDevice", "gpu", "local_cluster", "parse_bytes", "visible_gpu"]
+__all__ = [
+    "ClusterSpec",
+    "LocalDevice",
+    "check_offload",
+    "gpu",
+    "local_cluster",
+    "parse_bytes",
+    "visible_gpu",
+]
 
 UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base ** (power + 1)
@@ -50,6 +59,27 @@ class ClusterSpec:
     bandwidth: float | None = None  # bytes per second; None: probe
     external: bool = False  # workers are started by the user, with torchrun on each machine
     cross_memory: bool = True  # workers of one host read tensors from one another's memory, where they can
+
+
+def check_offload(
+    offload: OffloadName, devices: Sequence[Device], compile_backend: str | None = None
+) -> None:
+    """Refuse to move tensors to a host's memory where a device has its own there already.
+
+    Raises:
+        ConfigError: naming such a device; or activations of compiled segments, which are saved otherwise.
+    """
+    if compile_backend is not None and offload in ("activations", "both"):
+        raise ConfigError(
+            f"compile_backend saves activations in its own way, and offload is {offload}: give optimizer or "
+            "none, or leave compile_backend out."
+        )
+    on_cpu = [device.name for device in devices if device.torch_device.startswith("cpu")]
+    if offload != "none" and on_cpu:
+        raise ConfigError(
+            f"offload is {offload}, and {on_cpu[0]} computes in its host's memory already: give none, or "
+            "choose a cluster of GPUs."
+        )
 
 
 def local_cluster(

@@ -79,6 +79,8 @@ class Rates:
     """Beside operators; None: an instruction and a message take `launch_s`, and nothing disturbs."""
     reference_s: float = 0.0
     """Of `profile.speed.reference_seconds` on the device that the rates were fitted on; 0: not known."""
+    host_bandwidth: float = 12e9
+    """Bytes/s to and from pinned memory of the host, either way; of 16 lanes of PCIe 3.0 by default."""
 
     def under(self, autocast: str | None) -> Self:
         """The device as it runs a graph under `autocast`; rates that were fitted have seen its dtypes."""
@@ -109,7 +111,7 @@ class Rates:
         return (reached.calls + crowded * reached.crowded) * self.launch_s + work_s
 
     def at(self, speed: float, name: str) -> Self:
-        """The same device `speed` times as fast in everything, under another name."""
+        """The same device `speed` times as fast, but for its link to the host, under another name."""
         return replace(
             self,
             name=name,

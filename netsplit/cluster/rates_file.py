@@ -9,7 +9,7 @@ from typing import Any
 
 from netsplit.cluster.rates import Efficiency, Overheads, Rates
 from netsplit.errors import ConfigError
-from netsplit.files import write_text
+from netsplit.files import parsed_json, write_text
 
 __all__ = ["read_rates", "write_rates"]
 
@@ -26,7 +26,7 @@ def read_rates(path: str | Path, key: str) -> dict[str, Any]:
         ConfigError: naming `key`: no such file, or none of rates.
     """
     try:
-        written = json.loads(Path(path).read_text(encoding="utf-8"))
+        written = parsed_json(Path(path).read_text(encoding="utf-8"))
         efficiency = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
         given = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
         if (beside := written.get("overheads")) is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data
+from netsplit.data.dataset import Data, ReadBy
 from netsplit.data.draw import Drawn, limited
 from netsplit.data.keys import check_common, existing_file, existing_folder, root_folder
 from netsplit.data.pictures import Normalise
@@ -42,6 +42,7 @@ def cifar10(
     workers: int = 0,
     prefetch: int = 2,
     seed: int = 0,
+    read_by: ReadBy = "auto",
 ) -> Data:
     """50,000 and 10,000 float32 images (3, 32, 32) of 10 classes, kept in memory as bytes.
 
@@ -64,7 +65,9 @@ def cifar10(
     train = _images([folder / name for name in TRAIN], len(classes), limit, seed)
     test = _images([folder / "test_batch"], len(classes), limit, seed)
     halves = Drawn(train, augmented, seed), Drawn(test, plain, seed)
-    return Data("cifar10", *halves, len(classes), classes, workers=workers, prefetch=prefetch)
+    return Data(
+        "cifar10", *halves, len(classes), classes, workers=workers, prefetch=prefetch, read_by=read_by
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data
+from netsplit.data.dataset import Data, ReadBy
 from netsplit.data.draw import Drawn, limited
 from netsplit.data.keys import existing_folder, root_folder
 from netsplit.data.pictures import Normalise, Picture, open_picture, planes
@@ -69,6 +69,7 @@ def class_folders(
     workers: int,
     prefetch: int,
     seed: int,
+    read_by: ReadBy,
 ) -> Data:
     """The halves `root`/train and `root`/val; classes are train's folders in alphabetical order.
 
@@ -86,7 +87,7 @@ def class_folders(
         Drawn(_files(folder / half, classes, mode, limit, seed), change, seed)
         for half, change in zip(("train", "val"), changes, strict=True)
     )
-    return Data(name, train, test, len(classes), classes, workers=workers, prefetch=prefetch)
+    return Data(name, train, test, len(classes), classes, workers=workers, prefetch=prefetch, read_by=read_by)
 
 
 def _classes(folder: Path) -> tuple[str, ...]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import default_collate
 
-__all__ = ["IGNORED", "Data", "Drawable", "Samples"]
+__all__ = ["IGNORED", "Data", "Drawable", "ReadBy", "Samples"]
 
 IGNORED = -100
 """The target of what does not count: `CrossEntropyLoss`'s own default, and what accuracy leaves out."""
+
+
+ReadBy = Literal["auto", "workers", "controller"]
 
 
 class Samples(Protocol):
@@ -37,24 +41,42 @@ class Drawable(Protocol):
 
 @dataclass(frozen=True)
 class Data:
-    """The two halves of a dataset."""
+    """The two halves of a dataset; without a test half, that is empty.
+
+    Args:
+        num_classes: what a model scores: classes of an image or pixel, or the size of the vocabulary; 0: it
+            is not known.
+        classes: one readable name per class index.
+        workers: processes that load samples; 0: the process that reads does.
+        prefetch: batches that each of them loads ahead.
+        metric: what the task is judged by.
+        read_by: who reads the training half: workers, each what its devices need; controller: the training
+            process, which sends it to them; auto: workers, where that is safe (docs/data.md).
+    """
 
     name: str
     train: Samples
     test: Samples
-    num_classes: int  # what a model scores: classes of an image or pixel, or the size of the vocabulary
-    classes: Sequence[str]  # one readable name per class index
-    workers: int = 0  # processes that load samples; 0: the training process does
-    prefetch: int = 2  # batches that each of them loads ahead
-    metric: Literal["accuracy", "mean_iou", "perplexity"] = "accuracy"  # what the task is judged by
+    num_classes: int
+    classes: Sequence[str]
+    workers: int = 0
+    prefetch: int = 2
+    metric: Literal["accuracy", "mean_iou", "perplexity"] = "accuracy"
+    read_by: ReadBy = "auto"
 
-    def shapes(self, count: int) -> tuple[Tensor, Tensor]:
+    def shapes(self, count: int) -> tuple[Any, Any]:
         """A batch (inputs, targets) of so many samples, on the meta device: no values."""
-        inputs, targets = (
-            torch.empty((count, *each.shape), dtype=each.dtype, device="meta")
-            for each in map(torch.as_tensor, self.train[0])
-        )
-        return inputs, targets
+        sample = self.train[0]
+        batch = default_collate([tuple(part for part in sample if part is not None)])
+        parts = tree_map(lambda t: torch.empty((count, *t.shape[1:]), dtype=t.dtype, device="meta"), batch)
+        return parts[0], parts[1] if sample[1] is not None else None
+
+    def read(self, read_by: ReadBy | None, workers: int | None, prefetch: int | None) -> Self:
+        """The same data, read in another way; what is None stays."""
+        given = {"read_by": read_by, "workers": workers, "prefetch": prefetch}
+        return replace(self, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
 
     def summary(self) -> str:
-        return f"{self.name}: {len(self.train)} train, {len(self.test)} test, {self.num_classes} classes"
+        """'digits: 1437 train, 360 test, 10 classes'."""
+        counts = [f"{len(self.train)} train", f"{len(self.test)} test"]
+        return f"{self.name}: {', '.join(counts + [f'{self.num_classes} classes'] * bool(self.num_classes))}"

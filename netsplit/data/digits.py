@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import TensorDataset
 
-from netsplit.data.dataset import Data
+from netsplit.data.dataset import Data, ReadBy
 from netsplit.data.keys import at_least
 
 __all__ = ["digits", "digits_split"]
@@ -17,7 +17,9 @@ TEST_FRACTION = 0.2
 LARGEST_GREY = 16.0
 
 
-def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, seed: int = 0) -> Data:
+def digits(
+    image_size: int = 32, channels: int = 3, limit: int | None = None, seed: int = 0, read_by: ReadBy = "auto"
+) -> Data:
     """Digits as float32 images (channels, image_size, image_size), scaled bilinearly, grey repeated.
 
     A fifth is the test half; the split is stratified by class and fixed by `seed`. The train half has
@@ -35,7 +37,9 @@ def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, se
         chosen = torch.from_numpy(indices[:limit])
         return TensorDataset(images[chosen].expand(-1, channels, -1, -1).contiguous(), targets[chosen])
 
-    return Data("digits", half(train), half(test), num_classes=10, classes=tuple("0123456789"))
+    return Data(
+        "digits", half(train), half(test), num_classes=10, classes=tuple("0123456789"), read_by=read_by
+    )
 
 
 def digits_split(image_size: int, seed: int) -> tuple[Tensor, Tensor, np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data
+from netsplit.data.dataset import Data, ReadBy
 from netsplit.data.digits import digits_split
 from netsplit.data.draw import generator_of
 from netsplit.data.keys import at_least, check_common
@@ -31,6 +31,7 @@ def digits_segmentation(
     workers: int = 0,
     prefetch: int = 2,
     seed: int = 0,
+    read_by: ReadBy = "auto",
 ) -> Data:
     """Float32 pictures (channels, image_size, image_size) of digits at random places, grey repeated.
 
@@ -65,7 +66,7 @@ def digits_segmentation(
     )  # fmt: skip
     return Data(
         "digits_segmentation", first, second, len(CLASSES), CLASSES, workers=workers, prefetch=prefetch,
-        metric="mean_iou",
+        read_by=read_by, metric="mean_iou",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import ImageOps
 
 from netsplit.data.class_folders import LabelledPicture, class_folders
-from netsplit.data.dataset import Data
+from netsplit.data.dataset import Data, ReadBy
 from netsplit.data.keys import check_common
 from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, MODES, Normalise, Picture
 from netsplit.errors import ConfigError
@@ -28,6 +28,7 @@ def imagefolder(
     workers: int = 0,
     prefetch: int = 2,
     seed: int = 0,
+    read_by: ReadBy = "auto",
 ) -> Data:
     """Classes are the subfolders of `root`/train in alphabetical order; `root`/val is the test half.
 
@@ -44,7 +45,9 @@ def imagefolder(
     change = LabelledPicture(partial(_fitted, image_size), Normalise.of(mean, std, channels))
     check_common(limit, workers, prefetch, seed, image_size=image_size)
     name = Path(root).expanduser().resolve().name
-    return class_folders(name, root, MODES[channels], (change, change), limit, workers, prefetch, seed)
+    return class_folders(
+        name, root, MODES[channels], (change, change), limit, workers, prefetch, seed, read_by
+    )
 
 
 def _fitted(size: int, picture: Picture, _: np.random.Generator) -> Picture:

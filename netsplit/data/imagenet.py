@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from netsplit.data.class_folders import LabelledPicture, class_folders
-from netsplit.data.dataset import Data
+from netsplit.data.dataset import Data, ReadBy
 from netsplit.data.keys import check_common
 from netsplit.data.pictures import (
     IMAGENET_MEAN,
@@ -35,6 +35,7 @@ def imagenet(
     workers: int = 0,
     prefetch: int = 2,
     seed: int = 0,
+    read_by: ReadBy = "auto",
 ) -> Data:
     """ImageNet with the customary augmentation: float32 images (3, image_size, image_size).
 
@@ -58,7 +59,7 @@ def imagenet(
     centred = LabelledPicture(partial(_centred, image_size, resize), normalise)
     augmented = LabelledPicture(partial(_augmented, image_size), normalise)
     changes = (augmented if augment else centred), centred
-    return class_folders("imagenet", root, "RGB", changes, limit, workers, prefetch, seed)
+    return class_folders("imagenet", root, "RGB", changes, limit, workers, prefetch, seed, read_by)
 
 
 def _augmented(size: int, picture: Picture, rng: np.random.Generator) -> Picture:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data
+from netsplit.data.dataset import Data, ReadBy
 from netsplit.data.draw import generator_of
 from netsplit.data.keys import check_common
 from netsplit.errors import ConfigError
@@ -45,6 +45,7 @@ def synthetic(
     workers: int = 0,
     prefetch: int = 2,
     seed: int = 0,
+    read_by: ReadBy = "auto",
 ) -> Data:
     """Samples drawn from (seed, half, index) when they are asked for, so that their number costs no memory.
 
@@ -75,7 +76,7 @@ def synthetic(
     classes = tuple(map(str, range(num_classes)))
     return Data(
         f"synthetic_{kind}", first, second, num_classes, classes, workers=workers, prefetch=prefetch,
-        metric=_METRICS[kind],
+        read_by=read_by, metric=_METRICS[kind],
     )  # fmt: skip
 
 

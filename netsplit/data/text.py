@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data
+from netsplit.data.dataset import IGNORED, Data, ReadBy
 from netsplit.data.draw import Drawn, limited
 from netsplit.data.keys import check_common, root_folder
 from netsplit.errors import ConfigError
@@ -42,6 +42,7 @@ def text(
     workers: int = 0,
     prefetch: int = 2,
     seed: int = 0,
+    read_by: ReadBy = "auto",
 ) -> Data:
     """Windows of characters: int64 tokens (context,), with the next character of each as target (context,).
 
@@ -76,6 +77,7 @@ def text(
         VOCABULARY,
         workers=workers,
         prefetch=prefetch,
+        read_by=read_by,
         metric="perplexity",
     )
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data
+from netsplit.data.dataset import IGNORED, Data, ReadBy
 from netsplit.data.draw import Drawn, limited
 from netsplit.data.keys import check_common, existing_file, existing_folder, root_folder
 from netsplit.data.pictures import (
@@ -48,6 +48,7 @@ def voc2012(
     workers: int = 0,
     prefetch: int = 2,
     seed: int = 0,
+    read_by: ReadBy = "auto",
 ) -> Data:
     """21 classes: float32 images (3, image_size, image_size), int64 masks (image_size, image_size).
 
@@ -73,7 +74,14 @@ def voc2012(
     train, test = (_Pairs(folder, _names(folder, half, limit, seed)) for half in ("train", "val"))
     halves = Drawn(train, change, seed), Drawn(test, fitted, seed)
     return Data(
-        "voc2012", *halves, len(CLASSES), CLASSES, workers=workers, prefetch=prefetch, metric="mean_iou"
+        "voc2012",
+        *halves,
+        len(CLASSES),
+        CLASSES,
+        workers=workers,
+        prefetch=prefetch,
+        read_by=read_by,
+        metric="mean_iou",
     )
 
 

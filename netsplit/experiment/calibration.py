@@ -12,7 +12,7 @@ import logging
 import os
 import platform
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,12 +20,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import netsplit
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Device
-from netsplit.experiment.trial_run import TrialRun, fit_trial
+from netsplit.experiment.trial_run import Show, TrialRun, fit_trial, nobody_looks
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts
-from netsplit.profile.measure.compute import Profiler, settle
+from netsplit.profile.measure.clock import host_seconds_per_byte
+from netsplit.profile.measure.compute import Profiler, walks_to_settle
 from netsplit.profile.measure.messages import copy_seconds_per_byte
 from netsplit.profile.measure.optimizer import (
     accumulate_seconds_per_byte,
@@ -50,6 +52,8 @@ __all__ = ["Calibration", "calibrate", "located", "predicted_here"]
 
 log = logging.getLogger(__name__)
 
+REPEATS = 4  # timed walks over the graph in one of two rounds
+MEASURING = "measuring"  # key of a worker's memory
 MOVED = 0.10  # of the machine's speed since a profile was kept, from which a word is said
 
 
@@ -70,14 +74,16 @@ class Calibration:
     in_flight: int = 1
 
 
-def calibrate(task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache) -> Costs:
+def calibrate(
+    task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache, show: Show = nobody_looks
+) -> Costs:
     """Costs of every device kind: kept ones where nothing has changed, else measured now."""
     measured: dict[str, Measured] = {}
     mates = {rank: _mates(cluster.devices, rank) for rank in range(len(cluster.devices))}
     for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # where contention shows, if anywhere
         kind = cluster.devices[rank].kind
         if kind not in measured:
-            measured[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank)
+            measured[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank, show)
     return Costs({kind: each.costs for kind, each in measured.items()}, optimizer_alpha(task.optimizer))
 
 
@@ -100,7 +106,13 @@ def predicted_here(graph: Graph, alpha: int, pool: WorkerPool, cluster: Cluster)
 
 
 def _of_kind(
-    task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache, mates: list[int], rank: int
+    task: Calibration,
+    pool: WorkerPool,
+    cluster: Cluster,
+    cache: ProfileCache,
+    mates: list[int],
+    rank: int,
+    show: Show,
 ) -> Measured:
     """Kept, or measured on the worker `rank` alone and then with its `mates`; kept without what is unsure."""
     device, spec = cluster.devices[rank], pool.spec
@@ -118,15 +130,22 @@ def _of_kind(
         measured, age_s = None, 0.0
     if measured is not None and measured.steady:
         return measured
+    if measured is not None and digest in cache.unsure:
+        log.info("how they slow one another is as uncertain as it was for an earlier job of this command")
+        return cache.unsure[digest]
+    if measured is not None:
+        log.info("they lack how devices slow one another, which was uncertain: another trial run")
     if measured is None:
         log.info("measuring %d operators on %s", len(task.graph), device.name)
-        measured = pool.call_one(rank, _measure, task)
+        measured = _measured_alone(task, pool, rank, f"measuring on {device.name}", show)
     if len(mates) < 2:
         cache.put(digest, measured)
         return measured
-    costs, steady = _together(measured.costs, task, pool, cluster, mates)
+    costs, steady = _together(measured.costs, task, pool, cluster, mates, show)
     complete = replace(measured, costs=costs, steady=steady)
     cache.put(digest, complete if steady else replace(measured, steady=False), age_s)
+    if not steady and cache.folder is not None:
+        cache.unsure[digest] = complete
     return complete
 
 
@@ -153,7 +172,7 @@ def _mates(devices: Sequence[Device], rank: int) -> list[int]:
 
 
 def _together(
-    alone: DeviceCosts, task: Calibration, pool: WorkerPool, cluster: Cluster, mates: list[int]
+    alone: DeviceCosts, task: Calibration, pool: WorkerPool, cluster: Cluster, mates: list[int], show: Show
 ) -> tuple[DeviceCosts, bool]:
     """With what shows only while several devices of a host compute: copying, and the trial run's fit; and
     whether that was steady."""
@@ -163,7 +182,7 @@ def _together(
     kind = cluster.devices[mates[0]].kind
     log.info("trial run on %s", ", ".join(names))
     trial = TrialRun(task.graph, task.batch, task.values, task.optimizer, kind, names)
-    fit = fit_trial(trial, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool)
+    fit = fit_trial(trial, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool, show)
     # 0 s: nothing was found for a message, and an instruction's overhead stands for it.
     return replace(costs, contention=fit.contention, message_s=fit.message_s or None), fit.steady
 
@@ -176,8 +195,6 @@ def _still_good(device: Device, kept: Measured, age_s: float, now_s: float) -> b
     log.info("costs on %s as measured %s ago", device.name, _ago(age_s))
     moved = now_s / kept.reference_s - 1 if kept.reference_s > 0 else 0.0
     if abs(moved) <= MOVED:
-        if not kept.steady:
-            log.info("they lack how devices slow one another, which was uncertain: another trial run")
         return True
     if kept.steady:
         log.warning(
@@ -208,6 +225,7 @@ def _identity(worker: Worker) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "neighbours": len(worker.neighbours.wires),
         "torch": torch.__version__,
+        "netsplit": netsplit.__version__,
         "python": platform.python_version(),
     }
 
@@ -226,29 +244,57 @@ def _speed(worker: Worker) -> float:
 
 def _profiler(worker: Worker, task: Calibration) -> Profiler:
     return Profiler(
-        task.graph, task.batch, task.values, worker.torch_device, in_flight=task.in_flight, repeats=4
+        task.graph, task.batch, task.values, worker.torch_device, in_flight=task.in_flight, repeats=REPEATS
     )
 
 
-def _measure(worker: Worker, task: Calibration) -> Measured:
+def _measured_alone(task: Calibration, pool: WorkerPool, rank: int, what: str, show: Show) -> Measured:
+    """One worker's measurement, asked for part by part, so that it can be said how far it is."""
+    done, parts = 0, 2 * (1 + REPEATS)
+    show(what, done, parts)
+    pool.call_one(rank, _begin_measuring, task)
+    while (measured := pool.call_one(rank, _measure_part)) is None:
+        done += 1
+        show(what, done, parts := max(parts, done))
+    assert isinstance(measured, Measured)
+    return measured
+
+
+def _begin_measuring(worker: Worker, task: Calibration) -> None:
+    worker.memory[MEASURING] = _measuring(worker, task)
+
+
+def _measure_part(worker: Worker) -> Measured | None:
+    """What was measured, once there is no further part."""
+    try:
+        next(worker.memory[MEASURING])
+    except StopIteration as end:
+        del worker.memory[MEASURING]
+        measured: Measured = end.value
+        return measured
+    return None
+
+
+def _measuring(worker: Worker, task: Calibration) -> Generator[None, None, Measured]:
     """One device alone: its operators in two rounds, what else it does between them."""
     device = worker.torch_device
     reference = [reference_seconds(device)]
     profiler = _profiler(worker, task)
-    profiler.round()
+    yield from profiler.walks_of_round()
     initializers = task.graph.initializers.items()
     shapes = {k: init.shape for k, init in initializers if init.is_parameter and init.requires_grad}
     step = step_seconds_per_byte(task.optimizer, shapes, device)
     adding = accumulate_seconds_per_byte(list(shapes.values()), device)
     instruction = _instruction_seconds(worker)
-    profiler.round()
-    settle(profiler)
+    yield from profiler.walks_of_round()
+    yield from walks_to_settle(profiler)
     reference.append(reference_seconds(device))
     costs = DeviceCosts(
         profiler.seconds(),
         step,
         instruction,
         accumulate_s_per_byte=adding,
+        host_s_per_byte=host_seconds_per_byte(device),
         transients=transient_bytes(task.graph, task.batch, task.values, device),
     )
     return Measured(costs, drift=profiler.drift, reference_s=sum(reference) / 2)

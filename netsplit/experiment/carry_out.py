@@ -14,9 +14,9 @@ from typing import TypeAlias
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import NetSplitError
 from netsplit.experiment.cases import Cases, published_tags
-from netsplit.experiment.comparison import Progress, compare, experiment_of
+from netsplit.experiment.comparison import compare, experiment_of
 from netsplit.experiment.forecast import forecast
-from netsplit.experiment.records import Comparison
+from netsplit.experiment.records import Comparison, Progress
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
 
@@ -46,6 +46,7 @@ def comparison_of(
         return forecast(asked, cluster, request.tracker, folder)
     session = Session(cluster, folder / "workers", profile=request.settings.profile)
     with session, progress() as shown:
+        session.show = shown.waiting
         return compare(asked, session, request.tracker, folder, shown)
 
 

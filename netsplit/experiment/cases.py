@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from netsplit.experiment.agreement import Agreement, agreement_table
 from netsplit.experiment.records import Comparison
 from netsplit.files import write_text
+from netsplit.pictures.drawing import colours_of, new_figure, save_figure, tint
 from netsplit.tables import Column, Table, csv_text
-from netsplit.tracking.pictures.drawing import colours_of, new_figure, save_figure, tint
 from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
 from netsplit.tracking.tags import PUBLISHED
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch
@@ -24,11 +24,13 @@ from torch.nn.parameter import is_lazy
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import Settings
 from netsplit.data.dataset import Data
-from netsplit.data.loader import batches
+from netsplit.data.reading.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import (
     Comparison,
+    Progress,
+    ProgressRecorder,
     capacities,
     record_comparison,
     record_plan,
@@ -37,6 +39,7 @@ from netsplit.experiment.records import (
 )
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
+from netsplit.graph.batches.batch import Batch
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
@@ -46,20 +49,14 @@ from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
-from netsplit.tracking.metrics import (
-    epoch_metrics,
-    iteration_metrics,
-    learning_rate_metrics,
-    overflow_summary,
-)
-from netsplit.tracking.pictures.figures import link_figure
+from netsplit.tracking.figures import link_figure
+from netsplit.tracking.metrics import overflow_summary
 from netsplit.training.checkpoints import Checkpoints, describe_training, newest, passed_over, stable_folder
-from netsplit.training.epochs import Epoch, Iteration, Observer, fit
-from netsplit.training.history import History
-from netsplit.training.metrics import Metric, accuracy, chosen_metric
+from netsplit.training.epochs import fit
+from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
 from netsplit.training.parallel import ParallelModel, save_state
 
-__all__ = ["Experiment", "Progress", "compare", "each_method", "experiment_of", "recorded"]
+__all__ = ["Experiment", "compare", "each_method", "experiment_of", "recorded"]
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +79,6 @@ class Experiment:
     metric: Metric | None = field(default_factory=accuracy)  # on the test half
 
 
-class Progress(Observer, Protocol):
-    """An observer that is told which method is next, and how many iterations it will take."""
-
-    def method(self, name: str, iterations: int) -> None: ...
-
-
 def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Experiment:
     """What is asked for with its data, model and loss built, and a scheduler that knows how long it trains.
 
@@ -100,8 +91,6 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
     settings = request.settings
     torch.manual_seed(settings.seed)
     data = request.data()
-    if not isinstance(data, Data):
-        raise ConfigError(f"dataset._target_ makes {data!r}: name what makes netsplit.data.Data.")
     for key, given in request.classes.items():
         if given < data.num_classes:
             raise ConfigError(
@@ -169,6 +158,7 @@ def compare(
     _ = session.pool  # a cluster that does not come up leaves no run behind
     with recorded(experiment, session.spec.name, tracker) as parent:
         planner = _planner(experiment, session)
+        _check_metric(experiment, planner)
         source: dict[str, str] = {"profile": session.profile}
         if planner.costs.predicted and (unknown := unknown_in_words(planner.graph)):
             source["unknown_operators"] = unknown
@@ -237,9 +227,26 @@ def _planner(experiment: Experiment, session: Session) -> Planner:
         settings.ema_decay,
         check=settings.check,
         on_nonfinite=settings.on_nonfinite,
+        offload=settings.offload,
     )
     costs = replace(planner.costs, variable_copies=settings.variable_copies)
     return replace(planner, costs=costs, memory=settings.memory)
+
+
+def _check_metric(experiment: Experiment, planner: Planner) -> None:
+    """Before hours of training, by a micro-batch of the test half.
+
+    Raises:
+        ConfigError: the metric is not for such outputs and targets.
+    """
+    metric = experiment.metric
+    if metric is not None and len(experiment.data.test):
+        size = planner.graph.batch_size
+        inputs, targets = next(batches(experiment.data.test, size, shuffle=False, drop_last=False))
+        outputs = planner.captures.outputs(Batch.of(inputs, known=planner.known))
+        metric.reset()
+        update_metric(metric, outputs, targets)
+        metric.reset()
 
 
 def _method(
@@ -257,12 +264,15 @@ def _method(
     log.info("%s: drawing the plan, placing the parameters", run.name)
     record_plan(run, plan, folder)
 
-    def restart() -> DistributedRuntime:
-        return session.deploy(planner, plan, seed=settings.seed).runtime
+    def deployed() -> ParallelModel:
+        return session.deploy(planner, plan, seed=settings.seed, backend=settings.compile_backend)
 
-    model = session.deploy(planner, plan, seed=settings.seed)
+    def restart() -> DistributedRuntime:
+        return deployed().runtime
+
+    model = deployed()
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
-    observer = _ProgressRecorder(run, progress, settings.batch_size)
+    observer = ProgressRecorder(run, progress, settings.batch_size)
     with _checkpoints(experiment, comparison.folder, run.name) as checkpoints:
         history = fit(
             model,
@@ -318,7 +328,9 @@ def _trained(experiment: Experiment, model: ParallelModel) -> nn.Module:
 
 def _examples(data: Data) -> Tensor:
     """Inputs of the first samples of the test data: two, as exporting takes one for a constant."""
-    return torch.stack([data.test[index][0] for index in range(min(2, len(data.test)))])
+    half = data.test if len(data.test) else data.train
+    inputs: Tensor = next(batches(half, 2, shuffle=False, drop_last=False))[0]
+    return inputs
 
 
 def _steps_per_epoch(data: Data, settings: Settings) -> int:
@@ -364,45 +376,6 @@ def _origin(folder: str) -> Path:
             "folder of checkpoints."
         )
     return checkpoint
-
-
-class _ProgressRecorder:
-    """Passes on to the progress shown what it writes to MLflow, and knows which iterations this run did."""
-
-    def __init__(self, run: MethodRun, progress: Progress, batch_size: int) -> None:
-        self.run = run
-        self.progress = progress
-        self.batch_size = batch_size
-        self.first: int | None = None  # step that this run began with; None: nothing was left to train
-        self.rates: tuple[float, ...] = ()  # learning rates written last
-
-    def measured(self, history: History) -> History:
-        """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
-        own = [each for each in history.iterations if self.first is not None and each.step >= self.first]
-        return replace(history, iterations=own) if own else history
-
-    def iteration(self, done: Iteration) -> None:
-        self.first = done.step if self.first is None else self.first
-        if done.timed:
-            samples = done.samples or self.batch_size
-            self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, samples))
-        else:
-            self.run.metrics([("loss", done.loss, done.step)])
-        if done.learning_rates != self.rates:
-            self.rates = done.learning_rates
-            self.run.metrics(learning_rate_metrics(done.step, done.learning_rates))
-        self.progress.iteration(done)
-
-    def epoch(self, done: Epoch) -> None:
-        values = epoch_metrics(
-            done.index,
-            train_loss=done.train_loss,
-            score=done.score,
-            metric=done.metric,
-            seconds=done.seconds,
-        )
-        self.run.metrics(values)
-        self.progress.epoch(done)
 
 
 def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:

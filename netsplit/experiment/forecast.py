@@ -21,7 +21,9 @@ from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.workload import Workload
 from netsplit.profile.measure.optimizer import optimizer_alpha
+from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs, unknown_in_words
+from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import UpdateRule
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 
@@ -83,10 +85,13 @@ def planner_of(experiment: Experiment, description: ClusterDescription) -> Plann
     log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
     kinds = {rates.name: rates for rates in description.accelerators.values()}
     optimizer = for_model(experiment.optimizer, model, experiment.loss)
+    if settings.offload in ("optimizer", "both"):
+        check_buckets(optimizer)
     alpha = optimizer_alpha(optimizer) + (settings.ema_decay is not None)
     costs = replace(predicted_costs(graph, kinds, alpha), variable_copies=settings.variable_copies)
     if not description.overlap:
         costs = costs.without_overlap()
+    costs = offloaded(costs, graph, settings.offload)
     workload = Workload(type(model).__name__, graph, costs)
     need_bytes = workload.need_bytes(experiment.schedule.in_flight(len(description.speeds)))
     cluster = description.cluster(workload.base_kind, need_bytes)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
@@ -103,14 +104,21 @@ class Planner:
         )
         return replace(problem, evaluate=self.compiler)
 
-    def plan(self, partitioner: Partitioner, seed: int = 0) -> Plan:
-        """What a method decides; over the capacities only if it is one that heeds none.
+    def plan(self, partitioner: Partitioner, seed: int = 0, stages: Stages | None = None) -> Plan:
+        """What a method decides; over the capacities only if it is one that heeds none; told to `stages`.
 
         Raises:
             InfeasibleError: the method finds no placement within the capacities.
             NetSplitError: its answer breaks a rule.
         """
-        plan = decide(self.problem(seed), partitioner, room=partitioner.respects_capacity)
+        problem = self.problem(seed)
+        if stages is not None:
+            stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
+            problem = replace(
+                problem, improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}")
+            )
+        plan = decide(problem, partitioner, room=partitioner.respects_capacity)
+        plan = replace(plan, problem=replace(plan.problem, improved=None))  # which belongs to the search
         log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
         if partitioner.respects_capacity and self.memory == "static":
             method, peaks = plan.placement.method, plan.simulated[1].peak_bytes

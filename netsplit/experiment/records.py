@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.experiment.planner import Planner
 from netsplit.files import write_text
 from netsplit.formats.own import save_workload
+from netsplit.pictures.graph_figure import graph_figure
+from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.plan import Plan
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
-from netsplit.tracking.metrics import solver_summary, timeline_summary
-from netsplit.tracking.pictures.figures import TrainingCurve, comparison_figure, training_figure
-from netsplit.tracking.pictures.graph_figure import graph_figure
-from netsplit.tracking.pictures.timeline_figure import timeline_figure
+from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
+from netsplit.tracking.metrics import (
+    epoch_metrics,
+    iteration_metrics,
+    learning_rate_metrics,
+    solver_summary,
+    timeline_summary,
+)
+from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
 
 __all__ = [
     "Comparison",
+    "Progress",
+    "ProgressRecorder",
     "capacities",
     "record_comparison",
     "record_plan",
@@ -29,6 +39,55 @@ __all__ = [
     "record_workload",
     "row_of",
 ]
+
+
+class Progress(Observer, Protocol):
+    """An observer that is told which method is next, and how many iterations it will take; and before the
+    first method, how many parts are done of what takes a while, and of how many.
+    """
+
+    def waiting(self, what: str, done: int, parts: int) -> None: ...
+
+    def method(self, name: str, iterations: int) -> None: ...
+
+
+class ProgressRecorder:
+    """Passes on to the progress shown what it writes to MLflow, and knows which iterations this run did."""
+
+    def __init__(self, run: MethodRun, progress: Progress, batch_size: int) -> None:
+        self.run = run
+        self.progress = progress
+        self.batch_size = batch_size
+        self.first: int | None = None  # step that this run began with; None: nothing was left to train
+        self.rates: tuple[float, ...] = ()  # learning rates written last
+
+    def measured(self, history: History) -> History:
+        """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
+        own = [each for each in history.iterations if self.first is not None and each.step >= self.first]
+        return replace(history, iterations=own) if own else history
+
+    def iteration(self, done: Iteration) -> None:
+        self.first = done.step if self.first is None else self.first
+        if done.timed:
+            samples = done.samples or self.batch_size
+            self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, samples))
+        else:
+            self.run.metrics([("loss", done.loss, done.step)])
+        if done.learning_rates != self.rates:
+            self.rates = done.learning_rates
+            self.run.metrics(learning_rate_metrics(done.step, done.learning_rates))
+        self.progress.iteration(done)
+
+    def epoch(self, done: Epoch) -> None:
+        values = epoch_metrics(
+            done.index,
+            train_loss=done.train_loss,
+            score=done.score,
+            metric=done.metric,
+            seconds=done.seconds,
+        )
+        self.run.metrics(values)
+        self.progress.epoch(done)
 
 
 @dataclass
@@ -119,7 +178,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
     program, _ = plan.simulated
     write_text(folder / "placement.json", json.dumps(asdict(placement), indent=1))
     write_text(folder / "program.txt", program.show())
-    write_text(folder / "summary.txt", plan.summary())
+    write_text(folder / "summary.txt", str(plan.summary()))
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
 
 

@@ -6,15 +6,20 @@ cfg ──cases_of──► one config a case ──Request──► settings an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
-from netsplit.config import build, validated
+from netsplit.cluster.local import check_offload
+from netsplit.config import TARGET, build, validated
+from netsplit.data.reading.own import ReadingKeys, as_data
 from netsplit.errors import ConfigError
+from netsplit.runtime.compiled import check_backend
+from netsplit.signature import locate, signature_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,6 +54,8 @@ class Request:
     def __init__(
         self, cfg: DictConfig, whole: DictConfig | None = None, published: Mapping[str, float] | None = None
     ) -> None:
+        self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
+        cfg, reading = _without_reading(cfg)
         self.settings = validated(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
         for key in ("model", "loss"):
             if not cfg.get(key):
@@ -63,21 +70,56 @@ class Request:
         self.schedule: Schedule = build(cfg.schedule)
         self.optimizer: OptimizerFactory = build(cfg.optimizer)
         self.learning_rate: LearningRate | None = build(cfg.scheduler)
-        self.data: Callable[[], Data] = partial(build, cfg.dataset)
+        reading.setdefault("seed", self.settings.seed)
+        self.reading: ReadingKeys = build(OmegaConf.create({"dataset": reading}).dataset)
+        self.dataset: Callable[[], Any] = partial(build, cfg.dataset)
+        self.dataset_name = str(cfg.dataset.get(TARGET))
         self.model: Callable[[], nn.Module] = partial(build, cfg.model)
         self.loss: Callable[[], Any] = partial(build, cfg.loss)
         self.metric: Any = build(cfg.metrics) if "metrics" in cfg else "auto"
         self.classes = {key: cfg.model[key] for key in CLASSES if cfg.model.get(key) is not None}
         self.own = [group for group in NAMED if whole is not None and cfg[group] != whole[group]]
         self.published = dict(published or {})
-        self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
         if isinstance(self.cluster, ClusterDescription):
             self.cluster.require_models()
-        elif self.settings.profile == "predicted":
-            rates_by_kind(self.cluster.devices, self.settings.autocast)
+        else:
+            devices = self.cluster.devices
+            check_offload(self.settings.offload, devices, self.settings.compile_backend)
+            if self.settings.profile == "predicted":
+                rates_by_kind(devices, self.settings.autocast)
+            names = [each.torch_device for each in devices]
+            check_backend(self.settings.compile_backend, names, self.settings.autocast)
         if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
             raise ConfigError(
                 "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave "
                 "tracking=none out."
             )
         self.settings.checkpoint.make_folder()
+
+    def data(self) -> Data:
+        """What the dataset's target makes.
+
+        Raises:
+            ConfigError: it is no dataset, or cannot be made.
+        """
+        return as_data(self.dataset(), self.dataset_name, self.reading)
+
+
+def _without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
+    """The config without those keys that say how a dataset is read and that its target does not take.
+
+    They, too, as a node that makes `ReadingKeys`.
+    """
+    reading: dict[str, Any] = {TARGET: f"{ReadingKeys.__module__}.{ReadingKeys.__qualname__}"}
+    node = cfg.get("dataset")
+    if not isinstance(node, DictConfig) or TARGET not in node:
+        return cfg, reading
+    name = str(node[TARGET])
+    taken = signature_of(locate(name, f"dataset.{TARGET}"), name)
+    names = [each.name for each in fields(ReadingKeys) if each.name in node and each.name not in taken]
+    if not names or "**" in taken:
+        return cfg, reading
+    answer = cfg.copy()
+    with open_dict(answer.dataset):
+        reading |= {each: answer.dataset.pop(each) for each in names}
+    return answer, reading

@@ -21,10 +21,12 @@ from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
-from netsplit.config import OnNonFinite, ProfileMode, check_numbers
+from netsplit.config import OffloadName, OnNonFinite, ProfileMode, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located, predicted_here
 from netsplit.experiment.planner import Planner
+from netsplit.experiment.stages import Stages
+from netsplit.experiment.trial_run import Show, nobody_looks
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
@@ -35,13 +37,16 @@ from netsplit.graph.module import initial_values
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs
+from netsplit.profile.costs import Costs, Offload
 from netsplit.profile.measure.optimizer import check_idle, optimizer_alpha
-from netsplit.profile.measured import ProfileCache, default_folder
+from netsplit.profile.measured import Measured, ProfileCache, default_folder
+from netsplit.profile.offload import offloaded
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.workers.interrupts import interrupts_held
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.runtime.workers.worker import Worker
@@ -52,6 +57,7 @@ __all__ = ["Session"]
 
 log = logging.getLogger(__name__)
 
+_UNSURE: dict[str, Measured] = {}  # of all sessions of this process, as those of a sweep's jobs
 LinkSamples = dict[tuple[str, str], list[tuple[int, float]]]
 
 
@@ -65,6 +71,8 @@ class Session:
         profile: reuse: costs are kept, and kept ones taken; refresh: measured anew and kept; off: measured;
             predicted: from the graph, by the rates of the kinds of devices.
         profile_cache: where costs are kept; None: in `default_folder`.
+        stages: told what is being done.
+        show: told how far measuring is, which takes long where nothing is kept.
     """
 
     spec: ClusterSpec
@@ -72,6 +80,8 @@ class Session:
     temporary: bool = False  # remove the folder at the end, unless workers failed
     profile: ProfileMode = "off"
     profile_cache: Path | None = None
+    stages: Stages = field(default_factory=Stages)
+    show: Show = nobody_looks
     link_samples: LinkSamples = field(default_factory=dict)
     _pool: WorkerPool | None = None
     _cluster: Cluster | None = None
@@ -82,7 +92,9 @@ class Session:
         if self._pool is None or not self._pool.connections:
             if not self.spec.external:
                 log.info("starting %d workers for cluster '%s'", len(self.spec.devices), self.spec.name)
-            self._pool = WorkerPool(self.spec, self.folder)
+            self.stages.stage(f"start of {len(self.spec.devices)} workers")
+            with interrupts_held():  # not between its start and its name here
+                self._pool = WorkerPool(self.spec, self.folder)
         return self._pool
 
     @property
@@ -96,7 +108,9 @@ class Session:
                 links = dict.fromkeys(pairs, given)
             else:
                 log.info("probing %d links", len(pairs))
-                self.link_samples = self.pool.call(_probe)[0]
+                pool = self.pool
+                self.stages.stage(f"probe of {len(pairs)} links")
+                self.link_samples = pool.call(_probe)[0]
                 links = {pair: fit_link(samples) for pair, samples in self.link_samples.items()}
             devices = located(self.spec.devices, self.pool) if self.spec.external else self.spec.devices
             self._cluster = Cluster(self.spec.name, devices, links)
@@ -117,6 +131,7 @@ class Session:
         check: bool = True,
         on_nonfinite: OnNonFinite | None = "stop",
         weights: WeightSource | None = None,
+        offload: OffloadName = "none",
     ) -> Planner:
         """Capture the training step, measure its operators on a worker of each device kind, or predict them.
 
@@ -124,6 +139,7 @@ class Session:
             batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
             clip_norm: the gradients' norm over all devices is cut to this before a step.
             weights: where workers have the values from of a model on the meta device.
+            offload: what lies in the host's memory while no device computes with it.
             autocast: "bfloat16" or "float16" for ``torch.autocast``; float16 brings a loss scale.
             learning_rate: how it changes while training goes on.
             ema_decay: of moving averages of the parameters; None: there are none.
@@ -153,6 +169,7 @@ class Session:
         size, schedule = schedule.microbatch_size(whole.samples), schedule.for_batch(whole.samples)
         example = whole.rows(0, size).own()
         options: dict[str, Any] = {"autocast": autocast, "device_type": _device_type(self.spec, autocast)}
+        self.stages.stage("capture")
         log.info("capturing %s at micro-batches of %d", type(model).__name__, size)
         if any(p.grad is not None for p in model.parameters()):
             log.warning(
@@ -161,9 +178,11 @@ class Session:
             )
         graph = checked_capture(model, loss, example, check, **options)
         log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+        self.stages.note(f"{len(graph):,} operators")
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         tail = checked_capture(model, loss, rest.own(), check, **options) if rest.samples else None
-        history = check_cutting(model, loss, whole, graph, tail) if check else None
+        with interrupts_held():
+            history = check_cutting(model, loss, whole, graph, tail) if check else None
         values = initial_values(model, graph, loss)
         source = weight_source_of(weights, model, graph, values)
         if source is not None and self.profile != "predicted":
@@ -174,9 +193,12 @@ class Session:
         in_flight = schedule.in_flight(len(self.spec.devices))
         optimizer = for_model(optimizer, model, loss)
         check_idle(optimizer, graph)
+        if Offload.of(offload).optimizer:
+            check_buckets(optimizer)
         costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
         rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay, on_nonfinite)
         costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
+        costs = offloaded(costs, graph, offload)
         return Planner(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
             known, max_programs, check, history, weights=source,
@@ -193,6 +215,7 @@ class Session:
         Raises:
             NetSplitError: replicas of a stage would write a buffer each.
         """
+        self.stages.stage("parameters to the devices")
         program, _ = plan.simulated
         replicated = [v for each in plan.placement.stages if len(each.devices) > 1 for v in each.nodes]
         check_replicas(planner.graph, replicated)
@@ -201,9 +224,10 @@ class Session:
             program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed,
             planner.weights,
             backend,
+            planner.costs.offload,
         )  # fmt: skip
         return ParallelModel(
-            planner.model, planner.graph, runtime, programs, plan.summary(), self.close if owned else None
+            planner.model, planner.graph, runtime, programs, plan, self.close if owned else None
         )
 
     def close(self) -> None:
@@ -232,9 +256,9 @@ class Session:
         copies = {k: values[k].detach() for k in graph.initializers}
         task = Calibration(replace(graph, output_spec=None), batch, copies, optimizer, in_flight)
         folder = None if self.profile == "off" else self.profile_cache or default_folder()
-        cache = ProfileCache(folder, self.profile == "refresh")
+        cache = ProfileCache(folder, self.profile == "refresh", _UNSURE)
         tell(self.pool, [graph], optimizer)
-        return calibrate(task, self.pool, self.cluster, cache)
+        return calibrate(task, self.pool, self.cluster, cache, self.show)
 
 
 def _device_type(spec: ClusterSpec, autocast: str | None) -> str:

@@ -24,7 +24,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import NetSplitError
-from netsplit.files import write_text
+from netsplit.files import parsed_json, write_text
 from netsplit.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def marks_in(folder: Path) -> list[Mark]:
     marks = []
     for path in folder.rglob(MARK):
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = parsed_json(path.read_text(encoding="utf-8"))
             values["overrides"] = tuple(values["overrides"])
             marks.append(Mark(**{**values, "folder": str(path.parent)}))
         except (OSError, ValueError, KeyError, TypeError):

@@ -38,9 +38,17 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.simulate import simulate
 
-__all__ = ["Fit", "TrialRun", "fit_trial", "in_turns"]
+__all__ = ["Fit", "Show", "TrialRun", "fit_trial", "in_turns", "nobody_looks"]
 
 log = logging.getLogger(__name__)
+
+Show = Callable[[str, int, int], object]
+"""Called with what takes a while, how many of its parts are done, and of how many; these may become more."""
+
+
+def nobody_looks(what: str, done: int, parts: int) -> None:
+    """Nobody looks."""
+
 
 PIECES = 16  # a device's, in the program with many transfers
 MICROBATCHES = 4
@@ -130,7 +138,9 @@ def in_turns(
     return {name: device_of[name] for name in graph.nodes}
 
 
-def fit_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> Fit:
+def fit_trial(
+    trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool, show: Show = nobody_looks
+) -> Fit:
     """The costs with which the simulator predicts the programs: 1 for contention, 0 for messages at least.
 
     Where rounds differ their fastest count. A cost that would have to be beyond reason is left at rest.
@@ -141,9 +151,15 @@ def fit_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool)
         trial.program(cluster, seconds, PIECES * count, schedule)
         for schedule in (GPipe(MICROBATCHES), OneFOneB(MICROBATCHES))
     ]
-    rounds = [[trial.seconds(program, pool) for program in programs] for _ in range(ROUNDS)]
-    while _spread(rounds) > SPREAD and len(rounds) < ROUNDS + MORE_ROUNDS:
-        rounds.append([trial.seconds(program, pool) for program in programs])
+    rounds: list[list[float]] = []
+    what = f"trial run on {', '.join(trial.names)}"
+    show(what, 0, len(programs) * ROUNDS)
+    while len(rounds) < ROUNDS or (_spread(rounds) > SPREAD and len(rounds) < ROUNDS + MORE_ROUNDS):
+        rounds.append([])
+        for program in programs:
+            rounds[-1].append(trial.seconds(program, pool))
+            done = sum(map(len, rounds))
+            show(what, done, len(programs) * max(ROUNDS, len(rounds)))
     spread = _spread(rounds)
     typical = statistics.median if spread <= SPREAD else min
     explanation = _CostSearch(
@@ -167,8 +183,8 @@ def fit_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool)
         why = f"rounds differ by {100 * spread:.0f} %" if spread > SPREAD else "no sensible cost explains it"
         log.warning(
             "how %s slow one another is uncertain (%s), most likely as other programs keep the machine busy: "
-            "it is taken as %.0f %% and %.0f µs a message for now and measured anew next time; run again on "
-            "a quiet machine.",
+            "it is taken as %.0f %% and %.0f µs a message for this command and measured anew by the next; "
+            "run again on a quiet machine.",
             ", ".join(trial.names), why, 100 * (fit.contention - 1), 1e6 * fit.message_s,
         )  # fmt: skip
     return fit

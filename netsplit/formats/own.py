@@ -7,9 +7,9 @@ Beside the graph's keys, all optional unless a plan is asked for::
     "workload": {"name", "unit", "unit_s", "stage_time", "backward_nodes", "unsupported", "remarks"}
 
 `weight_s` may be left out where it is 0. `costs.transients` has, for each kind, the bytes that nodes allocate
-for themselves: {node: [forward, backward]}. CPU devices of the same `host` share its memory (null: none); in
-files without that key those named "cpu:..." do. All times are seconds; `unit` and `unit_s` say in which
-unit to show them.
+for themselves: {node: [forward, backward]}; `costs.offload` says what is kept on the host, whose copies the
+seconds have (none). CPU devices of the same `host` share its memory (null: none); in files without that key
+those named "cpu:..." do. All times are seconds; `unit` and `unit_s` say in which unit to show them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.config import OffloadName
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
 from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
@@ -28,7 +29,7 @@ from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, Offload
 
 __all__ = ["dumps_workload", "read_own", "save_workload"]
 
@@ -211,11 +212,16 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."
         )
     transients = _transients_in(item.get("transients", {}), graph, where)
+    offload = item.get("offload", "none")
+    if offload not in get_args(OffloadName):
+        raise NetSplitError(
+            f"{where}: costs.offload is {offload!r}: give one of {', '.join(get_args(OffloadName))}."
+        )
     devices = {
         kind: DeviceCosts(nodes, **rates[kind], transients=transients.get(kind, {}))
         for kind, nodes in seconds.items()
     }
-    return Costs(devices, alpha, copies)
+    return Costs(devices, alpha, copies, offload=Offload.of(offload))
 
 
 def _transients_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, dict[str, NodeBytes]]:
@@ -250,6 +256,7 @@ def _costs_out(costs: Costs) -> dict[str, Any]:
         **rates,
         "transients": transients,
         "variable_copies": costs.variable_copies,
+        **({"offload": costs.offload.name} if costs.offload else {}),
     }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from netsplit.errors import ConfigError
+from netsplit.files import parsed_json
 from netsplit.partition.base import Placement, Problem, SolverReport, Stage
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.verify import verify
@@ -32,7 +32,7 @@ def read_placement(path: str | Path, problem: Problem, key: str = "placement") -
     """
     where = f"{key} is '{path}'"
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = parsed_json(Path(path).read_text(encoding="utf-8"))
         placement = _parsed(values)
     except FileNotFoundError as error:
         raise ConfigError(f"{where}, which is not there.") from error

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from netsplit.errors import NetSplitError
+from netsplit.files import parsed_json
 from netsplit.graph.order import topological_order
 
 __all__ = ["FilePlace", "JsonPlaces", "checked_number", "parse_json", "topological"]
@@ -57,12 +58,12 @@ def parse_json(text: str, where: str) -> Any:
         NetSplitError: not JSON; names the line.
     """
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except json.JSONDecodeError as error:
         raise NetSplitError(
             f"{where}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})."
         ) from error
-    except (RecursionError, ValueError) as error:
+    except ValueError as error:
         raise NetSplitError(f"{where}: not JSON that can be read ({error}).") from error
 
 

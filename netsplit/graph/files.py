@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.errors import NetSplitError
-from netsplit.files import write_text
+from netsplit.files import parsed_json, write_text
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
 __all__ = ["dumps", "load", "loads", "save"]
@@ -45,9 +45,11 @@ def loads(text: str, where: str = "graph") -> Graph:
         NetSplitError: not a graph file of this format; names `where` and what is wrong.
     """
     try:
-        data = json.loads(text)
+        data = parsed_json(text)
     except json.JSONDecodeError as error:
         raise NetSplitError(f"{where}, line {error.lineno}: not JSON ({error.msg}).") from error
+    except ValueError as error:
+        raise NetSplitError(f"{where}: not JSON that can be read ({error}).") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
         raise NetSplitError(f"{where}: not a {_FORMAT} file of version {_VERSION}.")
     try:

@@ -219,8 +219,8 @@ class SplitTrainer(Base):
         if checkpoint is None:
             return
         file = Path(checkpoint) / OPTIMIZER
-        state = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
-        if KEY not in state:
+        state = _loaded(file) if file.is_file() else {}
+        if not isinstance(state, dict) or not {KEY, RATES} <= state.keys():
             raise NetSplitError(
                 f"'{checkpoint}' has no optimiser's state of a split model: resume from one that a split "
                 "Trainer saved without save_only_model, or begin with these weights as the model."
@@ -228,4 +228,16 @@ class SplitTrainer(Base):
         self.resumed = state[KEY]
         for group, rate in zip(self.optimizer.param_groups, state[RATES], strict=True):
             group["lr"] = rate
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER, weights_only=True))
+        self.lr_scheduler.load_state_dict(_loaded(Path(checkpoint) / SCHEDULER))
+
+
+def _loaded(file: Path) -> Any:
+    """What a file of tensors and plain values has.
+
+    Raises:
+        NetSplitError: it is cut, or asks for anything else.
+    """
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever the bytes ask for
+        raise NetSplitError(f"'{file}' cannot be read: {' '.join(str(error).split())[:200]}.") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from netsplit.errors import NetSplitError, told_plainly
 from netsplit.files import write_atomically
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.lazy import of_extra
+from netsplit.runtime.checkpoint.safetensors_files import opened, places_of
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["load_safetensors", "save_safetensors"]
-
-INDEX = ".index.json"  # of a model in several files, as Hugging Face names it
 
 
 @told_plainly
@@ -40,7 +38,9 @@ def save_safetensors(
         NetSplitError: the state has what is no tensor, or the file cannot be written.
         WorkerError: the workers that held the parameters are gone.
     """
-    writer = _library("writing safetensors")
+    package: Any = of_extra(
+        "huggingface", "writing safetensors", "safetensors", "safetensors", "safetensors.torch"
+    )
     state = source if isinstance(source, Mapping) else source.state_dict()
     tensors: dict[str, Tensor] = {}
     homes: dict[tuple[Any, ...], str] = {}
@@ -58,8 +58,8 @@ def save_safetensors(
             aliases[name] = home
     header = {"format": "pt", **aliases, **(metadata or {})}
     try:
-        write_atomically(path, lambda file: writer.save_file(tensors, str(file), metadata=header))
-    except (OSError, writer.SafetensorError) as error:
+        write_atomically(path, lambda file: package.torch.save_file(tensors, str(file), metadata=header))
+    except (OSError, package.SafetensorError) as error:
         raise NetSplitError(f"'{path}' could not be written: {_reason(error)}.") from error
 
 
@@ -70,7 +70,8 @@ def load_safetensors(
     """Read a state from a safetensors file, or from all files that an index names.
 
     Args:
-        path: a file, an index (``model.safetensors.index.json``), or a folder that has one of them.
+        path: a file, an index (``model.safetensors.index.json``), or a folder of
+            them, as `SafetensorsWeights` takes it.
         into: takes the state: a split model on its devices, or a plain one. Tied weights of which a file has
             one name only are taken under their others too.
         strict: its keys must be exactly those of `into`.
@@ -79,19 +80,16 @@ def load_safetensors(
         The tensors by name, on the CPU.
 
     Raises:
-        NetSplitError: there is no such file, it is no whole safetensors file, or `into` does not fit it.
+        NetSplitError: there is no such file, it is no whole safetensors file, two of them have the same name,
+            or `into` does not fit.
     """
-    reader = _library("reading safetensors")
     state: dict[str, Tensor] = {}
-    for file in _files(Path(path)):
-        try:
-            with reader.safe_open(str(file), framework="pt") as opened:
-                state |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-                for name, home in (opened.metadata() or {}).items():
-                    if home in state:
-                        state.setdefault(name, state[home])
-        except (OSError, reader.SafetensorError) as error:
-            raise NetSplitError(f"'{file}' cannot be read as safetensors: {_reason(error)}.") from error
+    for file in dict.fromkeys(places_of(path).values()):
+        with opened(file) as content:
+            state |= {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+            for name, home in (content.metadata() or {}).items():
+                if home in state:
+                    state.setdefault(name, state[home])
     if into is not None:
         _give(into, state, strict)
     return state
@@ -115,27 +113,6 @@ def _give(into: ParallelModel | nn.Module, state: dict[str, Tensor], strict: boo
         raise NetSplitError(f"{type(into).__name__} does not take the state: {_reason(error)}.") from error
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        there = sorted(path.glob(f"*.safetensors{INDEX}")) or sorted(path.glob("*.safetensors"))
-        if len(there) != 1:
-            raise NetSplitError(f"'{path}' has {len(there)} safetensors files or indices: give one file.")
-        path = there[0]
-    if not path.is_file():
-        raise NetSplitError(f"there is no file '{path}'.")
-    if not path.name.endswith(INDEX):
-        return [path]
-    try:
-        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NetSplitError(f"'{path}' is no index of safetensors files: {_reason(error)}.") from error
-    parts = [path.parent / str(name) for name in dict.fromkeys(names)]
-    outside = [part for part in parts if part.resolve().parent != path.resolve().parent]
-    if outside:
-        raise NetSplitError(f"'{path}' names '{outside[0]}', which is not in its folder.")
-    return parts
-
-
 def _place(tensor: Tensor, name: str) -> tuple[Any, ...]:
     """The same for tensors that are one; one of no bytes is its own."""
     if tensor.is_meta or not tensor.numel():
@@ -149,15 +126,3 @@ def _kind(value: Any) -> str:
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
-
-
-class _Library:
-    """What is used of safetensors."""
-
-    def __init__(self, package: Any) -> None:
-        self.safe_open, self.SafetensorError = package.safe_open, package.SafetensorError
-        self.save_file = package.torch.save_file
-
-
-def _library(what: str) -> _Library:
-    return _Library(of_extra("huggingface", what, "safetensors", "safetensors", "safetensors.torch"))

@@ -262,6 +262,7 @@ class Problem:
     """Nodes of a task graph that are backward computations of their own: they have forward seconds only.
     Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
 
+    improved: Callable[[float, str], object] | None = None  # told seconds and source of a better answer
     known: Placement | None = None  # one that fits, from which a search may begin
     memory: MemoryRule = "static"
     """What the methods count: (5-18), or what is near the lifetimes that `evaluate` predicts."""
@@ -281,4 +282,6 @@ class Problem:
         """The linear count of bytes by `memory`."""
         if self.memory == "static":
             return static_model(self.graph, self.costs.alpha, self.copies)
-        return lifetimes_model(self.graph, self.costs.alpha, self.in_flight)
+        # What is offloaded comes back for one micro-batch at a time.
+        in_flight = 1 if self.costs.offload.activations else self.in_flight
+        return lifetimes_model(self.graph, self.costs.device_alpha, in_flight)

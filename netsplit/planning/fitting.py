@@ -88,16 +88,19 @@ class _Fitting:
 
     def _asked(self) -> Problem:
         """With the capacities that the method is told, and half of the time that is left, where they bind."""
-        if not self.binds:
+        if not self.binds and min(self.capacity.values(), default=0) >= self.total:
             return self.problem
         cluster = self.problem.cluster
-        told = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
+        devices = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
+        told = replace(cluster, devices=tuple(devices))
+        if not self.binds:  # the count is above the peaks, as what is offloaded counts in it
+            return replace(self.problem, cluster=told)
         known = self.best
         if known is None and self.least is not None and self._missing(self.least[1]) <= 0:
             known = self.least[0]
         return replace(
             self.problem,
-            cluster=replace(cluster, devices=tuple(told)),
+            cluster=told,
             time_limit_s=self._half_s(),
             known=known,
         )

@@ -9,25 +9,48 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from netsplit.errors import ConfigError
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
+from netsplit.pictures.graph_figure import graph_figure
+from netsplit.pictures.memory_figure import memory_figure
+from netsplit.pictures.shown import ShownFigure
+from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import PlanDiff, plan_diff
 from netsplit.planning.simulated import Simulated, simulated_by
+from netsplit.planning.summary import MIB, PlanSummary
 from netsplit.program.instructions import Program
+from netsplit.simulate.device_times import memory_course
+from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.timeline import Timeline
+from netsplit.tables import Column, Table
 
 __all__ = ["DeviceLoad", "Plan", "infeasible_record"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
+
+_PLOTS = ("graph", "timeline", "memory")
+_DEVICES = (
+    Column("device", text=True),
+    Column("operators", ",d"),
+    Column("parameters", ",d"),
+    Column("busy ms", ",.1f", 1e3),
+    Column("sends ms", ",.1f", 1e3),
+    Column("peak MiB", ",.1f", MIB),
+    Column("static MiB", ",.1f", MIB),
+    Column("of MiB", ",.1f", MIB),
+    Column("full %", ",.0f", 100.0),
+)
 
 
 @dataclass(frozen=True)
@@ -119,41 +142,94 @@ class Plan:
         diff = plan_diff(self.problem, before.placement, self.placement, before.timeline, self.timeline)
         return diff.without_rounding()
 
-    def summary(self) -> str:
-        """The decision in words: per device operators, seconds and bytes; what is predicted."""
+    def summary(self) -> PlanSummary:
+        """The decision: what was chosen and of what it is the best, and a table of the devices.
+
+        Its text is `str` of it; a notebook shows it as a table.
+        """
+        method = f"{self.placement.method}: {self.placement.report.summary()}"
         if self.program is None:
-            return self._summary_of_loads()
+            return self._summary_of_loads(method)
         program, predicted = self.simulated
         schedule, size = self.compiler.schedule.name, self.problem.graph.batch_size
+        sent_bytes = sum(event.nbytes for event in predicted.events if event.kind == "send")
+        predicted_line = (
+            f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers of "
+            f"{MIB * sent_bytes:.1f} MiB"
+        )
         lines = [
-            f"{self.placement.method}: {self.placement.report.summary()}",
+            method,
             f"{schedule} with {program.microbatches} micro-batches of {size} samples",
-            f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers",
+            predicted_line,
         ]
         if self.problem.costs.predicted:
             lines.append("operators' seconds are predicted, not measured")
-        static = self.static_bytes
+        if predicted.host_bytes:
+            told = (f"{name} {MIB * nbytes:.1f} MiB" for name, nbytes in predicted.host_bytes.items())
+            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")
+        static, initializers = self.static_bytes, program.graph.initializers
+        rows = []
         for name, load in self.loads.items():
+            held = [initializers[k] for k in program.held[name]]
             peak = predicted.peak_bytes.get(name, 0)
-            lines.append(
-                f"  {name}: {load.nodes} operators, {1e3 * predicted.busy_s(name):.1f} ms busy, peak "
-                f"{peak / 2**20:.1f} MiB (static {static.get(name, 0) / 2**20:.1f}) of "
-                f"{load.capacity_bytes / 2**20:.1f}"
-            )
-        return "\n".join(lines)
+            rows.append((
+                name, load.nodes, sum(prod(init.shape) for init in held if init.is_parameter),
+                predicted.busy_s(name), load.transfer_s, peak, static.get(name, 0), load.capacity_bytes,
+                peak / load.capacity_bytes if load.capacity_bytes else None,
+            ))  # fmt: skip
+        return PlanSummary(tuple(lines), Table(_DEVICES, rows))
 
-    def _summary_of_loads(self) -> str:
+    def _summary_of_loads(self, method: str) -> PlanSummary:
         objective = self.problem.objective
-        lines = [
-            f"{self.placement.method}: {self.placement.report.summary()}",
-            f"{objective.name}: {objective.says} {1e3 * self.objective_s:.1f} ms",
+        columns = (
+            Column("device", text=True),
+            Column("operators", ",d"),
+            Column(f"{objective.column} ms", ",.1f", 1e3),
+            Column("MiB", ",.1f", MIB),
+            Column("of MiB", ",.1f", MIB),
+        )
+        rows = [
+            (name, load.nodes, load.seconds, load.nbytes, load.capacity_bytes)
+            for name, load in self.loads.items()
         ]
-        for name, load in self.loads.items():
-            lines.append(
-                f"  {name}: {load.nodes} operators, {objective.column} {1e3 * load.seconds:.1f} ms, "
-                f"{load.nbytes / 2**20:.1f} MiB of {load.capacity_bytes / 2**20:.1f}"
-            )
-        return "\n".join(lines)
+        said = f"{objective.name}: {objective.says} {1e3 * self.objective_s:.1f} ms"
+        return PlanSummary((method, said), Table(columns, rows))
+
+    def plot(self, kind: str, measured: Timeline | None = None) -> ShownFigure:
+        """A picture that a notebook shows; `save` writes it.
+
+        Args:
+            kind: "graph": operators coloured by device; "timeline": what is computed and sent when;
+                "memory": bytes alive on every device in the course of an iteration.
+            measured: drawn below the predicted timeline; its peaks beside the predicted bytes.
+
+        Raises:
+            ConfigError: another kind, or of an objective that is not simulated anything but the graph.
+        """
+        if kind not in _PLOTS:
+            raise ConfigError(f"there is no plot {kind!r}: choose one of {', '.join(_PLOTS)}.")
+        problem, placement = self.problem, self.placement
+        title = f"{kind} of {placement.method}"
+        if kind == "graph":
+            drawn = graph_figure(problem.graph, placement, None, problem.costs, problem.cluster)
+            return ShownFigure(drawn, title)
+        if self.program is None or self.timeline is None:
+            name = problem.objective.name
+            raise ConfigError(f"a plan for {name} is not simulated and has no {kind}: plot its graph.")
+        if kind == "timeline":
+            timed = measured if measured is not None and measured.events else None
+            return ShownFigure(timeline_figure(self.timeline, timed), title)
+        costs = problem.costs
+        transients = costs.transients(problem.cluster.devices)
+        profiles = memory_profile(self.program, costs.alpha, transients, costs.offload)
+        courses = {
+            device: memory_course(self.program, self.timeline, profile)
+            for device, profile in profiles.items()
+        }
+        capacities = {name: load.capacity_bytes for name, load in self.loads.items()}
+        return ShownFigure(
+            memory_figure(courses, capacities, {} if measured is None else measured.peak_bytes), title
+        )
 
     def write_onnx(self, path: str | Path, node_data: str | Path | None = None) -> None:
         """Write the placed graph as an ONNX file for Netron, and devices as node data for Model Explorer.

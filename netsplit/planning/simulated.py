@@ -60,7 +60,9 @@ class Simulated:
 
     def peak_bytes(self, program: Program) -> dict[str, int]:
         """Of every device; as `predicted_peak_bytes`, with these costs."""
-        return predicted_peak_bytes(program, self.costs.alpha, self.costs.transients(self.cluster.devices))
+        costs = self.costs
+        transients = costs.transients(self.cluster.devices)
+        return predicted_peak_bytes(program, costs.alpha, transients, costs.offload)
 
     def _of_whole_microbatches(self, placement: Placement) -> Program:
         return compile_program(

@@ -14,6 +14,7 @@ from typing import Literal
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription, kind_name
+from netsplit.config import OffloadName
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import MemoryRule, Placement, Problem
@@ -21,6 +22,7 @@ from netsplit.partition.objectives import MaxLoad, ObjectiveName, Period, object
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import memory_of
+from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import Schedule, SingleBatch
 
@@ -98,6 +100,7 @@ class Workload:
         alpha: int | None = None,
         variable_copies: int | None = None,
         memory: MemoryRule = "static",
+        offload: OffloadName | None = None,
     ) -> Problem:
         """The problem of placing this workload.
 
@@ -110,6 +113,7 @@ class Workload:
             alpha: bytes of training state per parameter byte; None as the file has it, else 2.
             variable_copies: how often a variable's bytes count; None as the file has it, else (5-18)'s n + 1.
             memory: what fits: by (5-18), or by the lifetimes of a captured graph's tensors.
+            offload: what lies in the host's memory (`profile.offload`); None as the file has it.
 
         Raises:
             ConfigError: no cluster, or one that does not go with the file's costs.
@@ -121,6 +125,7 @@ class Workload:
             schedule = SingleBatch()
         in_flight = schedule.in_flight(_size(cluster or self.cluster))
         spec, costs = work._resolved(cluster, in_flight)
+        costs = offloaded(costs, work.graph, self._offload(offload, passes, memory))
 
         return Problem(
             graph=work.graph,
@@ -148,6 +153,17 @@ class Workload:
                     f"{placement.method} puts node {node} on '{placement.device_of[node]}', which cannot "
                     "run it: take a method that minimises time, such as m_etf or auto."
                 )
+
+    def _offload(self, asked: OffloadName | None, passes: Passes, memory: MemoryRule) -> OffloadName:
+        name = self.costs.offload.name if asked is None else asked
+        if name != "none" and passes == "forward":
+            raise ConfigError(f"offload is {name}, and passes=forward keeps nothing: leave one of them out.")
+        if name != "none" and memory == "static":
+            raise ConfigError(
+                f"offload is {name}, and memory=static counts everything on the device: give "
+                "memory=lifetimes, or leave offload out."
+            )
+        return name
 
     def _with_memory(self, costs: Costs, alpha: int | None, variable_copies: int | None) -> Costs:
         for key, value, least in (("alpha", alpha, 1), ("variable_copies", variable_copies, 0)):

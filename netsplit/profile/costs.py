@@ -7,13 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from netsplit.cluster.cluster import Device
+from netsplit.config import OffloadName
 from netsplit.profile.memory import copies_alive
 
-__all__ = ["ALL_OF_IT", "Costs", "DeviceCosts", "NodeBytes", "NodeSeconds"]
+__all__ = ["ALL_OF_IT", "HOST_S_PER_BYTE", "Costs", "DeviceCosts", "NodeBytes", "NodeSeconds", "Offload"]
 
 ALL_OF_IT = 1.0
 """`DeviceCosts.copy_s_per_byte` of a device that computes nothing while a transfer lasts: a second a byte is
 more than any transfer takes, its latency included."""
+
+HOST_S_PER_BYTE = 1 / 12e9
+"""Between a device and pinned memory of its host where nothing better is known: what 16 lanes of PCIe 3.0
+carry of their 15.75 GB/s."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,27 @@ class NodeBytes:
 
 
 @dataclass(frozen=True)
+class Offload:
+    """What lies in the host's memory while a device does not compute with it."""
+
+    optimizer: bool = False  # moments, between steps
+    activations: bool = False  # what autograd saves within a segment, from its forward to its backward
+
+    @classmethod
+    def of(cls, name: OffloadName) -> Offload:
+        return cls(name in ("optimizer", "both"), name in ("activations", "both"))
+
+    @property
+    def name(self) -> OffloadName:
+        if self.optimizer:
+            return "both" if self.activations else "optimizer"
+        return "activations" if self.activations else "none"
+
+    def __bool__(self) -> bool:
+        return self.optimizer or self.activations
+
+
+@dataclass(frozen=True)
 class DeviceCosts:
     """Seconds of everything that a device of one kind does. The defaults disturb nothing and take no time."""
 
@@ -66,6 +92,8 @@ class DeviceCosts:
     between two steps does but the first."""
     transients: Mapping[str, NodeBytes] = field(default_factory=dict)
     """Of the nodes that have any."""
+    host_s_per_byte: float = HOST_S_PER_BYTE
+    """Between the device's memory and its host's, either way; only what is offloaded goes there."""
 
     @property
     def message_overhead_s(self) -> float:
@@ -77,7 +105,7 @@ class DeviceCosts:
         Every second is one of the device's own work, overheads and copying too, and is divided by it: a
         device that is twice as fast is so in all it does, else overheads that were measured on another
         would weigh more on it than they can. `contention` says how many times longer a computation takes in
-        company than alone, a ratio of two such times, and stays.
+        company than alone, a ratio of two such times, and stays. So does `host_s_per_byte`, of a link.
 
         Args:
             speed: more than 0.
@@ -110,6 +138,13 @@ class Costs:
     """How often a variable's bytes count on a device that touches it, in (5-18). None: the micro-batches
     in flight, and one gradient. A graph file may state otherwise (0: a node's bytes include its output)."""
     predicted: bool = False  # by `profile.predict`, from the graph alone; else measured, or as a file says
+    offload: Offload = Offload()
+    """What the seconds have copies to the host and back of (`profile.offload`), and bytes are counted by."""
+
+    @property
+    def device_alpha(self) -> int:
+        """As `alpha`, of what stays on the device between steps."""
+        return min(self.alpha, 2) if self.offload.optimizer else self.alpha
 
     def of(self, kind: str) -> DeviceCosts:
         """Of a device kind; of one without costs, which can compute no node, nothing."""

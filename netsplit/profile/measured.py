@@ -12,12 +12,12 @@ import math
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from netsplit.errors import NetSplitError
-from netsplit.files import write_text
+from netsplit.files import parsed_json, write_text
 from netsplit.graph.files import dumps
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds
@@ -26,7 +26,7 @@ __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "prof
 
 log = logging.getLogger(__name__)
 
-VERSION = 8  # raise it where seconds come to mean something else, or are written otherwise
+VERSION = 9  # raise it where seconds come to mean something else, or are written otherwise
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 
@@ -73,10 +73,15 @@ def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -
 
 @dataclass(frozen=True)
 class ProfileCache:
-    """Measurements as files; None as the folder: nothing is kept."""
+    """Measurements as files; None as the folder: nothing is kept.
+
+    `unsure` has those, by digest, whose trial run was not steady: not for a file, but good enough for the
+    further jobs of a command.
+    """
 
     folder: Path | None
     refresh: bool = False  # measure anew, and keep that
+    unsure: dict[str, Measured] = field(default_factory=dict)
 
     def get(self, digest: str, nodes: Collection[str] | None = None) -> tuple[Measured, float] | None:
         """What was measured, and its age in seconds.
@@ -87,7 +92,7 @@ class ProfileCache:
             return None
         path = self._path(digest)
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = parsed_json(path.read_text(encoding="utf-8"))
             return _read(data, digest, nodes), max(time.time() - float(data["measured_at"]), 0.0)
         except FileNotFoundError:
             return None

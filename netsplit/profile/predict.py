@@ -71,6 +71,7 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
             },
             step_s_per_byte=(2 * alpha - 1) * moving,
             accumulate_s_per_byte=3 * moving,
+            host_s_per_byte=1.0 / rates.host_bandwidth,
             **({"instruction_s": rates.launch_s} if rates.overheads is None else asdict(rates.overheads)),
         )
 

@@ -10,7 +10,7 @@ from netsplit.report.data.results import ComparisonGroup, ComparisonResult, Meth
 from netsplit.report.text import link_to
 from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
 from netsplit.tables import Column, Table
-from netsplit.tracking.table import ComparisonRow, metric_of
+from netsplit.tracking.table import OPTIMAL, ComparisonRow, metric_of
 
 __all__ = [
     "LinkCell", "OutcomeCell", "ThroughputCell", "cross_table", "epoch_table", "filled", "memory_table",
@@ -18,6 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MIB = 2.0**-20
+_OF_WHAT = "; optimal: no plan is better in what the method itself minimises, which is not the iteration"
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,11 @@ def solver_table(comparison: ComparisonResult) -> Table | None:
         _figures("Bound, ms", times[len(rows) :]),
         _figures("Gap, %", [fixed(_hundred(row.gap), 2) for row in rows]),
         _figures("Seconds", column([row.solve_s for row in rows], least=2)),
+        _words("Minimises", [row.optimises for row in rows]),
         _words("Solver", [method.engine for method in methods]),
     ]
-    return _table("Decisions", columns)
+    optimal = any(row.status == OPTIMAL and row.optimises for row in rows)
+    return _table(f"Decisions{_OF_WHAT * optimal}", columns)
 
 
 def memory_table(comparison: ComparisonResult) -> Table | None:

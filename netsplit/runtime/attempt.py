@@ -50,6 +50,12 @@ class Attempt:
         self._drain(index)  # here, as the exception holds the iteration's tensors
         return failure
 
+    def unfed(self, failure: BatchFailure) -> BatchFailure:
+        """In the place of `compute`, where there is no batch: so that no other device waits in vain."""
+        self.executor.recorder.begin()
+        self._drain(0)
+        return failure
+
     def commit(self) -> dict[Key, Tensor]:
         """Step, if the iteration does, and end it; see `Executor.finish`."""
         executor = self.executor

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
-from torch import nn
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["check_backend", "compiled_call"]
 
 
-def check_backend(backend: str | None, kinds: set[str]) -> None:
+def check_backend(backend: str | None, devices: Iterable[str], autocast: str | None = None) -> None:
     """Before any worker starts.
 
     Args:
-        kinds: torch's kinds of the devices.
+        devices: torch's names of them.
 
     Raises:
-        ConfigError: torch has no such backend, or inductor finds no C++ compiler for CPUs.
+        ConfigError: torch has no such backend, inductor finds no C++ compiler for CPUs, or there is an
+            `autocast`.
     """
     if backend is None:
         return
@@ -32,7 +33,9 @@ def check_backend(backend: str | None, kinds: set[str]) -> None:
             f"compile_backend is {backend!r}, which torch.compile does not know: choose one of "
             f"{', '.join(known)}."
         )
-    if backend == "inductor" and "cpu" in kinds:
+    if autocast is not None:
+        raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")
+    if backend == "inductor" and any(each.startswith("cpu") for each in devices):
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         try:
@@ -49,6 +52,8 @@ def compiled_call(module: nn.Module, backend: str) -> Callable[..., Any]:
 
     In this process, without helpers: a worker has one thread, and others wait for it.
     """
+    import torch
+
     if backend == "inductor":
         import torch._inductor.config as settings
 

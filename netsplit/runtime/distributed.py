@@ -12,21 +12,34 @@ from typing import Any
 
 from torch import Tensor
 
+from netsplit.data.reading.reader import BatchPlace
 from netsplit.errors import BatchError, NetSplitError, NonFiniteError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import DrawCounter, DrawKey
+from netsplit.profile.costs import Offload
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import origin_of
-from netsplit.runtime.feeds import as_batch, loss_fractions, mean_loss, mean_metrics, split_batch
+from netsplit.runtime.feeds import (
+    as_batch,
+    loss_fractions,
+    mean_loss,
+    mean_metrics,
+    shared_microbatches,
+    split_batch,
+)
+from netsplit.runtime.reading.giving import fed_devices, require_alike, require_read
+from netsplit.runtime.reading.told import UnlikeBatch, UnreadBatch
+from netsplit.runtime.reading.worker_reading import read_ahead
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, CheckpointRules, DeviceIteration
+from netsplit.runtime.workers.interrupts import interrupts_held
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.simulate.timeline import Timeline
@@ -51,6 +64,7 @@ class DistributedRuntime:
         seed: of random operators, with what `draws` counts; not of where they run.
         weights: where workers have those of `values` from that are on the meta device.
         backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
+        offload: what lies in the host's memory while no device computes with it.
     """
 
     def __init__(
@@ -64,6 +78,7 @@ class DistributedRuntime:
         seed: int = 0,
         weights: WeightSource | None = None,
         backend: str | None = None,
+        offload: Offload | None = None,
     ) -> None:
         self.program = program
         self.pool = pool
@@ -75,10 +90,13 @@ class DistributedRuntime:
         self.rates: list[float] = []  # of the optimiser's groups in the last step
         self.metrics: Any = None
         self.loss = math.nan  # of the last batch
+        self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
         self.said = False  # that losses are not finite, since the last that was
         self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
         self.loaded: list[Program] = [program]  # what the workers have, by number
+        self.sent_s = 0.0  # that it took to send them further ones
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
+        self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         pool.runs({TRAINING: program})
         tell(pool, _graphs(program), optimizer, rule, weights)
         followers = {name for each in program.replicas.values() for name in each[1:]}
@@ -93,6 +111,7 @@ class DistributedRuntime:
                     name not in followers,
                     weights,
                     backend,
+                    offload,
                 )
                 for name in program.devices
             ],
@@ -141,9 +160,20 @@ class DistributedRuntime:
         outputs: dict[tuple[str, int], Tensor] = {}
         for result in self._computed(worker_calls.predict, program, feeds, number, self.draws.predicting()):
             outputs |= result
+        self.begun = None
         self.draws.predictions += 1
         names = program.graph.output_variables
         return [[outputs[k, i] for k in names] for i in range(program.microbatches)]
+
+    def settle(self) -> None:
+        """Bring an iteration to an end that the controller was interrupted in: all is then as before it.
+
+        It waits for the workers to have computed it. Where devices step within the batch it is carried out.
+        """
+        if self.begun is not None and self.begun.steps_last:
+            self._abandon()
+        elif self.begun is not None:
+            self._commit()
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every initializer by the model's own name, on the CPU; if asked for, parameters' averages."""
@@ -211,32 +241,51 @@ class DistributedRuntime:
     def _iterate(
         self, inputs: Any, targets: Any, mode: str, fraction: float, step: bool
     ) -> list[DeviceIteration]:
-        batch = as_batch(self.program, inputs, targets)
+        batch = inputs if isinstance(inputs, UnreadBatch) else as_batch(self.program, inputs, targets)
         program = self._program_for(batch)
+        if isinstance(batch, UnreadBatch) and not self.readers.issuperset(fed_devices(program)):
+            raise UnlikeBatch("a batch is read on devices that have no dataset.")
         if program.asynchronous and not step:
             raise NetSplitError(
                 "gradients cannot be accumulated over batches under a schedule whose devices step within the "
                 "batch: set accumulate to 1, or choose another schedule."
             )
-        feeds = split_batch(program, batch)
+        feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
         number = self._number(program)
         self.pool.programs[TRAINING] = program
+        if isinstance(feeds, BatchPlace) and not (program.steps_last and not shared_microbatches(program)):
+            read = self.pool.call(read_ahead, number, feeds)
+            require_read(self.pool, read)
+            require_alike(self.pool, read)
         fractions, key = loss_fractions(program, fraction), self.draws.training()
         arguments = program, feeds, number, fractions
         outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._to_be_said:
-            if not self._nonfinite(loss, program, feeds, number, fractions, key):
+            here = split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
+            arguments = program, here, number, fractions
+            if not self._nonfinite(loss, program, here, number, fractions, key):
                 self.loss, self.metrics = loss, None
                 return []
             if program.steps_last:  # otherwise it is done, and cannot be taken back
                 outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
         self.said = self.said and not math.isfinite(loss)
-        results: list[DeviceIteration] = self.pool.call(worker_calls.commit)
-        self.draws.batches += 1
-        self.rates = results[0].rates
-        self.loss, self.metrics = loss, mean_metrics(program, outputs)
+        with interrupts_held(firmly=True):
+            results = self._commit()
+            self.loss, self.metrics = loss, mean_metrics(program, outputs)
         return results
+
+    def _commit(self) -> list[DeviceIteration]:
+        with interrupts_held(firmly=True):
+            results: list[DeviceIteration] = self.pool.call(worker_calls.commit)
+            self.begun = None
+            self.draws.batches += 1
+            self.rates = results[0].rates
+        return results
+
+    def _abandon(self) -> None:
+        self.pool.call(worker_calls.abandon)
+        self.begun = None
 
     @property
     def _to_be_said(self) -> bool:
@@ -269,12 +318,13 @@ class DistributedRuntime:
             log.warning("%s", said)
             self.said = True
             return True
-        self.pool.call(worker_calls.abandon)
+        self._abandon()
         own = self._parts_of(program, feeds)
+        self.begun = program
         inspections = self.pool.call_each(
             worker_calls.inspect, [(mine, number, fractions, key) for mine in own]
         )
-        self.pool.call(worker_calls.abandon)
+        self._abandon()
         said = f"{said}: {origin_of(program, inspections, feeds)}"
         if rule == "stop":
             raise NonFiniteError(
@@ -284,12 +334,12 @@ class DistributedRuntime:
         self.said = True
         return rule == "warn"
 
-    def _program_for(self, batch: Batch) -> Program:
+    def _program_for(self, batch: Batch | UnreadBatch) -> Program:
         if self.resized is None:
             return self.program
         key = batch.key, batch.samples
         if key not in self.programs:
-            self.programs[key] = self.resized(batch)
+            self.programs[key] = self.resized(batch.here() if isinstance(batch, UnreadBatch) else batch)
         return self.programs[key]
 
     def _number(self, program: Program) -> int:
@@ -297,6 +347,7 @@ class DistributedRuntime:
         for number, known in enumerate(self.loaded):
             if known is program:
                 return number
+        began = time.perf_counter()
         here = {k: home for each in self.loaded for k, home in each.initializer_device.items()}
         missing = {k: home for k, home in program.initializer_device.items() if k not in here}
         values = {**self.values, **program.graph.constants}
@@ -306,36 +357,47 @@ class DistributedRuntime:
                 new[device][k] = values[k].detach()
         number, light = len(self.loaded), _light(program)
         tell(self.pool, _graphs(program))
-        self.pool.call_each(worker_calls.add, [(number, light, new[device]) for device in program.devices])
-        self.loaded.append(program)
-        self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
+        with interrupts_held(firmly=True):
+            self.pool.call_each(
+                worker_calls.add, [(number, light, new[device]) for device in program.devices]
+            )
+            self.loaded.append(program)
+            self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
+            self.sent_s += time.perf_counter() - began
         return number
 
     def drop_gradients(self) -> None:
         """Forget gradients that wait for a later iteration to step on."""
         self.pool.call(worker_calls.drop_gradients)
 
-    def _parts_of(self, program: Program, feeds: list[dict[str, Tensor]]) -> list[list[dict[str, Tensor]]]:
-        """What each device reads of every micro-batch."""
+    def _parts_of(
+        self, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace
+    ) -> list[list[dict[str, Tensor]]] | list[BatchPlace]:
+        """What each device reads of every micro-batch; of a place, that."""
+        if isinstance(feeds, BatchPlace):
+            return [feeds for _ in program.devices]
         return [
             [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
             for name in program.devices
         ]
 
     def _computed(
-        self, function: Any, program: Program, feeds: list[dict[str, Tensor]], *args: Any
+        self, function: Any, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace, *args: Any
     ) -> list[Any]:
         """What each device has of a batch, which none has stepped on.
 
         Raises:
             BatchError: one could not compute its part; all have taken back what they did.
+            UnlikeBatch, ReadError: one could not read its part; likewise.
         """
         own = self._parts_of(program, feeds)
+        self.begun = program
         parts = self.pool.call_each(function, [(mine, *args) for mine in own])
         failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
         if not failures:
             return parts
-        self.pool.call(worker_calls.abandon)
+        self._abandon()
+        require_read(self.pool, parts)
         self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
         first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
         raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
@@ -360,4 +422,5 @@ def _merged(results: list[DeviceIteration], seconds: float) -> Timeline:
     zero = min(result.began_s for result in results)
     events = timeline_events((event for result in results for event in result.events), zero)
     peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
-    return Timeline(events, seconds, peaks)
+    hosts = {result.device: result.host_bytes for result in results if result.host_bytes is not None}
+    return Timeline(events, seconds, peaks, hosts)

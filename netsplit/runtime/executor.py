@@ -38,6 +38,7 @@ from netsplit.program.instructions import (
 )
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.faults.undo import Before
+from netsplit.runtime.offload.saved_tensors import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
@@ -61,6 +62,7 @@ class Executor:
         transport: towards the other devices.
         timeout_s: longest wait for one transfer before `WorkerError` names it.
         backend: of `torch.compile`, by which segments are compiled; None: they are not.
+        offload: what autograd saves within segments goes to the host's memory until their backwards.
     """
 
     program: Program
@@ -70,6 +72,7 @@ class Executor:
     torch_device: torch.device
     timeout_s: float = 60.0
     backend: str | None = None
+    offload: bool = False
 
     def __post_init__(self) -> None:
         program, device = self.program, self.device
@@ -77,8 +80,9 @@ class Executor:
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
         self.pieces = DevicePieces(
-            program, device, self.segments, self.share.tensors, self.torch_device, self.backend
-        )
+            program, device, self.segments, self.share.tensors, self.torch_device, self.backend,
+            self.offload and program.training,
+        )  # fmt: skip
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {
@@ -227,10 +231,25 @@ class Executor:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Leaves made of the values, and what the segment makes of them."""
         leaves = {k: self._leaf(k, value) for k, value in values.items()}
-        with autocast_of(self.program.graph, self.torch_device), self._drawing(piece, i):
-            if snapshot is not None:
-                return leaves, piece.again(leaves, snapshot)
-            return leaves, piece.compute(leaves)
+        saving = self._saving(piece, leaves, snapshot)
+        with (
+            autocast_of(self.program.graph, self.torch_device),
+            self._drawing(piece, i),
+            nullcontext() if saving is None else saving.hooks(),
+        ):
+            results = piece.compute(leaves) if snapshot is None else piece.again(leaves, snapshot)
+        if saving is not None:
+            saving.settle(results.values())
+        return leaves, results
+
+    def _saving(
+        self, piece: Piece, leaves: dict[str, Tensor], snapshot: Snapshot | None
+    ) -> SavedTensors | None:
+        host = self.share.host
+        if not self.offload or host is None or not self.program.training:
+            return None
+        written = () if snapshot is None else snapshot.buffers.values()
+        return SavedTensors(host, (*leaves.values(), *self.share.tensors.values(), *piece.bound, *written))
 
     def _drawing(self, piece: Piece, i: int) -> AbstractContextManager[None]:
         return drawing(self.key.at(i)) if piece.draws else nullcontext()

@@ -12,7 +12,10 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Program
 
-__all__ = ["as_batch", "loss_fractions", "mean_loss", "mean_metrics", "samples_of", "split_batch"]
+__all__ = [
+    "as_batch", "loss_fractions", "mean_loss", "mean_metrics", "own_parts", "own_rows", "own_samples",
+    "samples_of", "shared_microbatches", "split_batch",
+]  # fmt: skip
 
 
 def as_batch(program: Program, inputs: Any, targets: Any = None) -> Batch:
@@ -56,6 +59,49 @@ def split_batch(program: Program, inputs: Any, targets: Any = None) -> list[dict
             f"{start} samples, or capture again."
         )
     return parts
+
+
+def own_rows(program: Program, device: str) -> list[int]:
+    """The samples, by their places in a batch, of the micro-batches that a device is fed of."""
+    rows: list[int] = []
+    start = 0
+    for i, graph in enumerate(_graphs(program)):
+        if program.fed(device, i):
+            rows += range(start, start + graph.batch_size)
+        start += graph.batch_size
+    return rows
+
+
+def own_parts(program: Program, device: str, batch: Batch) -> list[dict[str, Tensor]]:
+    """What a device is fed of every micro-batch: copies, as they arrive where the controller feeds it.
+
+    Args:
+        batch: of the samples of `own_rows` alone, each tensor cut along its samples.
+    """
+    parts: list[dict[str, Tensor]] = []
+    for i, (graph, part) in enumerate(
+        zip(_graphs(program), own_samples(program, device, batch), strict=True)
+    ):
+        tensors = dict(zip(graph.input_variables, part.tensors, strict=True))
+        parts.append({k: tensors[k].detach().clone() for k in program.fed(device, i)})
+    return parts
+
+
+def own_samples(program: Program, device: str, batch: Batch) -> list[Batch]:
+    """The same samples by micro-batch, inputs and targets: none where the device is not fed of it."""
+    parts: list[Batch] = []
+    start = 0
+    for i, graph in enumerate(_graphs(program)):
+        count = graph.batch_size if program.fed(device, i) else 0
+        parts.append(batch.rows(start, start + count))
+        start += count
+    return parts
+
+
+def shared_microbatches(program: Program) -> list[int]:
+    """Those of which several devices are fed, as one of the inputs and another of the targets."""
+    every = range(program.microbatches)
+    return [i for i in every if sum(bool(program.fed(name, i)) for name in program.devices) > 1]
 
 
 def _check(graph: Graph, name: str, tensor: Tensor, whole: Tensor, dim: int | None, samples: int) -> None:

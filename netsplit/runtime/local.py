@@ -12,6 +12,7 @@ from torch import Tensor
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import BatchError
 from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
+from netsplit.profile.costs import Offload
 from netsplit.program.instructions import Program
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
@@ -30,6 +31,7 @@ class LocalRuntime:
 
     Args:
         seed: of random operators, with what `draws` counts.
+        offload: what lies in the host's memory while no device computes with it.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class LocalRuntime:
         optimizer: OptimizerFactory | None,
         rule: UpdateRule | None = None,
         seed: int = 0,
+        offload: Offload | None = None,
     ) -> None:
         self.draws = DrawCounter(seed)
         self.torch_device = {d.name: torch.device(d.torch_device) for d in cluster.devices}
@@ -54,10 +57,12 @@ class LocalRuntime:
                 trainable,
                 rule,
                 leading=name not in followers,
+                offload=offload,
             )
             for name in program.devices
         }
         self.program = program
+        self.offload = offload or Offload()
         self.metrics: Any = None
         self._kept: dict[int, tuple[Program, dict[str, Executor]]] = {}
 
@@ -157,8 +162,11 @@ class LocalRuntime:
         if id(program) not in self._kept:
             transport = LocalTransport(self.torch_device)
             executors = {
-                name: Executor(program, name, self.shares[name], transport, self.torch_device[name])
+                name: Executor(
+                    program, name, self.shares[name], transport, self.torch_device[name],
+                    offload=self.offload.activations,
+                )
                 for name in program.devices
-            }
+            }  # fmt: skip
             self._kept[id(program)] = program, executors
         return self._kept[id(program)][1]

@@ -20,6 +20,7 @@ from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Backward, Program, Segment
 from netsplit.runtime.compiled import compiled_call
+from netsplit.runtime.offload.saved_tensors import leaving_between
 
 __all__ = ["DevicePieces", "Piece", "Snapshot"]
 
@@ -39,6 +40,7 @@ class Piece:
         deferrable: weights' gradients can be put off (see `graph.deferral`).
         backend: of `torch.compile`. What draws, runs Python, writes into what it reads or puts gradients off
             is not compiled: such a segment's calls mean more than their operators.
+        offload: what it saves leaves for the host.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Piece:
         device: torch.device,
         deferrable: bool = False,
         backend: str | None = None,
+        offload: bool = False,
     ) -> None:
         self.segment = segment
         self.device = device
@@ -63,6 +66,8 @@ class Piece:
             device=device,
             deferrable=deferrable,
         )
+        if offload:
+            leaving_between(self.module)
         used = {k for node in nodes for k in node.initializers}
         self.trainable = tuple(k for k in tensors if k in used and isinstance(tensors[k], nn.Parameter))
         roots = {root for node in nodes for root in written_storages(graph, node)}
@@ -96,6 +101,11 @@ class Piece:
         finally:
             self._bind({k: self.tensors[k] for k in snapshot.buffers})
 
+    @property
+    def bound(self) -> list[Tensor]:
+        """The weights that it computes with now."""
+        return [getattr(module, leaf) for module, leaf in self.places.values()]
+
     def bind(self, leaves: Mapping[str, Tensor]) -> None:
         """Compute with these weights from now on."""
         self._bind({k: leaves[k] for k in self.trainable})
@@ -122,7 +132,9 @@ class DevicePieces:
         tensors: Mapping[str, Tensor],
         torch_device: torch.device,
         backend: str | None = None,
+        offload: bool = False,
     ) -> None:
+        self.offload = offload
         self.segments, self.tensors, self.device = segments, tensors, torch_device
         self.backend = None if program.asynchronous else backend  # where weights have several versions
         self.last = None if program.tail is None else program.microbatches - 1
@@ -158,6 +170,8 @@ class DevicePieces:
 
     def _of(self, graph: Graph, segments: set[int], deferrable: bool = False) -> dict[int, Piece]:
         return {
-            s: Piece(graph, self.segments[s], self.tensors, self.device, deferrable, self.backend)
+            s: Piece(
+                graph, self.segments[s], self.tensors, self.device, deferrable, self.backend, self.offload
+            )
             for s in sorted(segments)
         }

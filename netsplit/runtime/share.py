@@ -19,6 +19,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from netsplit.config import OnNonFinite
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
+from netsplit.profile.costs import Offload
+from netsplit.runtime.offload.host_memory import HostMemory
+from netsplit.runtime.offload.moments import HostMoments
 
 __all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule"]
 
@@ -80,6 +83,11 @@ class Averages:
     count: int = 0
 
     def update(self, parameters: Mapping[str, Tensor]) -> None:
+        self.blend(parameters)
+        self.count += 1
+
+    def blend(self, parameters: Mapping[str, Tensor]) -> None:
+        """`update` of some parameters' averages."""
         pairs = [(self.values[name], parameter.detach()) for name, parameter in parameters.items()]
         if self.count == 0:
             for average, parameter in pairs:
@@ -87,7 +95,6 @@ class Averages:
         elif pairs:
             averages, present = map(list, zip(*pairs, strict=True))
             get_ema_multi_avg_fn(self.decay)(averages, present, self.count)
-        self.count += 1
 
 
 @dataclass
@@ -98,6 +105,7 @@ class Share:
     `leading` is False on all replicas but the first: a norm counts their gradients once.
     `groups` are the names in the optimiser's groups on all devices, where they are known.
     `idle` is True where the device has had nothing to step on: it did not see overflows.
+    `host` has what is offloaded; `moments` the optimiser's state, where that is.
     """
 
     tensors: dict[str, Tensor]
@@ -109,6 +117,8 @@ class Share:
     scheduler: LRScheduler | None = None
     averages: Averages | None = None
     idle: bool = False
+    host: HostMemory | None = None
+    moments: HostMoments | None = None
 
     @classmethod
     def of(
@@ -120,10 +130,12 @@ class Share:
         rule: UpdateRule | None = None,
         leading: bool = True,
         fresh: Container[str] = (),
+        offload: Offload | None = None,
     ) -> Share:
         """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones not copied.
 
         A device without parameters has an optimiser, with empty groups, if `optimizer` is a `ForModel`.
+        `offload` is what lies in the host's memory.
 
         Raises:
             ConfigError: the optimiser is not one of these parameters (see `make_optimizer`).
@@ -145,7 +157,19 @@ class Share:
                 share.scheduler = rule.learning_rate.of(made.optimizer)
         if rule.ema_decay is not None:
             share.averages = Averages(rule.ema_decay, {k: p.detach().clone() for k, p in own.items()})
+        if offload:
+            share.host = HostMemory(device)
+            if offload.optimizer:
+                share._keep_moments_on(share.host)
         return share
+
+    def _keep_moments_on(self, host: HostMemory) -> None:
+        """Averages of parameters are counted with the moments, and go with them."""
+        if self.optimizer is not None:
+            self.moments = HostMoments(self.optimizer, self.parameters, host)
+        if self.averages is not None and self.moments is not None:
+            self.averages.values = {k: host.take(tensor) for k, tensor in self.averages.values.items()}
+            host.settle()
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -173,9 +197,17 @@ class Share:
     def after_iteration(self) -> None:
         """What follows an optimiser step on every device alike, whether it has parameters or not."""
         if self.averages is not None:
-            self.averages.update(self.parameters)
+            self._update_averages(self.averages)
         if self.rule.learning_rate is not None and self.rule.learning_rate.every == "step":
             self.step_scheduler(None)
+
+    def _update_averages(self, averages: Averages) -> None:
+        parameters = self.parameters
+        if self.moments is None:
+            averages.update(parameters)
+            return
+        self.moments.by_bucket(averages.values, lambda keys: averages.blend({k: parameters[k] for k in keys}))
+        averages.count += 1
 
     def step_scheduler(self, loss: float | None) -> None:
         """See `netsplit.optim.learning_rate.step`."""
@@ -243,7 +275,7 @@ class Share:
             factor *= self._factor(norm)
         if self.optimizer is not None and not (overflow and self.scale is not None):
             self._multiply_gradients(factor)
-            self.optimizer.step()
+            (self.moments or self.optimizer).step()
         if self.scale is not None:
             self.scale.update(overflow)
         if self.optimizer is not None:

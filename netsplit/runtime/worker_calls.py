@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from netsplit.data.reading.reader import BatchPlace
 from netsplit.graph.random_draws import DrawKey
+from netsplit.profile.costs import Offload
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program.instructions import Program
 from netsplit.runtime.attempt import Attempt
@@ -20,6 +22,7 @@ from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
+from netsplit.runtime.reading.worker_reading import drop_samples, parts_read
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.values import Key
@@ -61,6 +64,7 @@ class DeviceIteration:
     began_s: float
     events: list[Event]
     peak_bytes: int | None
+    host_bytes: int | None  # at most at once in the host's memory, where something is offloaded
     rates: list[float]  # of the optimiser's groups, as they were in the step
 
 
@@ -73,20 +77,23 @@ def deploy(
     leading: bool,
     weights: WeightSource | None = None,
     backend: str | None = None,
+    offload: Offload | None = None,
 ) -> None:
     """Hold what this device holds under the program: of `values`, and the rest of `weights`."""
     initializers, held = program.graph.initializers, program.held[worker.device.name]
     trainable = [k for k in held if initializers[k].requires_grad]
+    drop_samples(worker)
     worker.memory.clear()
     worker.memory["weights"] = weights
     own = _read(worker, program, [k for k in held if k not in values])
     tensors = {k: own[k] if k in own else values[k] for k in held}
     worker.memory["share"] = Share.of(
-        tensors, worker.torch_device, optimizer, trainable, rule, leading, own.keys()
+        tensors, worker.torch_device, optimizer, trainable, rule, leading, own.keys(), offload
     )
     worker.memory["transport"] = worker.transport()
     worker.memory["programs"] = {}
     worker.memory["backend"] = backend
+    worker.memory["offload"] = offload or Offload()
     add(worker, 0, program, {})
 
 
@@ -110,7 +117,10 @@ def _executor(worker: Worker, program: Program) -> Executor:
     transport.prepare([program])
     name, share = worker.device.name, worker.memory["share"]
     backend = worker.memory["backend"]
-    executor = Executor(program, name, share, transport, worker.torch_device, worker.timeout_s, backend)
+    executor = Executor(
+        program, name, share, transport, worker.torch_device, worker.timeout_s, backend,
+        worker.memory["offload"].activations,
+    )  # fmt: skip
     executor.recorder.on_instruction = worker.heartbeat_file.at
     executor.recorder.on_wait = worker.heartbeat_file.waits
     return executor
@@ -118,23 +128,32 @@ def _executor(worker: Worker, program: Program) -> Executor:
 
 def train(
     worker: Worker,
-    feeds: list[dict[str, Tensor]],
+    feeds: list[dict[str, Tensor]] | BatchPlace,
     number: int,
     fractions: list[float],
     step: bool,
     mode: str,
     key: DrawKey,
 ) -> dict[Key, float] | BatchFailure:
-    """The iteration up to its first step, to be committed or abandoned; the graph outputs that arose here."""
-    abandon(worker)  # one that the controller was interrupted in
+    """The iteration up to its first step, to be committed or abandoned; the graph outputs that arose here.
+
+    Of a batch by its place this device reads itself what it is fed.
+    """
     executor: Executor = worker.memory["programs"][number]
     worker.heartbeat_file.phase = TRAINING
+    parts = parts_read(worker, executor.program, feeds) if isinstance(feeds, BatchPlace) else feeds
     executor.recorder.detailed = mode == "events"
-    meter = MemoryMeter(worker.torch_device, executor.share.all_tensors()) if mode == "bytes" else None
+    share = executor.share
+    meter = MemoryMeter(worker.torch_device, share.all_tensors(), share.host) if mode == "bytes" else None
+    if share.host is not None:
+        share.host.restart()
     attempt = worker.memory["attempt"] = Attempt(executor)
     worker.memory["metered"] = meter, mode == "events"
     with meter or nullcontext():
-        failure = attempt.compute(feeds, fractions, step, key)
+        if isinstance(parts, BatchFailure):
+            failure: BatchFailure | None = attempt.unfed(parts)
+        else:
+            failure = attempt.compute(parts, fractions, step, key)
     worker.heartbeat_file.at(-1)
     if failure is not None:
         return failure
@@ -165,9 +184,10 @@ def commit(worker: Worker) -> DeviceIteration:
     with meter or nullcontext():
         attempt.commit()
     worker.heartbeat_file.at(-1)
-    peak = None if meter is None else meter.peak_bytes
+    peak, host = None if meter is None else meter.peak_bytes, attempt.executor.share.host
+    hosted = None if host is None or meter is None else host.peak
     return DeviceIteration(
-        worker.device.name, recorder.began_s, recorder.events if recorded else [], peak, rates
+        worker.device.name, recorder.began_s, recorder.events if recorded else [], peak, hosted, rates
     )
 
 
@@ -182,7 +202,6 @@ def predict(
     worker: Worker, feeds: list[dict[str, Tensor]], number: int, key: DrawKey
 ) -> dict[Key, Tensor] | BatchFailure:
     """The graph outputs that arose here; a failure is to be abandoned."""
-    abandon(worker)
     worker.heartbeat_file.phase = INFERENCE
     attempt = worker.memory["attempt"] = Attempt(worker.memory["programs"][number])
     failure = attempt.compute(feeds, None, True, key)

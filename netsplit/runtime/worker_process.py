@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
@@ -114,6 +115,7 @@ class _LogLine:
         self.agent = agent
         self.heartbeat_file: HeartbeatFile | None = None
         self.calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.answered = 0
         self.lock = threading.Lock()
         self.busy = threading.Event()
         self.terminated, wakeup = os.pipe()
@@ -137,7 +139,8 @@ class _LogLine:
             told = f"rank {self.rank} lost its peers ({one_line(error)})" if lost else one_line(error)
             reply = Reply(error=told, known=lost, waited=lost, trace=traceback.format_exc())
         self.busy.clear()
-        self._send(reply)
+        self._send(replace(reply, number=self.answered))
+        self.answered += 1
 
     def _listen(self) -> None:
         while True:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from netsplit.program.instructions import Backward, Forward, Program, Step
 from netsplit.simulate.storages import MemoryProfile
-from netsplit.simulate.timeline import COMPUTING, Timeline, length, union
+from netsplit.simulate.timeline import COMPUTING, Event, Timeline, length, union
 
-__all__ = ["DeviceTimes", "Waiting", "device_times", "peak_moment_s", "waits"]
+__all__ = ["DeviceTimes", "Waiting", "device_times", "memory_course", "peak_moment_s", "waits"]
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,30 @@ def peak_moment_s(program: Program, timeline: Timeline, profile: MemoryProfile) 
     """When a device's bytes peak: the beginning of that instruction, or of the next that computes."""
     before = program.instructions[profile.device][: max(profile.index, 0)]
     number = sum(isinstance(ins, Forward | Backward | Step) for ins in before)
-    lane = [
+    lane = _computations(timeline, profile.device)
+    return lane[number].start_s if number < len(lane) else timeline.iteration_s
+
+
+def memory_course(program: Program, timeline: Timeline, profile: MemoryProfile) -> list[tuple[float, int]]:
+    """(seconds, bytes alive from then on) of a device, in the order of time, from 0 to the iteration's end.
+
+    While it computes, the most that the computation has alive.
+    """
+    events = iter(_computations(timeline, profile.device))
+    points, last_s = [(0.0, profile.course[0][0] if profile.course else profile.peak_bytes)], 0.0
+    for ins, (most, after) in zip(program.instructions[profile.device], profile.course, strict=True):
+        event = next(events, None) if isinstance(ins, Forward | Backward | Step) else None
+        if event is not None:
+            points.append((event.start_s, most))
+            last_s = event.end_s
+        points.append((last_s, after if event is not None else most))
+    return [*points, (max(timeline.iteration_s, last_s), points[-1][1])]
+
+
+def _computations(timeline: Timeline, device: str) -> list[Event]:
+    """Of forwards, backwards and steps, as the device's instructions have them."""
+    return [
         event
         for event in timeline.events
-        if event.device == profile.device and event.kind in COMPUTING and event.kind != "recompute"
+        if event.device == device and event.kind in COMPUTING and event.kind != "recompute"
     ]
-    return lane[number].start_s if number < len(lane) else timeline.iteration_s

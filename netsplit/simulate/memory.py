@@ -15,6 +15,9 @@ Mirrors what the executor holds, storage by storage:
 
 Views and in-place results take no bytes of their own. What an operator allocates for itself counts while it
 runs, as far as it was measured. Bytes are those of one iteration after the first.
+
+Of what is offloaded (`Offload`) moments are here a bucket at a time, in a Step, and what autograd saved
+within a segment in its backward, storage by storage; both are counted on the host else.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from typing import TypeAlias
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.storage import storage_bytes, storage_of
-from netsplit.profile.costs import NodeBytes
+from netsplit.optim.buckets import largest_bucket
+from netsplit.profile.costs import NodeBytes, Offload
 from netsplit.program.acknowledge import HELD_BYTES, acknowledged
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
 from netsplit.simulate.segment_memory import Key, SegmentMemory
@@ -37,29 +41,32 @@ __all__ = ["MemoryProfile", "memory_profile", "predicted_peak_bytes"]
 
 Transients: TypeAlias = Mapping[str, Mapping[str, NodeBytes]]  # device -> node -> bytes
 
+NOTHING = Offload()
+
 _AGAIN = -1  # number of a value that was recomputed (see `Key`)
 
 
 def predicted_peak_bytes(
-    program: Program, alpha: int, transients: Transients | None = None
+    program: Program, alpha: int, transients: Transients | None = None, offload: Offload = NOTHING
 ) -> dict[str, int]:
     """Device -> largest number of bytes alive at once in one iteration after the first.
 
     Args:
         alpha: bytes of training state per byte of parameter (`Costs.alpha`); 2 means no moments.
         transients: of every device, what its nodes allocate for themselves (`Costs.transients`).
+        offload: what lies in the host's memory (`Costs.offload`).
     """
-    profiles = memory_profile(program, alpha, transients)
+    profiles = memory_profile(program, alpha, transients, offload)
     return {device: profile.peak_bytes for device, profile in profiles.items()}
 
 
 def memory_profile(
-    program: Program, alpha: int, transients: Transients | None = None
+    program: Program, alpha: int, transients: Transients | None = None, offload: Offload = NOTHING
 ) -> dict[str, MemoryProfile]:
     """Device -> when its bytes peak and what they are; arguments as of `predicted_peak_bytes`."""
     own, transients = storage_bytes(program.graph), transients or {}
     return {
-        device: _DeviceMemory(program, device, alpha, own, transients.get(device, {})).run()
+        device: _DeviceMemory(program, device, alpha, own, transients.get(device, {}), offload).run()
         for device in program.devices
     }
 
@@ -71,10 +78,11 @@ class _Peak:
     activations: int = 0
     transfers: int = 0
     versions: int = 0
+    moments: int = 0  # that are back for a step
 
     @property
     def total(self) -> int:
-        return self.gradients + self.activations + self.transfers + self.versions
+        return self.gradients + self.activations + self.transfers + self.versions + self.moments
 
 
 class _DeviceMemory:
@@ -85,26 +93,29 @@ class _DeviceMemory:
         alpha: int,
         own: dict[str, int],
         transients: Mapping[str, NodeBytes],
+        offload: Offload,
     ) -> None:
         self.program = program
         self.graph = program.graph
+        self.device = device
         self.own = own
         self.instructions = program.instructions[device]
         self.split = {
             ins.segment for ins in self.instructions if isinstance(ins, Backward) and ins.part == "weight"
         }
         self.shapes = {
-            s.index: SegmentMemory(program, s, own, self._deferred(s.index), transients)
+            s.index: SegmentMemory(program, s, own, self._deferred(s.index), transients, offload.activations)
             for s in program.segments
             if device in (s.replicas or (s.device,))
         }
         held = [program.graph.initializers[k] for k in program.held[device]]
         self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
-        self.fixed = {
-            "device": device,
-            "parameter_bytes": sum(init.nbytes for init in held),
-            "moment_bytes": (alpha - 2) * self.trainable_bytes,
-        }
+        self.parameter_bytes = sum(init.nbytes for init in held)
+        moments = alpha - 2
+        self.moment_bytes = 0 if offload.optimizer else moments * self.trainable_bytes
+        self.returning_bytes = moments * largest_bucket(held) if offload.optimizer else 0
+        self.host_bytes = self.host_peak = moments * self.trainable_bytes - self.moment_bytes
+        self.fixed_bytes = self.parameter_bytes + self.moment_bytes
         self.fed = frozenset(program.feeds[device])
         self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
         self.largest_bytes = max((init.nbytes for init in held if init.requires_grad), default=0)
@@ -139,11 +150,13 @@ class _DeviceMemory:
         self.number = 0
         self.at = -1
         self.peak = _Peak()
+        self.most, self.now = 0, 0  # bytes beside the fixed ones: within this instruction, and last
 
     def run(self) -> MemoryProfile:
+        course = []
         self._see()
         for index, ins in enumerate(self.instructions):
-            self.at = index
+            self.at, self.most = index, 0
             if isinstance(ins, Forward):
                 self._forward(ins)
             elif isinstance(ins, Backward):
@@ -157,16 +170,22 @@ class _DeviceMemory:
             else:
                 self._step(ins)
             self._see()
+            course.append((self.most, self.now))
             self._arrived(index)
         at = self.peak.index
+        always = self.fixed_bytes
         return MemoryProfile(
+            device=self.device,
             index=at,
             instruction=str(self.instructions[at]) if at >= 0 else "",
             gradient_bytes=self.peak.gradients,
             activation_bytes=self.peak.activations,
             transfer_bytes=self.peak.transfers,
             version_bytes=self.peak.versions,
-            **self.fixed,  # type: ignore[arg-type]
+            parameter_bytes=self.parameter_bytes,
+            moment_bytes=self.moment_bytes + self.peak.moments,
+            host_bytes=self.host_peak,
+            course=tuple((always + most, always + now) for most, now in course),
         )
 
     def _deferred(self, s: int) -> frozenset[str]:
@@ -174,7 +193,7 @@ class _DeviceMemory:
             return frozenset()
         return deferrable_nodes(self.graph, self.program.segments[s].nodes)
 
-    def _see(self, activations: int = 0, gradients: int = 0, versions: int = 0) -> None:
+    def _see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
         """Note the bytes alive, with so many more inside the computation."""
         now = _Peak(
             self.at,
@@ -182,7 +201,9 @@ class _DeviceMemory:
             self.feed_bytes + self.storages.activation_bytes + activations,
             self.storages.transfer_bytes,
             self.versions.nbytes + versions,
+            moments,
         )
+        self.now, self.most = now.total, max(self.most, now.total)
         if now.total > self.peak.total:
             self.peak = now
 
@@ -196,7 +217,7 @@ class _DeviceMemory:
         for k in shape.segment.inputs if again else shape.context:
             self._hold(k, i)
         if not again:
-            self.storages.hold(shape.kept_key(i), shape.kept_bytes)
+            self._keep(shape, i)
         for k in shape.segment.outputs:
             if k in self.graph.output_variables:
                 self._hold(k, i)
@@ -207,9 +228,17 @@ class _DeviceMemory:
             self._release(k, i)
         self.versions.forward(ins, bool(shape.requires_backward))
 
+    def _keep(self, shape: SegmentMemory, i: int) -> None:
+        """What autograd saved, here or on the host."""
+        if not shape.offloaded:
+            self.storages.hold(shape.kept_key(i), shape.kept_bytes)
+            return
+        self.host_peak = max(self.host_peak, self.host_bytes + shape.leaving_bytes)
+        self.host_bytes += shape.kept_bytes
+
     def _recompute(self, shape: SegmentMemory, i: int) -> None:
         self._see(shape.forward_peak)
-        self.storages.hold(shape.kept_key(i), shape.kept_bytes)
+        self._keep(shape, i)
         for root in shape.made_again:
             self.storages.hold((root, i, _AGAIN), self.own[root])
         for k in shape.segment.inputs:
@@ -238,8 +267,9 @@ class _DeviceMemory:
             self.storages.hold(shape.deferred_key(i), walk.deferred_bytes)
             for root in walk.deferred_roots:
                 self._hold_root(root, i)
-        for key in (*seeds.values(), shape.kept_key(i)):
+        for key in (*seeds.values(), *(() if shape.offloaded else (shape.kept_key(i),))):
             self.storages.release(key)
+        self.host_bytes -= shape.kept_bytes if shape.offloaded else 0
         for k in shape.context:
             if not again or k in shape.segment.inputs:
                 self._release(k, i)
@@ -324,7 +354,7 @@ class _DeviceMemory:
         for key in self.sums:  # in whose place the gradients were
             self.storages.release(key, transfer=True)
         self.sums = []
-        self._see(self.largest_bytes, versions=self.versions.stepping())
+        self._see(self.largest_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
         stepped = self.with_gradient.pop(ins.number, set())
         self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
         self.versions.step()

@@ -44,7 +44,8 @@ class SegmentMemory:
     """A segment's own bytes in forward and backward, the same for every micro-batch.
 
     `deferred`: nodes whose weight gradients a backward in two parts puts off; `transients`: what nodes
-    allocate for themselves.
+    allocate for themselves; `offloaded`: what it keeps lies in the host's memory, and comes back storage by
+    storage as its backward reads it.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class SegmentMemory:
         own: dict[str, int],
         deferred: frozenset[str] = frozenset(),
         transients: Mapping[str, NodeBytes] = MappingProxyType({}),
+        offloaded: bool = False,
     ) -> None:
         graph = self.graph = program.graph
         self.segment = segment
         self.own = own
         self.transients = transients
+        self.offloaded = offloaded
         self.nodes = [graph.nodes[name] for name in segment.nodes]
         self.produced = {storage_of(graph, k) for node in self.nodes for k in node.outputs if k}
         self.produced -= {storage_of(graph, k) for k in segment.inputs}
@@ -76,7 +79,10 @@ class SegmentMemory:
         )
         self.parameters = frozenset(trainable)
         self.made_again = {storage_of(graph, k) for k in self.requires_backward} & self.produced
-        self.forward_peak = self._forward_peak(self.kept, self.extra)
+        # Outputs leave too while it is not known that they stay.
+        leaving = sum(own[root] for root in saved & self.produced & self.outputs)
+        self.leaving_bytes = self.kept_bytes + leaving if offloaded else 0
+        self.forward_peak = self._forward_peak(frozenset() if offloaded else self.kept, self.extra)
         self.forward_peak_unsaved = self._forward_peak(frozenset(), dict.fromkeys(self.extra, 0))
         self.deferred = {
             node.name: parameters
@@ -170,6 +176,7 @@ class SegmentMemory:
             now += sum(self.own[root] for root in made) + extra[node.name]
             peak = max(peak, now, now - extra[node.name] + self.transient(node.name).forward)
             now -= sum(self.own[root] for root in dying.get(node.name, ()))
+            now -= extra[node.name] if self.offloaded else 0
         return peak
 
 
@@ -214,6 +221,7 @@ class _BackwardWalk:
     apart: set[str] = field(default_factory=set)  # parameters
     leaves: list[str] = field(default_factory=list)
     put_off: list[_PutOff] = field(default_factory=list)
+    back: set[str] = field(default_factory=set)  # storages that came from the host
 
     def run(self) -> Walk:
         shape = self.shape
@@ -261,6 +269,7 @@ class _BackwardWalk:
 
     def _node(self, node: Node, arrived: list[tuple[_Gradient, bool]]) -> None:
         wanted = self._wanted(node)
+        self._fetch(node)
         made = {k: self._made(node, k, arrived) for k in wanted}
         self._train(node)
         if node.name in self.deferred:
@@ -279,6 +288,14 @@ class _BackwardWalk:
                 self._keep(k, *self.held.pop(k))
         self.gradients -= self.passing
         self.passing = 0
+
+    def _fetch(self, node: Node) -> None:
+        """What the node saved, from the host: with all that it is in, once."""
+        if not self.shape.offloaded:
+            return
+        missing = (self.shape.saving[node.name] & self.shape.kept) - self.back
+        self.back |= missing
+        self.now += self.shape.extra[node.name] + sum(self.shape.own[root] for root in missing)
 
     def _train(self, node: Node) -> None:
         """Gradients of the operator's parameters: new ones, some of which are only added to others."""

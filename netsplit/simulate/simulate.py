@@ -6,7 +6,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.profile.costs import Costs
 from netsplit.program.instructions import Program
 from netsplit.simulate.contention import Contended, contends
-from netsplit.simulate.memory import predicted_peak_bytes
+from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.run import Run
 from netsplit.simulate.timeline import Timeline
 
@@ -29,5 +29,8 @@ def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
     run.run()
     events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.end_s, event.device)))
     seconds = max((device.clock for device in run.devices.values()), default=0.0)
-    peaks = predicted_peak_bytes(program, costs.alpha, costs.transients(cluster.devices))
-    return Timeline(events, seconds, peaks)
+    transients = costs.transients(cluster.devices)
+    profiles = memory_profile(program, costs.alpha, transients, costs.offload)
+    peaks = {device: each.peak_bytes for device, each in profiles.items()}
+    hosts = {device: each.host_bytes for device, each in profiles.items()} if costs.offload else {}
+    return Timeline(events, seconds, peaks, hosts)

@@ -23,6 +23,9 @@ class MemoryProfile:
     activation_bytes: int  # the batch, values, saved tensors, gradients of variables
     transfer_bytes: int  # received and not yet read, or being sent and not otherwise held; sums on their way
     version_bytes: int = 0  # older weights that micro-batches in flight began on
+    host_bytes: int = 0  # at most at once in the host's memory: what is offloaded
+    course: tuple[tuple[int, int], ...] = ()
+    """Of every instruction: the most bytes alive within it, and those after it."""
 
     @property
     def peak_bytes(self) -> int:
@@ -32,7 +35,8 @@ class MemoryProfile:
         """One line, in MiB."""
         listed = ", ".join(f"{name} {nbytes / 2**20:.1f}" for name, nbytes in self._parts().items())
         where = f"in the {self.instruction}" if self.index >= 0 else "at the start"
-        return f"{self.device}: at most {self.peak_bytes / 2**20:.1f} MiB, {where} ({listed})"
+        beside = f", {self.host_bytes / 2**20:.1f} MiB on the host" if self.host_bytes else ""
+        return f"{self.device}: at most {self.peak_bytes / 2**20:.1f} MiB, {where} ({listed}){beside}"
 
     def _parts(self) -> dict[str, int]:
         return {

@@ -46,6 +46,9 @@ class Timeline:
     events: tuple[Event, ...]
     iteration_s: float
     peak_bytes: dict[str, int] = field(default_factory=dict)  # device name -> bytes
+    host_bytes: dict[str, int] = field(
+        default_factory=dict
+    )  # at most, of each device on its host; if offloaded
 
     def busy_s(self, device: str) -> float:
         """Seconds in which a device computes: forward, backward in all its parts, and steps."""

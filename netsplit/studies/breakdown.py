@@ -14,7 +14,7 @@ import torch
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
 from netsplit.config import ProfileMode, Settings
-from netsplit.data.loader import batches
+from netsplit.data.reading.loader import batches
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import planner_of

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
+from netsplit.pictures.drawing import PALETTE
 from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Cell, Column
-from netsplit.tracking.pictures.drawing import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,10 +13,10 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import ConfigError
 from netsplit.experiment.session import Session
+from netsplit.pictures.drawing import PALETTE
 from netsplit.studies.cases import WORKERS, ByName
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Cell, Column
-from netsplit.tracking.pictures.drawing import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

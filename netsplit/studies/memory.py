@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
+from netsplit.pictures.drawing import PALETTE
 from netsplit.profile.memory import memory_of
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import SingleBatch
@@ -17,7 +18,6 @@ from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.exported import exported_size
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Cell, Column
-from netsplit.tracking.pictures.drawing import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from netsplit.cluster.catalogue import accelerator
-from netsplit.data.loader import batches
+from netsplit.data.reading.loader import batches
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import as_tuple, capture
+from netsplit.pictures.drawing import KIND_COLOURS
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.compute import profile_compute
 from netsplit.profile.predict import predicted_seconds
 from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Cell, Column
-from netsplit.tracking.pictures.drawing import KIND_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.files import write_text
+from netsplit.pictures.drawing import new_figure, save_figure
 from netsplit.studies.result import StudyResult
 from netsplit.tables import csv_text
-from netsplit.tracking.pictures.drawing import new_figure, save_figure
 from netsplit.tracking.tracker import Tracker
 
 __all__ = ["TABLE", "markdown", "record", "write"]

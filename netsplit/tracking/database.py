@@ -144,6 +144,7 @@ def _connect(uri: str) -> MlflowClient:
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # tracebacks of what it raises too
     for handler in logging.getLogger("mlflow").handlers:  # its warnings name the address of every request
         handler.addFilter(_without_passwords)
     try:

@@ -67,7 +67,9 @@ def _content(samples: Any) -> tuple[dict[str, str], bytes]:
     last = len(samples) - 1
     content = hashlib.sha256()
     shapes: dict[str, str] = {}
-    for index in sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)}):
+    spread = {round(i * last / (_PROBES - 1)) for i in range(_PROBES)}
+    begin = range(min(_PROBES, len(samples)))  # of a stream, which is read from there on
+    for index in begin if getattr(samples, "in_order", False) else sorted(spread):
         for part, tensor in zip(("input", "target"), _tensors(samples[index]), strict=False):
             content.update(tensor.numpy().tobytes())
             shapes.setdefault(part, f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}")
@@ -76,9 +78,11 @@ def _content(samples: Any) -> tuple[dict[str, str], bytes]:
 
 def _tensors(sample: Any) -> Iterator[Any]:
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    for part in sample:
-        yield torch.as_tensor(part).detach().cpu().contiguous()
+    for part in tree_leaves(sample):
+        if part is not None and not isinstance(part, str | bytes):
+            yield torch.as_tensor(part).detach().cpu().contiguous()
 
 
 def source_text(record: DatasetRecord) -> str:

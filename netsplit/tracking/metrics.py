@@ -7,6 +7,7 @@ per run        predicted_iteration_s, measured_iteration_s (the median), predict
                median_throughput (at that median), min_throughput, mean_throughput, max_throughput (of the
                iterations' samples/s),
                predicted_peak_bytes.<device>, measured_peak_bytes.<device>,
+               predicted_host_bytes.<device>, measured_host_bytes.<device> (at most, of what is offloaded),
                peak_bytes (of the fullest device; measured, where it was),
                predicted_overflow_bytes (above a device's capacity; 0: all fits),
                solver_seconds, solver_objective_s, solver_bound_s, solver_gap
@@ -92,6 +93,8 @@ def timeline_summary(
         "peak_bytes": max(fullest.peak_bytes.values(), default=None) if fullest else None,
         "predicted_peak_bytes": None if predicted is None else predicted.peak_bytes,
         "measured_peak_bytes": None if measured is None else measured.peak_bytes,
+        "predicted_host_bytes": (predicted.host_bytes or None) if predicted else None,
+        "measured_host_bytes": (measured.host_bytes or None) if measured else None,
     }
 
 
@@ -111,6 +114,7 @@ def solver_summary(report: SolverReport) -> dict[str, Any]:
     return {
         "solver_status": report.status,
         "solver_engine": report.engine or None,
+        "solver_optimises": report.optimises or None,
         "solver_seconds": report.seconds,
         "solver_objective_s": report.objective,
         "solver_bound_s": report.bound,

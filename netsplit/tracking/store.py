@@ -235,7 +235,8 @@ def _writing(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        reason = next((line for line in lines if not line.startswith("(raised as a result of")), lines[0])
         raise StoreError(f"MLflow could not record {what}: {masked(reason)}") from error
 
 

@@ -7,16 +7,21 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss
+from netsplit.graph.batches.calls import Loss, call_model
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import check_inference, mixes_samples
+from netsplit.graph.checks.plain import stance
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
+from netsplit.graph.surroundings.keep import kept
+from netsplit.runtime.workers.interrupts import interrupts_held
 
 __all__ = ["MAX_PROGRAMS", "Captures", "OutputDims", "checked_capture"]
 
@@ -31,9 +36,14 @@ OutputDims = tuple[int, ...] | None
 def checked_capture(
     model: nn.Module, loss: Loss | None, batch: Batch, check: bool = True, **options: Any
 ) -> Graph:
-    """`capture`, compared with plain PyTorch unless told not to; raises what both do."""
-    graph = capture(model, loss, batch, **options)
-    seconds = check_capture(model, loss, graph, batch) if check else None
+    """`capture`, compared with plain PyTorch unless told not to; raises what both do.
+
+    An interrupt waits for the end: an exception may not leave what torch's own code calls here, and until
+    then model and torch are not as the user knows them.
+    """
+    with interrupts_held():
+        graph = capture(model, loss, batch, **options)
+        seconds = check_capture(model, loss, graph, batch) if check else None
     if seconds is not None:
         log.info("trains as plain PyTorch does: checked in %.1f s", seconds)
     return graph
@@ -96,10 +106,23 @@ class Captures:
             self._inference[key] = graph
         return self._inference[key]
 
+    def outputs(self, batch: Batch) -> Any:
+        """What the model itself gives in evaluation mode, which its captured graph is compared with.
+
+        Raises:
+            NetSplitError: as `inference`.
+        """
+        graph, own = self.inference(batch), batch.own()
+        with interrupts_held(), kept(self.model), torch.no_grad(), stance(graph), autocast_of(graph, "cpu"):
+            self.model.eval()
+            return call_model(self.model, own.given(own.tensors)[0])
+
     def _check_inference(self, graph: Graph, batch: Batch) -> None:
         if not self.check:
             return
-        seconds = check_inference(self.model, graph, batch, self.trained(), self._evaluated_first)
+        values = self.trained()
+        with interrupts_held():
+            seconds = check_inference(self.model, graph, batch, values, self._evaluated_first)
         self._evaluated_first = self._evaluated_first or batch
         if seconds is not None:
             log.info("predicts as plain PyTorch does: checked in %.1f s", seconds)
@@ -114,7 +137,9 @@ class Captures:
             graph = self.inference(one)
             dims = _growing(graph, self._evaluated(two, "unused."))
             if dims is not None and self.check:
-                mixed = mixes_samples(self.model, graph, two.own().without_targets, dims, self.trained())
+                values = self.trained()
+                with interrupts_held():
+                    mixed = mixes_samples(self.model, graph, two.own().without_targets, dims, values)
                 dims = None if mixed else dims
             self._dims[batch.key] = dims
         return self._dims[batch.key]
@@ -149,7 +174,8 @@ class Captures:
     def _capture(self, batch: Batch, how: Callable[..., Graph], prefix: str) -> Graph:
         log.info("capturing %s for tensors of %s", type(self.model).__name__, _shapes(batch))
         options = {"autocast": self.autocast, "device_type": self.device_type, "constants": prefix}
-        return how(batch=batch.own(), **options)
+        with interrupts_held():
+            return how(batch=batch.own(), **options)
 
 
 def _shapes(batch: Batch) -> str:

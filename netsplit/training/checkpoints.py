@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.files import write_text
+from netsplit.files import parsed_json, write_text
 from netsplit.runtime.checkpoint.files import is_complete
 
 __all__ = ["Checkpoints", "describe_training", "newest", "passed_over", "stable_folder"]
@@ -34,6 +34,8 @@ _OF_THE_TRAINING = (
     "model", "dataset", "loss", "optimizer", "scheduler", "schedule", "batch_size", "accumulate", "clip_norm",
     "autocast", "ema_decay", "seed",
 )  # fmt: skip
+
+_OF_READING = ("workers", "prefetch", "read_by")  # of `dataset`: the batches are the same
 
 
 class Savable(Protocol):
@@ -213,7 +215,7 @@ def passed_over(folder: Path, method: str, config: Any) -> str | None:
         if checkpoint is None or place == folder:
             continue
         try:
-            there = _flat(json.loads((place / _DESCRIPTION).read_text()))
+            there = _flat(parsed_json((place / _DESCRIPTION).read_text()))
         except (OSError, ValueError):
             others.append(
                 (len(own) + 1, 0.0, f"checkpoint '{checkpoint}' does not say of which training it is")
@@ -228,7 +230,12 @@ def passed_over(folder: Path, method: str, config: Any) -> str | None:
 
 
 def _deciding(config: Any) -> dict[str, Any]:
-    return {key: config[key] for key in _OF_THE_TRAINING if key in config} if config else {}
+    if not config:
+        return {}
+    deciding = {key: config[key] for key in _OF_THE_TRAINING if key in config}
+    if isinstance(data := deciding.get("dataset"), Mapping):
+        deciding["dataset"] = {key: value for key, value in data.items() if key not in _OF_READING}
+    return deciding
 
 
 def _flat(values: Any, place: str = "") -> dict[str, Any]:

@@ -12,16 +12,20 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from netsplit.data.dataset import Data
-from netsplit.data.loader import Loader, batches
-from netsplit.errors import ConfigError, NetSplitError, WorkerError
+from netsplit.data.reading.loader import batches
+from netsplit.data.reading.reader import BatchPlace
+from netsplit.errors import ConfigError, NetSplitError, ReadError, WorkerError
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.reading.told import UnlikeBatch
 from netsplit.training.checkpoints import Checkpoints
+from netsplit.training.feeding import Feeding
 from netsplit.training.history import Epoch, History, Iteration, Observer, Position
 from netsplit.training.metrics import Metric, as_metric, correct, name_of_metric
 from netsplit.training.parallel import ParallelModel
@@ -72,6 +76,7 @@ def fit(
         ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, the scheduler
             has fewer steps than the training, or the checkpoint is of another model or data order.
         NetSplitError: a checkpoint cannot be written.
+        ReadError: a sample cannot be read; the model is as it was before its batch.
         WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row
             without a checkpoint between.
     """
@@ -82,14 +87,17 @@ def fit(
     )
     training.check_length()
     training.begin()
-    while True:
-        try:
-            training.run()
-            return training.history
-        except WorkerError as error:
-            if restart is None:
-                raise
-            training.recover(error, restart)
+    try:
+        while True:
+            try:
+                training.run()
+                return training.history
+            except WorkerError as error:
+                if restart is None:
+                    raise
+                training.recover(error, restart)
+    finally:
+        training.feeding.close()
 
 
 @dataclass(eq=False)
@@ -107,7 +115,7 @@ class _Training:
     def __post_init__(self) -> None:
         data, size = self.data, self.model.batch_size
         self.loading: dict[str, Any] = {"workers": data.workers, "prefetch": data.prefetch}
-        self.loader = Loader(data.train, size, seed=self.seed, drop_last=self.drop_last, **self.loading)
+        self.feeding = Feeding(self.model, data, self.seed, self.drop_last)
         self.history = History(size)
         self.position = Position()
         self.random = torch.get_rng_state()
@@ -188,29 +196,27 @@ class _Training:
         """The rest of the present epoch, one optimiser step after another."""
         count, size = self._samples, self.model.batch_size
         epoch, seen = self.position.epoch, self.position.samples
-        loader = self.loader.epoch(epoch, skip=seen)
         while seen < count:
             total = min(self.accumulate * size, count - seen)
-            start = time.perf_counter()
-            loss, timed = self._step(loader, total)
-            seconds = time.perf_counter() - start
+            start, made_s = time.perf_counter(), self.model.made_s
+            loss, timed = self._step(BatchPlace(epoch, seen, total))
+            seconds = time.perf_counter() - start - (self.model.made_s - made_s)
             seen += total
             done = Iteration(self.position.step, epoch, loss, seconds, timed, total, self.model.stepped_rates)
             self.position = self.position.after(total, None if self._is_left_out(loss) else loss, seconds)
             self.since_start += 1
             yield done
 
-    def _step(self, loader: Iterator[tuple[Any, Any]], total: int) -> tuple[float, bool]:
+    def _step(self, step: BatchPlace) -> tuple[float, bool]:
         """One optimiser step on so many samples; their mean loss, and whether its seconds count."""
-        left, loss, timed = total, 0.0, True
-        while left:
-            inputs, targets = next(loader)
-            samples = min(self.model.batch_size, left)
-            fraction = samples / total
-            left -= samples
-            part_loss, metered = self._batch(inputs, targets, samples, fraction, last=left == 0)
+        loss, timed, size = 0.0, True, self.model.batch_size
+        for start in range(0, step.count, size):
+            place = BatchPlace(step.epoch, step.start + start, min(size, step.count - start))
+            fraction, last = place.count / step.count, start + size >= step.count
+            part_loss, metered = self._batch(place, fraction, last)
             if self._is_left_out(part_loss):
-                return self._left_out(loader, left), False
+                self.model.drop_gradients()
+                return math.nan, False
             loss += fraction * part_loss
             timed = timed and not metered
         return loss, timed
@@ -218,17 +224,13 @@ class _Training:
     def _is_left_out(self, loss: float) -> bool:
         return self.model.on_nonfinite == "skip" and not math.isfinite(loss)
 
-    def _left_out(self, loader: Iterator[tuple[Any, Any]], left: int) -> float:
-        """No step on the batches that it would have seen, of which so many samples are still to come."""
-        self.model.drop_gradients()
-        for _ in range(math.ceil(left / self.model.batch_size)):
-            next(loader)
-        return math.nan
-
-    def _batch(
-        self, inputs: Any, targets: Any, samples: int, fraction: float, last: bool
-    ) -> tuple[float, bool]:
+    def _batch(self, place: BatchPlace, fraction: float, last: bool) -> tuple[float, bool]:
         """The batch's loss, and whether it was metered for bytes."""
+        return self.feeding.fed(place, partial(self._trained, place.count, fraction, last))
+
+    def _trained(
+        self, samples: int, fraction: float, last: bool, inputs: Any, targets: Any
+    ) -> tuple[float, bool]:
         number = self.since_start
         if samples < self.model.batch_size:
             return self._uneven(inputs, targets, samples, fraction), False
@@ -247,7 +249,7 @@ class _Training:
     def _uneven(self, inputs: Any, targets: Any, samples: int, fraction: float) -> float:
         try:
             return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
-        except WorkerError:
+        except (WorkerError, ReadError, UnlikeBatch):
             raise
         except NetSplitError as error:
             reason = str(error).rstrip(".")
@@ -257,7 +259,7 @@ class _Training:
 
     def _score(self) -> float | None:
         """The metric on the test half."""
-        if self.metric is None:
+        if self.metric is None or not len(self.data.test):
             return None
         data, size = self.data.test, self.model.batch_size
         return self.model.evaluate(
@@ -297,13 +299,19 @@ class _Training:
 
     def _load(self, folder: Path) -> None:
         extra = self.model.load_checkpoint(folder)
-        order, stored = extra.pop("order", {}), extra.pop("history", None)
+        order, stored = extra.pop("order", None) or {}, extra.pop("history", None)
         if stored is None:
             raise ConfigError(
                 f"checkpoint '{folder}' was not saved by a training: it says not where it stands."
             )
-        self.position = Position(**extra)
-        self.history.restore(stored)
+        try:
+            self.position = Position(**extra)
+            self.history.restore(stored)
+        except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+            raise ConfigError(
+                f"checkpoint '{folder}' does not say so that it can be read where its training stands: "
+                "begin with an earlier one."
+            ) from error
         here = {"seed": self.seed, "train_samples": len(self.data.train)}
         wrong = [key for key, value in here.items() if order.get(key) != value]
         if self.position.samples and wrong:

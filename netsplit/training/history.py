@@ -25,7 +25,10 @@ class Throughputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Iteration:
-    """One optimiser step; `timed` is False where metering made its seconds meaningless."""
+    """One optimiser step; `timed` is False where metering made its seconds meaningless.
+
+    Its seconds are without those of capturing a batch of a further kind, and so are an epoch's.
+    """
 
     step: int  # over all epochs
     epoch: int

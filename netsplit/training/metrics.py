@@ -20,7 +20,8 @@ from netsplit.errors import ConfigError, NetSplitError
 
 __all__ = [
     "AUTO", "Metric", "MetricWords", "accuracy", "as_metric", "auto", "chosen_metric", "correct", "mean_iou",
-    "mse", "name_of_metric", "no_metric", "perplexity", "top5", "value_of", "words_of_metric",
+    "mse", "name_of_metric", "no_metric", "perplexity", "top5", "update_metric", "value_of",
+    "words_of_metric",
 ]  # fmt: skip
 
 AUTO: Literal["auto"] = "auto"
@@ -94,6 +95,25 @@ def value_of(metric: Metric) -> float:
         ) from error
 
 
+def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
+    """A metric's `update`.
+
+    Raises:
+        ConfigError: it is not for such outputs and targets.
+    """
+    try:
+        metric.update(outputs, targets)
+    except NetSplitError:
+        raise
+    except Exception as error:  # of code that may do anything
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        there = f"{_described(outputs)} and {_described(targets)}"
+        raise ConfigError(
+            f"metrics={name_of_metric(metric)} does not take what the model and the data give, {there} "
+            f"({reason}): choose another of metrics, or none."
+        ) from error
+
+
 def as_metric(given: Any) -> Metric | None:
     """A metric, or of a function of a batch the mean over what it counts; None: none.
 
@@ -112,9 +132,23 @@ def as_metric(given: Any) -> Metric | None:
 
 
 def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
-    """`as_metric`; of "auto" mse where targets or the loss are a regression's, else what the data names."""
+    """`as_metric`; of "auto" mse where targets or the loss are a regression's, else what the data names.
+
+    None where there is no test half.
+
+    Raises:
+        ConfigError: it is no metric, or one is given and there is no test half.
+    """
     if given != AUTO:
-        return as_metric(given)
+        metric = as_metric(given)
+        if metric is not None and not len(data.test):
+            raise ConfigError(
+                f"metrics={name_of_metric(metric)} is of the test half, and '{data.name}' has none: "
+                "let dataset._target_ make a pair (train, test), or leave metrics out."
+            )
+        return metric
+    if not len(data.test):
+        return None
     target = data.train[0][1] if len(data.train) else None
     regression = isinstance(target, float) or (isinstance(target, Tensor) and target.is_floating_point())
     if regression or isinstance(loss, _REGRESSION):
@@ -259,11 +293,12 @@ def _require_classes(name: str, outputs: Any, targets: Any) -> None:
 
 
 def _unfit(name: str, needed: str, *there: Any) -> ConfigError:
-    words = [
-        f"{each.dtype} {tuple(each.shape)}" if isinstance(each, Tensor) else f"{type(each).__name__}"
-        for each in there
-    ]
+    words = [_described(each) for each in there]
     return ConfigError(
         f"metrics={name} needs {needed}, and the model and the data give {words[0]} and {words[1]}: choose "
         "another of metrics, such as mse, or none."
     )
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

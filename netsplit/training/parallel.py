@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,12 +26,17 @@ from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.optim.optimizers import ForModel
+from netsplit.pictures.shown import ShownFigure
+from netsplit.planning.plan import Plan
+from netsplit.planning.summary import PlanSummary
 from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
+from netsplit.runtime.reading.told import UnreadBatch
+from netsplit.runtime.workers.interrupts import interrupts_held
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.metrics import as_metric, correct, value_of
+from netsplit.training.metrics import as_metric, correct, update_metric, value_of
 from netsplit.training.plain_state import loaded, plain_state
 from netsplit.training.programs import Programs
 from netsplit.training.reuse import Reuse
@@ -46,7 +54,16 @@ def save_state(state: Mapping[str, Any], path: str | Path) -> None:
         write_atomically(path, lambda file: torch.save(state, file))
     except RuntimeError as error:  # torch's way to say that the disk is full
         reason = str(error).splitlines()[0]
-        raise NetSplitError(f"checkpoint '{path}' could not be written whole: {reason}.") from error
+        raise NetSplitError(
+            f"checkpoint '{path}' could not be written whole, most likely as no room is left ({reason}): "
+            "make room, or choose another place."
+        ) from error
+
+
+def _end_here(process: int, close: Callable[[], None]) -> None:
+    """Not in a fork of the process, as those that load data: the workers are not theirs."""
+    if os.getpid() == process:
+        close()
 
 
 class ParallelModel:
@@ -58,17 +75,20 @@ class ParallelModel:
         graph: Graph,
         runtime: DistributedRuntime,
         programs: Programs,
-        summary: str,
+        plan: Plan,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self.model = model
         self.graph = graph
         self.runtime = runtime
         self.programs = programs
-        self._summary = summary
-        self._on_close = on_close
+        self.plan = plan
+        self._measured: Timeline | None = None
+        # Also when it is dropped, and when the interpreter ends.
+        self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
         captures = programs.captures
-        captures.trained = lambda: self._open().state()
+        placed = weakref.proxy(self)  # in no circle with what it has: it ends when it is dropped
+        captures.trained = lambda: placed._open().state()
         kept = runtime.optimizer.made if isinstance(runtime.optimizer, ForModel) else ()
         self._notice = Notice(model, captures.loss, kept) if captures.check else None
         self._reuse = Reuse() if captures.check else None
@@ -103,6 +123,19 @@ class ParallelModel:
             return self._open().train_batch(batch, fraction=fraction, step=step)
 
     @property
+    def trained_batches(self) -> int:
+        """How many batches have been trained since the beginning, or since that of a checkpoint's training.
+
+        After an interruption it says whether the batch was trained: wholly, or not at all.
+        """
+        return self._open().draws.batches
+
+    @property
+    def made_s(self) -> float:
+        """Seconds so far in which no batch was trained: programs for further kinds of batches were made."""
+        return self.programs.made_s + self.runtime.sent_s
+
+    @property
     def metrics(self) -> Any:
         """What came beside the loss on the last batch, in its own structure: means over the samples.
 
@@ -116,7 +149,11 @@ class ParallelModel:
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
         with self._training(inputs, targets) as batch:
-            return self._open().measure(batch, None, bytes_too, fraction=fraction, step=step)
+            loss, timeline = self._open().measure(batch, None, bytes_too, fraction=fraction, step=step)
+        seconds_of = self._measured if bytes_too and self._measured is not None else timeline
+        bytes_of = timeline if bytes_too or self._measured is None else self._measured
+        self._measured = replace(seconds_of, peak_bytes=bytes_of.peak_bytes)
+        return loss, timeline
 
     @told_plainly
     def predict(self, inputs: Any) -> Any:
@@ -135,6 +172,7 @@ class ParallelModel:
             parts = self.programs.parts(batch)
             return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
 
+    @told_plainly
     def evaluate(self, batches: Iterable[Pair], metric: Any = correct) -> float:
         """A metric over batches of any sizes, every sample with the same weight; the accuracy by default.
 
@@ -151,12 +189,13 @@ class ParallelModel:
         measure.reset()
         some = False
         for inputs, targets in batches:
-            measure.update(self.predict(inputs), targets)
+            update_metric(measure, self.predict(inputs), targets)
             some = True
         if not some:
             raise NetSplitError("there is nothing to evaluate: the data has no batch.")
         return value_of(measure)
 
+    @told_plainly
     def state_dict(self) -> dict[str, Any]:
         """What the plain model's own `state_dict` gives of the present parameters and buffers, on the CPU.
 
@@ -197,11 +236,12 @@ class ParallelModel:
                 "checkpoint, which every device reads its own part of."
             )
         values, missing, unknown = loaded(self.model, self._open().state(), state, strict)
-        self._open().put(values)
         placed = self._placed()
-        for k, tensor in named_tensors(self.model).items():
-            if k in values and k not in placed:
-                tensor.data.copy_(values[k])
+        with interrupts_held(firmly=True):
+            self._open().put(values)
+            for k, tensor in named_tensors(self.model).items():
+                if k in values and k not in placed:
+                    tensor.data.copy_(values[k])
         return missing, unknown
 
     @property
@@ -303,29 +343,39 @@ class ParallelModel:
         place = Path(folder).absolute()
         extra = read_extra(place)
         check_fits(place, self._needed())
-        changed = self._open().load_checkpoint(place)
-        draws = load_draws(place, self.runtime.draws.seed)
-        if draws.seed != self.runtime.draws.seed:
-            changed.append(f"seed {self.runtime.draws.seed} of what is drawn becomes {draws.seed}")
-        self.runtime.draws = draws
-        if changed:
-            log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
-        own = self._own_state()
-        with self._own():
-            load_own(place, own)
-        late = {k: f"model.{k}" for k in self._open().late}
-        self._open().put({k: own[name] for k, name in late.items() if name in own})
-        torch.set_rng_state(own["rng.controller"])
+        runtime = self._open()
+        with interrupts_held(firmly=True):
+            changed = runtime.load_checkpoint(place)
+            draws = load_draws(place, runtime.draws.seed)
+            if draws.seed != runtime.draws.seed:
+                changed.append(f"seed {runtime.draws.seed} of what is drawn becomes {draws.seed}")
+            runtime.draws = draws
+            if changed:
+                log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
+            own = self._own_state()
+            with self._own():
+                load_own(place, own)
+            late = {k: f"model.{k}" for k in runtime.late}
+            runtime.put({k: own[name] for k, name in late.items() if name in own})
+            torch.set_rng_state(own["rng.controller"])
         return extra
 
-    def summary(self) -> str:
-        """What was decided, predicted and where the operators are."""
-        return self._summary
+    def summary(self) -> PlanSummary:
+        """What was decided and predicted, by device: text where it is printed, a table in a notebook."""
+        return self.plan.summary()
+
+    def plot(self, kind: str) -> ShownFigure:
+        """A picture for a notebook: "graph", "timeline" or "memory", as `Plan.plot` has them.
+
+        The last iteration that `measure_batch` measured is shown beside the prediction; of one that was like
+        the first batch.
+        """
+        return self.plan.plot(kind, self._measured)
 
     def close(self) -> None:
         """Stop the workers that were started for this model."""
-        if self._on_close is not None:
-            self._on_close()
+        if self._end is not None:
+            self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -351,9 +401,12 @@ class ParallelModel:
             yield by_name(self.model, self._open().state(averaged=True))
 
     @contextmanager
-    def _training(self, inputs: Any, targets: Any) -> Iterator[Batch]:
+    def _training(self, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
         """While a batch is trained."""
         with self._own(look=True):
+            if isinstance(inputs, UnreadBatch):  # its tensors are new ones, on the workers
+                yield inputs
+                return
             batch = self.programs.batch(inputs, targets)
             with (
                 self._reuse.noted(self.programs.training(batch).graph, batch)
@@ -366,6 +419,7 @@ class ParallelModel:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""
         if not self.runtime.pool.connections:
             raise WorkerError("the workers of this model are gone: it was closed, or one of them failed.")
+        self.runtime.settle()
         return self.runtime
 
     def _needed(self) -> dict[str, Kind]:

@@ -7,6 +7,7 @@ batch ──► known? ──yes──► its program
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -59,6 +60,8 @@ class Programs:
     captures: Captures
     key: Hashable = None
     known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)
+    made_s: float = 0.0
+    """Seconds that programs of training took to be captured and made, so far."""
     _trained: dict[Hashable, Program] = field(default_factory=dict)
     _predicting: dict[Hashable, Program] = field(default_factory=dict)
 
@@ -82,8 +85,10 @@ class Programs:
             if usual and batch.samples == self.compiler.batch_size:
                 self._trained[key] = self.program
             else:
+                began = time.perf_counter()
                 self.captures.require_room(self._trained, batch, "training")
                 self._trained[key] = self._resized(batch) if usual else self._other(batch)
+                self.made_s += time.perf_counter() - began
         return self._trained[key]
 
     def parts(self, batch: Batch) -> Iterator[BatchPart]:

@@ -34,7 +34,7 @@ RUNNERS = {
     "report": "Recorded comparisons and studies as one page.",
 }
 SHELLS = ("bash", "zsh", "fish")
-KINDS = ("partitioner", "cluster", "dataset")
+KINDS = ("partitioner", "cluster", "dataset", "plugin")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -138,7 +138,7 @@ def ui(port: int, host: str, database: str) -> None:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
 def new(kind: str, name: str) -> None:
-    """Write a PARTITIONER, CLUSTER or DATASET of your own into this folder, ready to run and to change."""
+    """Write a PARTITIONER, CLUSTER or DATASET of your own into this folder, or a PLUGIN to install."""
     _work("skeletons").new(kind, name)
 
 

@@ -187,4 +187,5 @@ def _planner(subject: _Subject, request: Request, folder: Path) -> Planner:
         return session.planner(
             subject.model, subject.loss, subject.batch, request.schedule, request.optimizer,
             autocast=request.settings.autocast, check=request.settings.check,
+            offload=request.settings.offload,
         )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -9,6 +12,8 @@ import click
 
 from netsplit.errors import ConfigError
 from netsplit.files import write_text
+
+from .._entry import CONF
 
 __all__ = ["new"]
 
@@ -24,21 +29,70 @@ HOW = {
 def new(kind: str, name: str) -> None:
     """Write `NAME.py` and `conf/KIND/NAME.yaml` here, and print the command that uses them.
 
+    Of a plugin: the package `NAME/`, which brings its options wherever it is installed.
+
     Raises:
         ConfigError: a name that Python does not take, or a file that is there already.
     """
     if not name.isidentifier() or not name.islower():
         raise ConfigError(f"NAME is '{name}': give small letters, digits and _, as Python names modules.")
+    if why := _taken(kind, name):
+        raise ConfigError(f"NAME is '{name}', {why}: choose another.")
     words = {"name": name, "Name": "".join(part.title() for part in name.split("_")) or name}
-    files = {
-        Path("conf", kind, f"{name}.yaml"): TEMPLATES / f"{kind}.yaml.txt",
-        Path(f"{name}.py"): TEMPLATES / f"{kind}.py.txt",
-    }
-    files = {path: template for path, template in files.items() if template.is_file()}
+    files = _plugin(name) if kind == "plugin" else _files(kind, name)
     for path in files:
         if path.exists():
             raise ConfigError(f"{path} is there already: choose another name, or remove it.")
     for path, template in files.items():
-        write_text(path, Template(template.read_text(encoding="utf-8")).substitute(words))
+        write_text(path, Template(template).substitute(words))
         click.echo(f"wrote {path}")
-    click.echo(f"try:  netsplit compare --config-dir conf {HOW[kind].format(name=name)}")
+    if kind == "plugin":
+        click.echo(f"try:  pip install -e {name} && netsplit compare {HOW['partitioner'].format(name=name)}")
+    else:
+        click.echo(f"try:  netsplit compare --config-dir conf {HOW[kind].format(name=name)}")
+
+
+def _taken(kind: str, name: str) -> str:
+    """Why nothing of one's own may have a name; "" where it may."""
+    if keyword.iskeyword(name) or keyword.issoftkeyword(name):
+        return "a word of Python's own"
+    group = "partitioner" if kind == "plugin" else kind
+    if (CONF / group / f"{name}.yaml").is_file():
+        return f"as NetSplit calls a {group} that it has, which would be taken in its place"
+    if name in sys.stdlib_module_names or (not _is_here(name) and _is_installed(name)):
+        return "as a module is called that is there already, which the new one would hide"
+    return ""
+
+
+def _is_here(name: str) -> bool:
+    return Path(f"{name}.py").exists() or Path(name).exists()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return True
+
+
+def _files(kind: str, name: str) -> dict[Path, str]:
+    files = {
+        Path("conf", kind, f"{name}.yaml"): TEMPLATES / f"{kind}.yaml.txt",
+        Path(f"{name}.py"): TEMPLATES / f"{kind}.py.txt",
+    }
+    return {path: _read(template) for path, template in files.items() if template.is_file()}
+
+
+def _plugin(name: str) -> dict[Path, str]:
+    """A package to be installed, which has a partitioner."""
+    package = Path(name, name)
+    return {
+        Path(name, "pyproject.toml"): _read(TEMPLATES / "plugin.toml.txt"),
+        package / "__init__.py": _read(TEMPLATES / "partitioner.py.txt"),
+        package / "conf" / "__init__.py": "",
+        package / "conf" / "partitioner" / f"{name}.yaml": _read(TEMPLATES / "partitioner.yaml.txt"),
+    }
+
+
+def _read(template: Path) -> str:
+    return template.read_text(encoding="utf-8")

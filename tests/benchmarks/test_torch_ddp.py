@@ -12,7 +12,7 @@ from torch import nn
 
 from benchmarks.torch_ddp import CONF, main, train
 from netsplit.config import build
-from netsplit.data.loader import Loader
+from netsplit.data.reading.loader import Loader
 
 # Without batch normalisation the replicas' gradients are those of the whole batch.
 SMALL = ["model=unet_classic_small", "dataset=digits_segmentation", "model.batch_norm=false"]

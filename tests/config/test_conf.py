@@ -41,6 +41,7 @@ def test_the_default_config_chooses_every_group() -> None:
 NEEDED = {
     "onnx": "model.path",
     **dict.fromkeys(("cifar10", "imagefolder", "imagenet", "voc2012"), "dataset.root"),
+    "huggingface": "dataset.root dataset.inputs",
 }
 
 
@@ -64,8 +65,8 @@ def test_every_option_fits_its_target(option: str) -> None:
         question(composed(option, config="study").study, Path())
         return
     config = chosen(group, name)
-    if name in NEEDED:
-        OmegaConf.update(config, NEEDED[name], "/nowhere")
+    for key in NEEDED.get(name, "").split():
+        OmegaConf.update(config, key, "/nowhere")
     for each in (config, *cases_of(config).values()):
         validated(each)
 

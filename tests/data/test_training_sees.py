@@ -21,6 +21,7 @@ class Watcher:
     """Keeps the batches it is trained and evaluated with; fails once, at the batch of number `fails_at`."""
 
     batch_size = 3
+    made_s = 0.0
     stepped_rates = (0.1,)
     on_nonfinite = "stop"
 

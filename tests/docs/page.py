@@ -1,19 +1,23 @@
-"""A page of `docs/` as its readers follow it: the files and the commands of a section, word for word."""
+"""Pages as their readers follow them: the files and the commands of a section, word for word."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ROOT", "Block", "blocks", "follow", "sections"]
+__all__ = ["PAGES", "ROOT", "Block", "blocks", "commands_of", "follow", "sections"]
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)(`{3,}|~{3,})([^\n]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"(?:# @package .+\n)?# (\S+\.(?:py|yaml))\n")
 
 
@@ -35,20 +39,33 @@ def sections(page: str) -> dict[str, str]:
 
 
 def blocks(text: str) -> list[Block]:
-    return [Block(*parts) for parts in BLOCK.findall(text)]
+    """All that stands between fences, those within lists too; the language is what follows the fence."""
+    return [Block(match[3].strip(), textwrap.dedent(match[4])) for match in BLOCK.finditer(text)]
 
 
-def follow(section: str, folder: Path) -> str:
-    """Save all files of a section in a folder, run its commands there; answers what they printed."""
+def commands_of(text: str) -> Iterator[str]:
+    """Lines of a block of commands, those put together that a backslash parts; no empty ones, no remarks."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if shlex.split(line, comments=True):
+            yield line.strip()
+
+
+def follow(section: str, folder: Path, limit_s: float = 280) -> str:
+    """Save all files of a section in a folder, run its commands there; answers what they printed.
+
+    Blocks of text are what the commands print.
+    """
     shell = ""
     for block in blocks(section):
         if block.file is not None:
             place = folder / block.file
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(block.text, encoding="utf-8")
-        else:
+        elif block.language != "text":
             assert block.language == "bash", f"neither a file nor a command: {block.text}"
             shell += block.text
+    # A checkout's Python may have no `netsplit` beside it, and may have an older one.
+    shell = f'netsplit() {{ "{sys.executable}" -m netsplit "$@"; }}\n{shell}'
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-e", "-c", shell],
@@ -56,7 +73,7 @@ def follow(section: str, folder: Path) -> str:
         env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=limit_s,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

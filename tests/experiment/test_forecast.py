@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from netsplit.partition.methods.thesis.ablated import Ablated, without_links
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch
 from netsplit.tracking import MethodRun, Tracker
+from netsplit.tracking.metrics import timeline_summary
 
 
 def two(model: str | None = "TITAN RTX", capacity: str = "4GB") -> ClusterDescription:
@@ -226,3 +228,24 @@ def test_operators_in_no_class_are_a_tag_of_the_runs(
     changed = replace(experiment, model=nn.Sequential(experiment.model, Sorted()))
     forecast(changed, two(), unrecorded, tmp_path / "unknown")
     assert {("m_topo", "unknown_operators"), ("single", "unknown_operators")} <= set(tags)
+
+
+def test_offload_is_planned_on_accelerators_and_its_host_bytes_are_recorded(
+    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
+) -> None:
+    momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    plain = replace(experiment, optimizer=momentum, partitioners={"m_topo": MTopo()})
+    peaks, recorded = [], []
+    for name in ("none", "both"):
+        asked = with_settings(plain, offload=name)
+        planner = planner_of(asked, two())
+        assert planner.costs.offload.name == name
+        (row,) = forecast(asked, two(), unrecorded, tmp_path / name).rows
+        assert not row.failed, row.error
+        timeline = planner.plan(MTopo()).timeline
+        assert timeline is not None
+        peaks.append(max(timeline.peak_bytes.values()))
+        recorded.append(timeline_summary(timeline, None)["predicted_host_bytes"])
+    assert peaks[1] < peaks[0]
+    assert recorded[0] is None
+    assert sum(recorded[1].values()) > 0

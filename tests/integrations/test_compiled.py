@@ -71,7 +71,7 @@ def test_they_train_the_same(split: Split, schedule: str) -> None:
 @pytest.mark.slow
 def test_those_of_inductor_too(split: Split) -> None:
     try:
-        check_backend("inductor", {"cpu"})
+        check_backend("inductor", ["cpu"])
     except ConfigError as error:
         pytest.skip(str(error))
     assert_same(split, "inductor", "gpipe")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -73,7 +74,12 @@ def test_a_machine_that_changes_its_speed_is_measured_longer_and_then_named(
 ) -> None:
     profiler = profiler_of()
     profiler.rounds = [1.0, 1.5]
-    profiler.round = partial(profiler.rounds.append, 1.2)  # type: ignore[method-assign]
+
+    def one_walk() -> Iterator[None]:
+        profiler.rounds.append(1.2)
+        yield
+
+    profiler.walks_of_round = one_walk  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING):
         settle(profiler)
     assert profiler.rounds == [1.0, 1.5, 1.2, 1.2]
@@ -115,5 +121,7 @@ def test_the_reference_piece_takes_time_and_leaves_random_numbers_alone() -> Non
 def test_an_optimizer_is_described_by_what_it_is() -> None:
     one = describe_optimizer(partial(torch.optim.SGD, lr=0.1))
     assert one == describe_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    assert one != describe_optimizer(partial(torch.optim.SGD, lr=0.2))
+    assert one == describe_optimizer(partial(torch.optim.SGD, lr=0.2))
+    assert one != describe_optimizer(partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+    assert one != describe_optimizer(partial(torch.optim.SGD, lr=0.1, foreach=True))
     assert one != describe_optimizer(partial(torch.optim.Adam, lr=0.1))

@@ -51,7 +51,8 @@ def test_every_figure_is_on_the_page() -> None:
     assert netsplit in words
     assert "m_topo 106.7 83 310.0 300.0 +3.3 93.6 0.1301 finished" in words
     assert "single 71.0 55 – 450.0 – – – finished" in words  # noqa: RUF001
-    assert "netsplit optimal 123.4 123.4 0.00 12.345 gurobi 13.0.3" in words
+    assert "netsplit optimal 123.4 123.4 0.00 12.345 one pass gurobi 13.0.3" in words
+    assert "optimal: no plan is better in what the method itself minimises" in words
     assert "netsplit cpu:0 203 38.0 39.0 48.0 81.2" in words
     assert "netsplit 3 0.6667 75.0 4.25 12.75" in words
     assert "m_topo 3 0.8000 70.0 5.50 –" in words  # noqa: RUF001 - the seconds of an epoch before are unknown

@@ -72,6 +72,13 @@ def test_a_server_that_is_not_there_is_said_before_the_work(
     assert "no MLflow server answers at http://127.0.0.1:1" in capfd.readouterr().err
 
 
+def test_a_compiler_that_torch_does_not_know_is_said_before_the_work(
+    run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("tracking=none", "compile_backend=fast") == (2, [])
+    assert "compile_backend is 'fast', which torch.compile does not know" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("case", [[], [CASES]])
 def test_costs_that_cannot_be_predicted_are_said_before_the_work(
     run: Run, capfd: pytest.CaptureFixture[str], case: list[str]

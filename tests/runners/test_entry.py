@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -31,6 +32,9 @@ def job(cfg: DictConfig) -> None:
         raise RuntimeError("a bug")
     if cfg.seed == 5:
         raise OSError(errno.ENOSPC, "No space left on device", "there")
+    if cfg.seed == 7:
+        assert not logging.raiseExceptions
+        raise OSError(errno.ENOSPC, "No space left on device")
     if cfg.seed == 6:
         signal.raise_signal(signal.SIGHUP)
 
@@ -95,6 +99,7 @@ def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Pat
         (["+foo.bar=1"], ["foo is not a config key"]),
         (["seed=2"], ["the job found a mistake."]),
         (["seed=5"], ["cannot use 'there': No space left on device; choose another place"]),
+        (["seed=7"], ["a file cannot be written: No space left on device", "hydra.run.dir="]),
     ],
 )
 def test_a_mistake_gives_one_sentence_and_exit_code_2(

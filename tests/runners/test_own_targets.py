@@ -15,6 +15,7 @@ from netsplit.config import build
 from netsplit.experiment.comparison import experiment_of
 from netsplit.experiment.request import Request
 from runners._entry import entry
+from runners._own_targets import own_names
 from tests.commands import Command
 
 SEEN: dict[str, Any] = {}
@@ -105,3 +106,15 @@ def test_a_model_is_refused_before_it_fills_more_memory_than_there_is(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     code, error = run("model=vgg19_small")
     assert (code, "this machine 0.0 GiB of free memory" in error) == (2, True), error
+
+
+def test_it_is_called_by_its_own_name() -> None:
+    """Not by the option's whose place it takes, as in the table, in MLflow and in the report."""
+    words = [
+        "++model._target_=lab.nets.TwoPaths",
+        "model.width=3",
+        "~loss",
+        "dataset._target_='lab.stripes'",
+        "seed=1",
+    ]
+    assert own_names(words) == {"model": "TwoPaths", "dataset": "stripes"}

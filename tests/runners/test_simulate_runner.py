@@ -23,6 +23,7 @@ from runners._entry import entry
 from runners.simulate import job
 from tests.builders import costs_of
 from tests.commands import Command, Ended
+from tests.messages import tells
 from tests.simulate.drawn import chain, drawn_costs
 
 Run = Callable[..., Ended]
@@ -97,6 +98,20 @@ def test_what_fits_is_judged_by_lifetimes_unless_asked_otherwise(of_capacity: Ca
     refused = of_capacity("70%", "partitioner=m_topo", "memory=static")
     assert (refused.code, refused.out) == (2, "")
     assert of_capacity("100%", "partitioner=m_topo", "memory=static").code == 0
+
+
+def test_offload_makes_room_and_says_what_is_on_the_host(of_capacity: Callable[..., Ended]) -> None:
+    assert of_capacity("40%", "partitioner=m_topo").code == 2
+    end = of_capacity("40%", "partitioner=m_topo", "offload=both")
+    assert (end.code, end.err) == (0, "")
+    assert "  host\n" in end.out
+    assert "  host\n" not in of_capacity("100%", "partitioner=m_topo").out
+    refused = of_capacity("100%", "partitioner=m_topo", "offload=both", "memory=static")
+    assert (refused.code, refused.out) == (2, "")
+    assert tells(refused.err, "offload is both", "memory=static")
+    unknown = of_capacity("100%", "offload=disk")
+    assert unknown.code == 2
+    assert tells(unknown.err, "offload", "disk", "activations")
 
 
 def test_a_method_that_heeds_no_memory_is_simulated_where_it_does_not_fit(

@@ -24,6 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 __all__ = [
     "Batch",
     "Trained",
+    "assert_same_bits",
     "double_loop",
     "paper_version",
     "pieces_of",
@@ -41,6 +42,14 @@ Loss = Callable[..., Tensor]
 class Trained:
     losses: list[float]
     state: dict[str, Tensor]
+
+
+def assert_same_bits(trained: Trained, wanted: Trained) -> None:
+    """Bit for bit."""
+    assert trained.losses == wanted.losses
+    assert trained.state.keys() == wanted.state.keys()
+    for key, tensor in trained.state.items():
+        assert torch.equal(tensor, wanted.state[key]), key
 
 
 def pieces_of(batch: Batch, size: int) -> list[tuple[float, Batch]]:

@@ -95,7 +95,7 @@ def rows() -> list[ComparisonRow]:
         ComparisonRow(
             "netsplit", "optimal", 0.1234, 0.0, 12.345, 0.2, 0.25, 128.04, 0.9375,
             {"cpu:0": 38 * mib, "cpu:1": 40 * mib}, {"cpu:0": 39 * mib, "cpu:1": 41 * mib},
-            {"cpu:0": 48 * mib, "cpu:1": 48 * mib}, devices, 0.1234,
+            {"cpu:0": 48 * mib, "cpu:1": 48 * mib}, devices, 0.1234, optimises="one pass",
         ),
         ComparisonRow(
             "m_topo", "heuristic", solve_s=0.01, predicted_s=0.31, measured_s=0.3, throughput=106.7,

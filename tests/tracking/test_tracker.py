@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import re
 import threading
 import time
 from contextlib import suppress
@@ -18,7 +20,8 @@ from torch.utils.data import TensorDataset
 from netsplit.data import Data
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.tracking import ComparisonRun, Tracker
-from netsplit.tracking.store import MlflowStore, StoreError
+from netsplit.tracking.database import open_client
+from netsplit.tracking.store import MlflowStore, StoreError, _writing
 
 
 @pytest.fixture
@@ -288,3 +291,13 @@ def test_switched_off_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mon
         run.metrics([("loss", 1.0, 0)])
         run.text("x", "x.txt")
     assert not list(tmp_path.iterdir())
+
+
+def test_of_a_full_disk_the_reason_is_told_and_nothing_else(database: str) -> None:
+    """MLflow logs what it raises with its traceback, a hundred lines for each metric that is lost."""
+    open_client(database)
+    assert not logging.getLogger("mlflow.store.db.utils").isEnabledFor(logging.ERROR)
+    reason = "(sqlite3.OperationalError) database or disk is full"
+    told = f"(raised as a result of Query-invoked autoflush; consider)\n{reason}\n[SQL: INSERT]"
+    with pytest.raises(StoreError, match=f"could not record tags: {re.escape(reason)}$"), _writing("tags"):
+        raise RuntimeError(told)

@@ -90,7 +90,7 @@ def test_metric_names_are_the_contract() -> None:
     assert round(metrics["prediction_error"], 9) == -0.2
     assert metrics["median_throughput"] == pytest.approx(34 / timeline(1.25).iteration_s)
     assert [metrics[f"{which}_throughput"] for which in ("min", "mean", "max")] == [*throughputs]
-    report = SolverReport("optimal", 1.5, "highs 1", 2.0, 1.0, 0.5, {"groups": 40})
+    report = SolverReport("optimal", 1.5, "highs 1", 2.0, 1.0, 0.5, {"groups": 40}, "one pass")
     metrics, tags = numbers(solver_summary(report))
     assert metrics == {
         "solver_seconds": 1.5,
@@ -99,4 +99,8 @@ def test_metric_names_are_the_contract() -> None:
         "solver_gap": 0.5,
         "solver_notes.groups": 40.0,
     }
-    assert tags == {"solver_status": "optimal", "solver_engine": "highs 1"}
+    assert tags == {
+        "solver_status": "optimal",
+        "solver_engine": "highs 1",
+        "solver_optimises": "one pass",
+    }

@@ -44,6 +44,7 @@ class Pretender:
 
     batch_size = BATCH
     stepped_rates = (0.1,)
+    made_s = 0.0
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -85,6 +86,28 @@ class Pretender:
         self.fractions.append((fraction, step))
         self.seen.append(inputs.tolist())
         return float(len(self.calls) - 1)
+
+
+class Capturing(Pretender):
+    """By a clock of its own every batch takes a second, and a first one of another size 100 more."""
+
+    clock_s = 0.0
+
+    def _step(self, kind: str, inputs: Tensor, fraction: float, step: bool) -> float:
+        self.clock_s += 1.0
+        if len(inputs) < BATCH and not self.made_s:
+            self.clock_s += 100.0
+            self.made_s += 100.0
+        return super()._step(kind, inputs, fraction, step)
+
+
+def test_seconds_of_iterations_and_epochs_are_without_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Capturing()
+    monkeypatch.setattr("netsplit.training.epochs.time.perf_counter", lambda: model.clock_s)
+    history = fit(cast(ParallelModel, model), data(), epochs=2)
+    assert model.made_s == 100.0
+    assert {done.seconds for done in history.iterations} == {1.0}
+    assert [epoch.seconds for epoch in history.epochs] == [8.0, 8.0]
 
 
 class Listener:
@@ -403,6 +426,22 @@ def test_another_order_within_an_epoch_is_refused(tmp_path: Path, changed: str, 
             seed=int(changed == "seed"),
             checkpoints=checkpoints,
         )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"history": {}}, {"history": []}, {"step": "two", "pace": 3}, {"order": None, "history": {"epochs": 1}}],
+)
+def test_a_checkpoint_that_says_something_else_is_one_sentence(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    class Changed(Even):
+        def load_checkpoint(self, folder: Path) -> dict[str, Any]:
+            return super().load_checkpoint(folder) | change
+
+    train_on(Even(), tmp_path)
+    with pytest.raises(ConfigError, match="does not say so that it can be read where"):
+        train_on(Changed(), tmp_path)
 
 
 # --- the folder ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.runtime.checkpoint.shares import load_plain
+from netsplit.training.parallel import save_state
 from netsplit.training.plain_state import loaded, plain_state
 from tests.workers import Pools, lent_to_sessions
 
@@ -165,3 +166,15 @@ def test_a_trained_model_is_saved_and_goes_on_under_its_own_keys(pools: Pools, t
         assert torch.equal(again[key], trained[key])
     load_plain(tmp_path / "two", model)
     assert_equal(model.state_dict() | {"_extra_state": {}}, trained | {"_extra_state": {}})
+
+
+def test_a_state_for_which_there_is_no_room_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(state: object, file: Path) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0\nmore")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(NetSplitError, match=r"most likely as no room is left .*: make room[^\n]*$"):
+        save_state({}, tmp_path / "model.pt")
+    assert not list(tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.errors import NetSplitError
+from netsplit.files import parsed_json
 from netsplit.lazy import of_extra
 
 __all__ = [
@@ -112,8 +112,8 @@ def metadata_of(model: Any) -> dict[str, list[str]]:
         if not each.key.startswith(METADATA):
             continue
         try:
-            names = json.loads(each.value)
-        except json.JSONDecodeError:
+            names = parsed_json(each.value)
+        except ValueError:
             names = None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise NetSplitError(f"the file's metadata '{each.key}' is not a list of names: export it again.")

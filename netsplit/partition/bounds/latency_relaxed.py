@@ -12,6 +12,7 @@ import numpy as np
 from netsplit.partition.bounds.dominators import dominated_sets
 from netsplit.partition.bounds.latency_diagram import check_clock
 from netsplit.partition.common.instance import Ints
+from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.common.step_graph import Edge, StepGraph
 
 __all__ = ["Relaxed", "RelaxedModel"]
@@ -177,13 +178,10 @@ class RelaxedModel:
     def solve(self, time_limit_s: float, seed: int, workers: int) -> Relaxed:
         from ortools.sat.python import cp_model
 
-        solver: Any = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(0.01, time_limit_s)
-        solver.parameters.random_seed = seed % 2**31
-        solver.parameters.num_workers = workers
+        solver = cp_sat_solver(max(0.01, time_limit_s), seed, workers)
         solver.parameters.relative_gap_limit = 1e-5
         self.configure(solver.parameters)
-        code = solver.solve(self.model)
+        code = interruptible(lambda: solver.solve(self.model), solver.stop_search)
         notes = {"relaxation": solver.status_name(code), "tick_s": self.tick_s}
         if code == cp_model.INFEASIBLE:
             return Relaxed(float("inf"), None, notes)

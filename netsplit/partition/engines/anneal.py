@@ -154,7 +154,8 @@ def evaluate(where: Ints, order: Ints, a: Arrays) -> float:
         captured = np.arange(len(order))
         other = makespan(where, captured, a)
         if other < value:
-            order[:] = captured
+            for i in range(len(order)):
+                order[i] = i
             value = other
     return value
 
@@ -301,7 +302,8 @@ def anneal(
             current = trial
             if over == 0.0 and value < best_value:
                 best_value = value
-                best[:] = state.where
+                for v in range(len(best)):
+                    best[v] = state.where[v]
         else:
             # 5. undo
             for k in range(size):

@@ -1,17 +1,18 @@
-"""Functions compiled by numba, kept on disk."""
+"""Functions compiled by numba, kept on disk.
+
+Arrays are copied by loops in them: numba compiles for an assignment of a slice the text of its error too,
+which took a tenth of all.
+"""
 
 from __future__ import annotations
 
-import atexit
 import logging
-import shutil
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import config, njit
+from numba import njit
 
 __all__ = ["compiled", "inlined", "inner"]
 
@@ -46,21 +47,19 @@ def _stamp() -> tuple[tuple[str, float, int], ...]:
     return tuple((str(file), (stat := file.stat()).st_mtime, stat.st_size) for file in own)
 
 
-def _compiler(function: Callable[..., Any], **options: Any) -> Any:
-    try:
-        return njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError:
-        # Neither beside the package nor in the user's own folders can numba write. A folder that stays would
-        # have a name that others know, and what lies there is unpickled.
-        folder = tempfile.mkdtemp(prefix="netsplit-compiled-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        vars(config)["CACHE_DIR"] = folder
-        log.warning("compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder.")
-        return njit(cache=True, nogil=True, **options)(function)
+@cache
+def _say_that_nothing_is_kept() -> None:
+    log.warning("compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder.")
 
 
 def _kept(function: Callable[..., Any], **options: Any) -> Any:
-    dispatcher = _compiler(function, **options)
+    try:
+        dispatcher = njit(cache=True, nogil=True, **options)(function)
+    except RuntimeError:
+        # Neither beside the package nor in the user's own folders can numba write. A folder elsewhere would
+        # have a name that others know, and what lies there is unpickled.
+        _say_that_nothing_is_kept()
+        return njit(nogil=True, **options)(function)
     file = dispatcher._cache._cache_file
     file._source_stamp = _stamp()  # numba's own is of one file, and knows no change of what it calls
     load = file._load_index

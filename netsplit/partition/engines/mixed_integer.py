@@ -21,11 +21,12 @@ import picos
 
 from netsplit.errors import ConfigError
 from netsplit.partition.base import Status
+from netsplit.partition.common.interruptible import interruptible
 
 if TYPE_CHECKING:
     import highspy
 
-__all__ = ["EngineName", "Outcome", "check_engine", "highs", "solve", "write_lp"]
+__all__ = ["EngineName", "Outcome", "check_engine", "highs", "run_highs", "solve", "write_lp"]
 
 EngineName = Literal["auto", "gurobi", "highs"]
 
@@ -122,13 +123,19 @@ def highs(time_limit_s: float, gap: float, seed: int) -> highspy.Highs:
     return solver
 
 
+def run_highs(solver: highspy.Highs) -> None:
+    """Solve its model, which may take as long as its limit."""
+    solver.HandleUserInterrupt = True
+    interruptible(solver.run, solver.cancelSolve)
+
+
 def _highs(path: Path, time_limit_s: float, gap: float, seed: int) -> Outcome:
     import highspy
 
     solver = highs(time_limit_s, gap, seed)
     read = solver.readModel(str(path))
     assert read != highspy.HighsStatus.kError, "HiGHS cannot read the model"
-    solver.run()
+    run_highs(solver)
 
     name = f"highs {solver.version()}"
     status, info = solver.getModelStatus(), solver.getInfo()
@@ -166,7 +173,7 @@ def _gurobi(path: Path, time_limit_s: float, gap: float, seed: int) -> Outcome:
             environment.setParam("IntFeasTol", 1e-9)
             environment.start()
             model = stack.enter_context(gurobipy.read(str(path), environment))
-            model.optimize()
+            interruptible(model.optimize, model.terminate)
             notes = {"variables": model.NumVars, "constraints": model.NumConstrs}
             if model.Status in (codes.INFEASIBLE, codes.INF_OR_UNBD):
                 return Outcome(name, "infeasible", notes=notes)

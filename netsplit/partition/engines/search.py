@@ -107,7 +107,7 @@ class Search:
         """Load or compile the inner loops. Compiling, once an installation, is not the search's time."""
         began = time.perf_counter()
         said = threading.Timer(
-            COLD_S, log.info, ["compiling the search, once for this installation: about half a minute"]
+            COLD_S, log.info, ["loading the search, or compiling it: half a minute, once an installation"]
         )
         said.start()
         try:
@@ -116,7 +116,7 @@ class Search:
             said.cancel()
         spent = time.perf_counter() - began
         if spent > COLD_S:
-            log.info("compiled the search in %.1f s", spent)
+            log.info("the search was ready after %.1f s", spent)
             self.started, self.deadline = self.started + spent, self.deadline + spent
 
     def run(self, prover: Proof | None) -> Scheduled | None:
@@ -135,6 +135,9 @@ class Search:
                 proven = prover.finish()
                 if proven is not None and proven.value_s < (1 - SLIGHT) * self.value_s:
                     self.best = proven
+        except BaseException:
+            self.deadline = self.started  # for the proof too
+            raise
         finally:
             clock.cancel()
             self.stop()
@@ -157,6 +160,8 @@ class Search:
         if answer.value_s < self.value_s:
             self.best = answer
             log.info("%s: %.6g s by %s", self.name, answer.value_s, answer.source)
+            if self.problem.improved is not None:
+                self.problem.improved(answer.value_s, answer.source)
         if not answer.stages and (self.unreplicated is None or answer.value_s < self.unreplicated.value_s):
             self.unreplicated = answer
 
@@ -251,11 +256,15 @@ class Search:
     def _round(self, places: Sequence[Ints], moves: int, heat: float, workers: int) -> list[Annealed]:
         seeds = [int(seed.generate_state(1)[0]) for seed in self._seeds.spawn(len(places))]
         with ThreadPoolExecutor(workers) as pool:
-            runs = [
-                pool.submit(self.annealer.run, place, moves, seed, heat)
-                for place, seed in zip(places, seeds, strict=True)
-            ]
-            return [run.result() for run in runs]
+            try:
+                runs = [
+                    pool.submit(self.annealer.run, place, moves, seed, heat)
+                    for place, seed in zip(places, seeds, strict=True)
+                ]
+                return [run.result() for run in runs]
+            except BaseException:
+                self.stop()  # before the pool waits for its threads
+                raise
 
     def _fills(self, count: int) -> list[Ints]:
         """Contiguous placements: devices in drawn orders, filled to drawn fractions of their capacity."""

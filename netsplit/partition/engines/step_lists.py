@@ -233,7 +233,9 @@ def _listed(work: _SegmentWork, sending: _Sending, a: Arrays) -> Lists:
     kind, what = np.zeros(longest, np.int64), np.zeros(longest, np.int64)
     microbatch, tag = np.zeros(longest, np.int64), np.zeros(2 * m * sent, np.int64)
     left = np.zeros((m, sent), np.int64)  # segments that read it whose backward is still to come
-    left[:] = sending.readers
+    for i in range(m):
+        for k in range(sent):
+            left[i, k] = sending.readers[k]
     size, tags = 0, 0
     for turn in range(len(turns)):
         s, i = turns[turn, 1], turns[turn, 2]

@@ -32,7 +32,8 @@ def computations(of: Ints, nodes: Packed, home: Ints, trained: NDArray[np.bool_]
     backwards = trained.sum()
     order = np.zeros((m * (count + backwards), 3), np.int64)
     if kind == SINGLE_BATCH:
-        order[:count, 1] = np.arange(count)
+        for s in range(count):
+            order[s, 1] = s
         order[count:, 0] = BACKWARD
         at = count
         for s in range(count - 1, -1, -1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from netsplit.partition.common.instance import Ints
+from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.max_load.model import Hypergraph
 
 __all__ = ["solve_small"]
@@ -43,11 +44,8 @@ def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int)
                 used += size * here
             cp.add(used <= int(model.capacity[d]))
     cp.minimize(most)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 2
-    solver.parameters.random_seed = seed % (1 << 31)
-    solver.parameters.max_time_in_seconds = max(0.01, time_limit_s)
-    status = solver.solve(cp)
+    solver = cp_sat_solver(max(0.01, time_limit_s), seed, 2)
+    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
     if status == cp_model.INFEASIBLE:
         return value, None
     bound = min(value, solver.best_objective_bound * unit)

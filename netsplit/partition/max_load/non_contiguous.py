@@ -12,6 +12,7 @@ import numpy as np
 
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.bounds import core_bound, sharing_bound
@@ -267,11 +268,9 @@ def _packed(instance: Instance, deadline: float, seed: int) -> Ints:
         state = sum(int(model.state[g]) * x[g][d] for g in range(model.count) if model.state[g])
         held = sum(int(size) * present[h][d] for h, size in enumerate(model.held_bytes))
         cp.add(state + held <= int(model.capacity[d]))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 2
-    solver.parameters.random_seed = seed % (1 << 31)
-    solver.parameters.max_time_in_seconds = max(0.1, 0.5 * (deadline - time.perf_counter()))
-    if solver.solve(cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    solver = cp_sat_solver(max(0.1, 0.5 * (deadline - time.perf_counter())), seed, 2)
+    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         raise infeasible(instance.problem, "max_load")
     where = np.array([[solver.boolean_value(v) for v in row] for row in x]).argmax(axis=1)
     return model.nodes(where.astype(np.int64))

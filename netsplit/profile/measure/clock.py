@@ -10,9 +10,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["Clock", "Lap", "engine_call_seconds", "worker_conditions"]
+from netsplit.profile.costs import HOST_S_PER_BYTE
+
+__all__ = ["Clock", "Lap", "engine_call_seconds", "host_seconds_per_byte", "worker_conditions"]
 
 CHAIN = 64  # trivial nodes whose backward tells the engine's cost per node
+
+HOST_BYTES = 2**26  # copied to the host and back, to time that
 
 Lap = tuple[Any, Any]  # start and end, as the clock marks them
 
@@ -77,3 +81,19 @@ def engine_call_seconds(clock: Clock) -> float:
 
     short, long = of_chain(1), of_chain(1 + CHAIN)
     return max(short - (long - short) / CHAIN, 0.0)
+
+
+def host_seconds_per_byte(device: torch.device) -> float:
+    """Measured between a CUDA device and pinned memory of its host, the mean of both ways; or the default."""
+    if device.type != "cuda":
+        return HOST_S_PER_BYTE
+    clock = Clock(device)
+    here = torch.empty(HOST_BYTES, dtype=torch.uint8, device=device)
+    there = torch.empty(HOST_BYTES, dtype=torch.uint8, pin_memory=True)
+    laps: list[Lap] = []
+    for _ in range(6):
+        start = clock.now()
+        there.copy_(here, non_blocking=True)
+        here.copy_(there, non_blocking=True)
+        laps.append((start, clock.now()))
+    return median(clock.seconds(laps)[1:]) / (2 * HOST_BYTES)

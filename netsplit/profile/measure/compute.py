@@ -21,7 +21,7 @@ placement for a big one; windows do not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
 import torch
@@ -35,7 +35,7 @@ from netsplit.profile.measure.clock import Clock, engine_call_seconds, worker_co
 from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.window import Window, windows
 
-__all__ = ["Profiler", "profile_compute", "settle"]
+__all__ = ["Profiler", "profile_compute", "settle", "walks_to_settle"]
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,11 @@ class Profiler:
 
     def round(self) -> None:
         """Walk over the graph `warmup` and then `repeats` times."""
+        for _ in self.walks_of_round():
+            pass
+
+    def walks_of_round(self) -> Iterator[None]:
+        """A round, walk by walk: whoever takes them may say between them how far it is."""
         with worker_conditions(self.device, self.threads):
             self.engine_call_s.append(engine_call_seconds(self.clock))
             took = []
@@ -102,6 +107,7 @@ class Profiler:
                     self.timed.append(self.walks)
                     took.append(sum(window.together_s for window in self.windows))
                 self.walks += 1
+                yield
             self.rounds.append(median(took))
 
     def seconds(self) -> dict[str, NodeSeconds]:
@@ -194,10 +200,16 @@ def profile_compute(
 
 def settle(profiler: Profiler) -> None:
     """Measure a little more where the machine's speed has changed; say so where it goes on."""
+    for _ in walks_to_settle(profiler):
+        pass
+
+
+def walks_to_settle(profiler: Profiler) -> Iterator[None]:
+    """`settle`, walk by walk."""
     for _ in range(MORE_ROUNDS if len(profiler.rounds) > 1 else 0):
         if profiler.drift <= DRIFT:
             return
-        profiler.round()
+        yield from profiler.walks_of_round()
     if profiler.drift > DRIFT:
         log.warning(
             "the seconds of operators on %s moved by %.0f %% while they were measured: predictions are no "

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 __all__ = ["MemoryMeter"]
+
+
+class Apart(Protocol):
+    """Knows tensors that are in another memory."""
+
+    def __contains__(self, tensor: Tensor, /) -> bool: ...
 
 
 class MemoryMeter:
@@ -34,11 +40,12 @@ class MemoryMeter:
     Args:
         device: whose tensors to count.
         base: tensors that are alive already, such as parameters and moments.
+        apart: tensors that do not count, as they are in the memory of a CPU worker's host.
     """
 
-    def __init__(self, device: torch.device, base: Iterable[Tensor] = ()) -> None:
+    def __init__(self, device: torch.device, base: Iterable[Tensor] = (), apart: Apart | None = None) -> None:
         self.device = device
-        self._watch = _Watch(device.type) if device.type == "cpu" else None
+        self._watch = _Watch(device.type, apart) if device.type == "cpu" else None
         self._peak = self._start = 0
         self.count(base)
 
@@ -81,9 +88,10 @@ class MemoryMeter:
 
 
 class _Watch(TorchDispatchMode):
-    def __init__(self, device_type: str) -> None:
+    def __init__(self, device_type: str, apart: Apart | None) -> None:
         super().__init__()
         self.device_type = device_type
+        self.apart = apart
         self.size: dict[int, int] = {}  # storage -> its bytes
         self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # here, so that they go with the meter
         self.now = 0
@@ -101,6 +109,8 @@ class _Watch(TorchDispatchMode):
 
     def see(self, tensor: Tensor) -> None:
         if tensor.device.type != self.device_type or tensor.layout is not torch.strided:
+            return
+        if self.apart is not None and tensor in self.apart:
             return
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()

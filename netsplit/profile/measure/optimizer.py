@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil, prod
 from statistics import median
 from typing import Any
@@ -24,11 +25,14 @@ __all__ = [
     "describe_optimizer",
     "optimizer_alpha",
     "step_seconds_per_byte",
+    "steps_alike",
 ]
 
 DUMMY_SIZES = (7, 5, 3, 2)  # no optimiser keeps anything else of such a shape
 SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
 _OWN = ("state", "param_groups", "defaults")  # of every optimiser
+Stepping = Callable[[torch.optim.Optimizer, Mapping[str, nn.Parameter]], Callable[[], None]]
+"""Makes, of an optimiser and its parameters by name, what steps on them."""
 TRIED = 12  # steps that tell whether parameters are stepped on their own
 
 
@@ -59,16 +63,28 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
 
 
 def describe_optimizer(factory: OptimizerFactory) -> str:
-    """The optimiser's class and settings, the same in every process."""
+    """The optimiser's class and settings as far as its seconds depend on them, the same in every process.
+
+    Of a fraction it is only whether it is 0, which leaves parts of a step out: a learning rate of 0.1 takes
+    as long as one of 0.2.
+    """
     bound = factory if isinstance(factory, ForModel) else _dummy_model(factory, 1)
     optimizer = make_optimizer(bound, {}).optimizer
-    settings: Any = sorted((key, repr(value)) for key, value in optimizer.defaults.items())
+    settings: Any = sorted((key, _kind_of(value)) for key, value in optimizer.defaults.items())
     if len(optimizer.param_groups) > 1:
         settings = [
-            sorted((key, repr(value)) for key, value in group.items() if key not in ("params", "param_names"))
+            sorted((k, _kind_of(value)) for k, value in group.items() if k not in ("params", "param_names"))
             for group in optimizer.param_groups
         ]
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {settings}"
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_kind_of, value))})"
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
+        return "0"
+    return "some" if isinstance(value, float) else repr(value)
 
 
 def check_optimizer(factory: OptimizerFactory) -> None:
@@ -82,6 +98,12 @@ def check_optimizer(factory: OptimizerFactory) -> None:
             or steps on parameters in a way that depends on others, which may lie on other devices.
     """
     bound = factory if isinstance(factory, ForModel) else _dummy_model(factory, 2)
+    if isinstance(bound.factory, torch.optim.Optimizer):
+        kind = type(bound.factory).__name__
+        raise ConfigError(
+            f"optimizer is an object of {kind}, which has its parameters already, and each device makes its "
+            f"own: give the class with its settings, as in functools.partial(torch.optim.{kind}, lr=1e-3)."
+        )
     if not bound.parameters:
         bound = _dummy_model(bound.factory, 2)
     try:
@@ -94,8 +116,9 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         raise
     except Exception as error:  # of a function that may do anything
         reason = " ".join(str(error).split()) or type(error).__name__
+        given = " ".join(repr(bound.factory).split())
         raise ConfigError(
-            f"optimizer cannot be made of {bound.factory!r} ({reason}): give a function of parameters, "
+            f"optimizer cannot be made of {given} ({reason}): give a function of parameters, "
             "such as functools.partial(torch.optim.Adam, lr=1e-3)."
         ) from error
 
@@ -166,8 +189,7 @@ def _check_alone(factory: ForModel) -> None:
     Raises:
         ConfigError: it is not.
     """
-    sizes = {name: prod(shape) for name, (_, shape) in factory.parameters.items() if prod(shape)}
-    pair = sorted(sizes, key=lambda name: sizes[name])[:2]
+    pair = _smallest(factory)
     together = _moved(factory, pair, pair)
     for name in pair:
         alone = _moved(factory, pair, [name])[name]
@@ -181,7 +203,27 @@ def _check_alone(factory: ForModel) -> None:
             )
 
 
-def _moved(factory: ForModel, pair: Sequence[str], names: Sequence[str]) -> dict[str, Tensor]:
+def steps_alike(factory: OptimizerFactory, stepping: Stepping) -> bool:
+    """Whether parameters come out the same bit for bit where `stepping` takes the steps.
+
+    Args:
+        stepping: of an optimiser and its parameters by name, what steps on them.
+    """
+    bound = factory if isinstance(factory, ForModel) and factory.parameters else _dummy_model(factory, 2)
+    pair = _smallest(bound)
+    plain, other = _moved(bound, pair, pair), _moved(bound, pair, pair, stepping)
+    return all(torch.allclose(plain[k], other[k], rtol=0, atol=0, equal_nan=True) for k in pair)
+
+
+def _smallest(factory: ForModel) -> list[str]:
+    """Two parameters that have elements."""
+    sizes = {name: prod(shape) for name, (_, shape) in factory.parameters.items() if prod(shape)}
+    return sorted(sizes, key=lambda name: sizes[name])[:2]
+
+
+def _moved(
+    factory: ForModel, pair: Sequence[str], names: Sequence[str], stepping: Stepping | None = None
+) -> dict[str, Tensor]:
     """How far parameters go in some steps, on gradients that depend on their place in `pair` alone."""
     draws = {name: torch.Generator().manual_seed(pair.index(name)) for name in names}
 
@@ -192,11 +234,12 @@ def _moved(factory: ForModel, pair: Sequence[str], names: Sequence[str]) -> dict
     own = {name: nn.Parameter(drawn(name)) for name in names}
     before = {name: parameter.detach().clone() for name, parameter in own.items()}
     optimizer = make_optimizer(factory, own).optimizer
+    take_step = partial(_stepped, optimizer) if stepping is None else stepping(optimizer, own)
     with torch.random.fork_rng(devices=[]):
         for _ in range(TRIED):
             for name, parameter in own.items():
                 parameter.grad = drawn(name) * 10.0 ** pair.index(name)
-            _stepped(optimizer)
+            take_step()
     return {name: parameter.detach() - before[name] for name, parameter in own.items()}
 
 

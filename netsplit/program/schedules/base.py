@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self, TypeAlias
 
-from netsplit.errors import ConfigError
+from netsplit.config import check_numbers, check_switches
 from netsplit.graph.order import longest_before
 
 __all__ = ["Compute", "Phase", "Pipeline", "Schedule", "split_backward"]
@@ -108,9 +108,9 @@ class Schedule(ABC):
         """The same schedule with as many micro-batches as that many samples make."""
         return self.with_microbatches(-(-batch_size // self.microbatch_size(batch_size)))
 
-    def _check(self) -> None:
-        if self.microbatches < 1:
-            raise ConfigError(f"schedule.microbatches is {self.microbatches}: it must be at least 1.")
+    def __post_init__(self) -> None:
+        check_numbers(**{"schedule.microbatches": self.microbatches})
+        check_switches(**{f"schedule.{key}": getattr(self, key) for key in ("recompute", "delay_weights")})
 
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:

@@ -42,9 +42,6 @@ class OneFOneB(Schedule):
     delay_weights: bool = False
     name: ClassVar[str] = "1f1b"
 
-    def __post_init__(self) -> None:
-        self._check()
-
     def in_flight(self, devices: int) -> int:
         return min(self.microbatches, devices)
 

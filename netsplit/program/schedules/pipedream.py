@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from netsplit.config import check_numbers
 from netsplit.errors import ConfigError
 from netsplit.program.schedules.base import Compute, Pipeline, Schedule, split_backward
 from netsplit.program.schedules.one_f_one_b import backward_first, warm_up
@@ -35,9 +36,8 @@ class AsyncOneFOneB(Schedule):
     name: ClassVar[str] = "pipedream"
 
     def __post_init__(self) -> None:
-        self._check()
-        if self.update_every < 1:
-            raise ConfigError(f"schedule.update_every is {self.update_every}: it must be at least 1.")
+        super().__post_init__()
+        check_numbers(**{"schedule.update_every": self.update_every})
         if self.weights not in ("stashed", "double"):
             raise ConfigError(f"schedule.weights is {self.weights!r}: give stashed or double.")
 

@@ -45,9 +45,6 @@ class GPipe(Schedule):
     delay_weights: bool = False
     name: ClassVar[str] = "gpipe"
 
-    def __post_init__(self) -> None:
-        self._check()
-
     def in_flight(self, devices: int) -> int:
         return self.microbatches
 

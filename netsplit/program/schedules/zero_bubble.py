@@ -31,7 +31,7 @@ class ZBH1(Schedule):
     name: ClassVar[str] = "zb_h1"
 
     def __post_init__(self) -> None:
-        self._check()
+        super().__post_init__()
         if not self.delay_weights:
             raise ConfigError("schedule.delay_weights is false, but zb_h1 is made of it: choose 1f1b.")
 

@@ -171,6 +171,7 @@ def _row(
         loss=last.train_loss,
         error=None if state == "FINISHED" else run.data.tags.get("error") or _unfinished(state),
         earlier="measured_by" in run.data.tags,
+        optimises=run.data.tags.get("solver_optimises", ""),
     )
 
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.files import parsed_json
 from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
 
 if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never save
@@ -175,10 +176,10 @@ def read_extra(folder: Path) -> dict[str, Any]:
     if not is_complete(folder):
         raise ConfigError(f"there is no whole checkpoint at '{folder}': give the folder of one.")
     try:
-        extra = json.loads((folder / EXTRA).read_text(encoding="utf-8"))
+        extra = parsed_json((folder / EXTRA).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NetSplitError(f"checkpoint '{folder}' cannot be read: {reason_of(error)}.") from error
-    if extra.pop("format", None) != _FORMAT:
+    if not isinstance(extra, dict) or extra.pop("format", None) != _FORMAT:
         raise ConfigError(f"checkpoint '{folder}' was written by another version of netsplit.")
     return dict(extra)
 

@@ -262,7 +262,7 @@ def _load_optimizer(share: Share, saved: Saved) -> list[str]:
     for first, group in zip(firsts, groups, strict=True):
         wanted |= _hyperparameters(saved, first, group)
         for parameter in group["params"]:
-            wanted |= _moments(saved, names[id(parameter)], parameter, group)
+            wanted |= _moments(saved, names[id(parameter)], parameter, group, share.moments is not None)
     values = saved.read(wanted)
     changed: dict[str, None] = {}
     share.optimizer.state.clear()
@@ -277,6 +277,8 @@ def _load_optimizer(share: Share, saved: Saved) -> list[str]:
             places = saved.below(_state(names[id(parameter)]))
             if places:
                 share.optimizer.state[parameter] = {key: values[place] for key, place in places.items()}
+    if share.moments is not None:
+        share.moments.settle()
     return list(changed)
 
 
@@ -332,15 +334,18 @@ def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[
     return {place: saved.blank(place) for key, place in places.items() if key in own}
 
 
-def _moments(saved: Saved, name: str, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+def _moments(
+    saved: Saved, name: str, parameter: Tensor, group: Mapping[str, Any], on_host: bool = False
+) -> dict[str, Any]:
     """What is read for one parameter, to its own device; but single numbers, such as Adam's step counter,
-    stay on the CPU unless the step runs on the device."""
+    stay on the CPU unless the step runs on the device. With `on_host` they alone go to the device."""
     on_device = group.get("capturable") or group.get("fused")
     wanted = {}
     for place in saved.below(_state(name)).values():
         kind = saved.kind(place)
         scalar = kind is not None and kind[1] == ()
-        wanted[place] = saved.blank(place, None if scalar and not on_device else parameter.device)
+        here = bool(on_device) if scalar else not on_host
+        wanted[place] = saved.blank(place, parameter.device if here else None)
     return wanted
 
 

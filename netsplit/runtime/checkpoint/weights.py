@@ -9,7 +9,6 @@ same name has the same value wherever it is asked for, so that no placement chan
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,12 +23,10 @@ from torch import Tensor, nn
 from netsplit.errors import CaptureError, ConfigError
 from netsplit.graph.ir import Graph, Initializer
 from netsplit.graph.recording.stand_ins import persistent_tensors
-from netsplit.lazy import of_extra
 from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
+from netsplit.runtime.checkpoint.safetensors_files import opened, places_of
 
 __all__ = ["CheckpointWeights", "SafetensorsWeights", "SeededWeights", "WeightSource", "weight_source_of"]
-
-_INDEX = ".index.json"
 
 
 @runtime_checkable
@@ -54,7 +51,8 @@ def weight_source_of(
 
     Raises:
         CaptureError: one of them is a literal of the model's code.
-        ConfigError: no `weights` are given, or these lack one, or a tensor without a value is on no device.
+        ConfigError: no `weights` are given, or these lack one, or nothing would be read, or a tensor
+            without a value is on no device.
     """
     wanted = {k: init for k, init in graph.initializers.items() if values[k].is_meta}
     placed = {name for k, init in graph.initializers.items() for name in (k, *init.aliases)}
@@ -74,7 +72,14 @@ def weight_source_of(
             f"'{next(iter(wanted))}' has no value, as the model is on the meta device: give weights=, as "
             "SeededWeights(0) or SafetensorsWeights(path)."
         )
-    return weights.check(wanted, model) if wanted and weights is not None else None
+    if weights is None:
+        return None
+    if not wanted:
+        raise ConfigError(
+            "weights are given, and no tensor of the model is on the meta device, so none would be read: "
+            "make the model under torch.device('meta'), or load them into it and leave weights out."
+        )
+    return weights.check(wanted, model)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class SafetensorsWeights:
     """Of a safetensors file, or of a folder of them, as Hugging Face's ``save_pretrained`` writes it.
 
     Args:
-        path: the file, or the folder with the shards and perhaps their index.
+        path: the file, the index of several, or the folder with the shards and perhaps their index.
         prefix: precedes the model's names in the files.
     """
 
@@ -90,51 +95,23 @@ class SafetensorsWeights:
     prefix: str = ""
 
     def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
-        places = self._places()
+        places = places_of(self.path)
         for name, initializer in wanted.items():
             key = _known(name, initializer, places, self.prefix, str(self.path))
-            with self._open(places[key]) as file:
+            with opened(places[key]) as file:
                 _same_shape(key, initializer, file.get_slice(key).get_shape(), str(self.path))
         return self
 
     def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
-        places = self._places()
+        places = places_of(self.path)
         keys = {k: _known(k, init, places, self.prefix, str(self.path)) for k, init in wanted.items()}
         tensors: dict[str, Tensor] = {}
         for place in dict.fromkeys(places[key] for key in keys.values()):
-            with self._open(place) as file:
+            with opened(place) as file:
                 for name, key in keys.items():
                     if places[key] == place:  # a copy, as the file is mapped as long as its tensors live
                         tensors[name] = file.get_tensor(key).to(_dtype(wanted[name]), copy=True)
         return tensors
-
-    def _open(self, place: Path) -> Any:
-        package: Any = of_extra("huggingface", "weights", "safetensors", "safetensors")
-        try:
-            return package.safe_open(place, "pt")
-        except (OSError, package.SafetensorError) as error:
-            raise ConfigError(f"'{place}' cannot be read as safetensors: {error}.") from error
-
-    def _places(self) -> dict[str, Path]:
-        """Key -> the file that has it."""
-        path = Path(self.path)
-        if path.is_file():
-            files = [path]
-        elif indices := sorted(path.glob(f"*.safetensors{_INDEX}")):
-            try:
-                of = json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"]
-                return {key: path / file for key, file in of.items()}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ConfigError(f"'{indices[0]}' is no index of safetensors files: {error}.") from error
-        else:
-            files = sorted(path.glob("*.safetensors"))
-        if not files:
-            raise ConfigError(f"weights are '{self.path}', no safetensors file and no folder with any.")
-        places: dict[str, Path] = {}
-        for each in files:
-            with self._open(each) as file:
-                places |= dict.fromkeys(file.keys(), each)
-        return places
 
 
 @dataclass(frozen=True)

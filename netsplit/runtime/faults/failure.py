@@ -43,8 +43,10 @@ class BatchFailure:
 
     device: str
     reason: str  # 'raised IndexError: … at its forward of segment 1, micro-batch 0, in operator …'
-    at: int
+    at: int  # -1: before all, as it had no batch
     trace: str
+    unread: bool = False  # it could not read the batch
+    unlike: bool = False  # the batch that it read is not of the kind that it was told, or it cannot read any
 
 
 def failure_of(error: Exception, device: str, place: str, graph: Graph, at: int) -> BatchFailure:

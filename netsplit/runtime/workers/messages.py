@@ -47,6 +47,7 @@ class Sign:
 @dataclass(frozen=True)
 class Reply:
     value: Any = None
+    number: int = 0  # of the message that is answered; 0 is the set-up
     error: str = ""  # one sentence
     known: bool = False  # a NetSplitError: the sentence is for the user as it is
     waited: bool = False  # it went wrong elsewhere: this worker waited in vain

@@ -37,6 +37,7 @@ from netsplit.runtime.workers.handshake import (
     limit_waits,
 )
 from netsplit.runtime.workers.heartbeat import Heartbeat, read_place
+from netsplit.runtime.workers.interrupts import interrupts_held, let_interrupt
 from netsplit.runtime.workers.launch import Launcher, external_command
 from netsplit.runtime.workers.messages import (
     FAILED,
@@ -78,11 +79,13 @@ class WorkerPool:
         self.hellos: list[Hello] = []
         self.programs: dict[int, Program] = {}  # what the workers run, by the heartbeats' phase
         self.failed = False
+        self._asked = [-1] * len(spec.devices)  # messages to each worker since its set-up
         self._doing = "start"
         self._pace = Pace()
         self._launcher: Launcher | None = None
         try:
-            self._start()
+            with interrupts_held():
+                self._start()
         except BaseException as error:
             self.close(str(error) if isinstance(error, WorkerError) else "")
             raise
@@ -99,15 +102,20 @@ class WorkerPool:
     def call_one(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """`function(worker, *args)` on one worker."""
         self._doing = function.__name__.strip("_")
-        self._send(rank, CallWorkers(function, args))
-        return self._gather([rank])[0]
+        with interrupts_held():
+            self._send(rank, CallWorkers(function, args))
+            return self._gather([rank])[0]
 
     def call_each(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """`function(worker, *args[rank])` on every worker; their answers in rank order."""
+        """`function(worker, *args[rank])` on every worker; their answers in rank order.
+
+        An interrupt ends the wait for them, after all have been asked: they do it, and nobody hears of it.
+        """
         self._doing = function.__name__.strip("_")
-        for rank, own in enumerate(args):
-            self._send(rank, CallWorkers(function, own))
-        return self._gather(list(range(len(args))))
+        with interrupts_held():
+            for rank, own in enumerate(args):
+                self._send(rank, CallWorkers(function, own))
+            return self._gather(list(range(len(args))))
 
     def note(self, traces: Sequence[str]) -> None:
         """Keep the stacks of what workers raised."""
@@ -117,15 +125,16 @@ class WorkerPool:
     def close(self, reason: str = "") -> None:
         """Stop all workers, at once and whatever they are doing; they are told the `reason` of a failure."""
         farewell = FAILED + reason.encode() if reason else STOP
-        for connection in self.connections:
-            with contextlib.suppress(OSError):
-                limit_waits(connection, 0.2)
-                connection.send_bytes(farewell)
-            connection.close()
-        self.connections = []
-        if self._launcher is not None:
-            self._launcher.stop([hello.pid for hello in self.hellos])
-            self._launcher = None
+        with interrupts_held(firmly=True):
+            for connection in self.connections:
+                with contextlib.suppress(OSError):
+                    limit_waits(connection, 0.2)
+                    connection.send_bytes(farewell)
+                connection.close()
+            self.connections = []
+            if self._launcher is not None:
+                self._launcher.stop([hello.pid for hello in self.hellos])
+                self._launcher = None
 
     def __enter__(self) -> Self:
         return self
@@ -170,6 +179,7 @@ class WorkerPool:
         # The listener has no timeout of its own; its socket does.
         listener._listener._socket.settimeout(0.5)  # type: ignore[attr-defined]
         while len(joined) < len(self.spec.devices):
+            let_interrupt()
             if self._launcher is not None:
                 self._launcher.check(deadline, len(joined))
             self._forget_gone(joined)
@@ -204,6 +214,7 @@ class WorkerPool:
         self.connections = [joined[rank][1] for rank in sorted(joined)]
 
     def _send(self, rank: int, message: object) -> None:
+        self._asked[rank] += 1
         try:
             self.connections[rank].send_bytes(packed(message))
         except OSError as error:
@@ -217,6 +228,7 @@ class WorkerPool:
         watch = Watchdog(limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
         failed_at: float | None = None
         while waiting := [rank for rank in ranks if rank not in replies and rank not in dead]:
+            let_interrupt()
             late = failed_at is not None and time.monotonic() - failed_at > _AT_ONCE_S
             self._receive(replies, dead, watch, "was then ended by torchrun" if late else "died")
             places = {rank: self._place(rank, watch) for rank in ranks}
@@ -235,7 +247,10 @@ class WorkerPool:
         return [replies[rank].value for rank in ranks]
 
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
-        """Listens to those who were not asked too: when one of them dies, torchrun ends the others."""
+        """Listens to those who were not asked too: when one of them dies, torchrun ends the others.
+
+        What comes late, of a call that was interrupted, is passed over unless it is an error.
+        """
         open_ = {
             connection: rank
             for rank, connection in enumerate(self.connections)
@@ -251,7 +266,7 @@ class WorkerPool:
                 dead[rank] = ended
             else:
                 watch.lives(rank, message.place if isinstance(message, Sign) else None)
-                if isinstance(message, Reply):
+                if isinstance(message, Reply) and (message.error or message.number == self._asked[rank]):
                     replies[rank] = message
 
     def _say_if_slow(self, watch: Watchdog, waiting: list[int], places: dict[int, Heartbeat | None]) -> None:

@@ -94,7 +94,7 @@ def metered_iteration(runtime: LocalRuntime, inputs: tuple[Tensor, ...], targets
         executor.transport = transport
         own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
         base = runtime.shares[name].all_tensors() + [t for feed in own for t in feed.values()]
-        meters[name] = MemoryMeter(CPU, base)
+        meters[name] = MemoryMeter(CPU, base, runtime.shares[name].host)
         executor.begin(own)
     del own, base, feeds
     at = dict.fromkeys(program.devices, 0)

@@ -222,8 +222,13 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"schedule.weights is 'triple'"):
         AsyncOneFOneB(4, weights="triple")  # type: ignore[arg-type]
     for kind in (GPipe, OneFOneB, ZBH1, AsyncOneFOneB):
-        with pytest.raises(ConfigError, match="at least 1"):
-            kind(0)
+        for count in (0, 1.5, "4", True):
+            with pytest.raises(ConfigError, match=rf"schedule\.microbatches is {count!r}: give .*at least 1"):
+                kind(count)
+    with pytest.raises(ConfigError, match=r"schedule\.recompute is 'no': give true or false"):
+        SingleBatch(recompute="no")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"schedule\.update_every is 1\.5: give a whole number"):
+        AsyncOneFOneB(4, update_every=1.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -50,7 +50,9 @@ class Recorded(NamedTuple):
 def train(comparison: ComparisonRun, name: str, folder: Path, measured_s: float) -> None:
     with comparison.method(name, CONFIG, {"partitioner": name}) as run:
         run.summary(
-            solver_summary(SolverReport("optimal", 1.5, engine="gurobi", objective=0.1, bound=0.09, gap=0.1))
+            solver_summary(
+                SolverReport("optimal", 1.5, "gurobi", 0.1, bound=0.09, gap=0.1, optimises="one pass")
+            )
         )
         for epoch, (loss, accuracy) in enumerate([(math.nan, 0.25), (0.5, 0.75)]):
             run.metrics(epoch_metrics(epoch, train_loss=loss, score=accuracy, seconds=4.0))
@@ -287,7 +289,7 @@ def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     assert (row.predicted_s, row.measured_s, row.throughput) == (0.2, 0.25, 256.0)
     assert (row.status, row.objective_s, row.solve_s, netsplit.bound_s) == ("optimal", 0.1, 1.5, 0.09)
     assert row.gap == pytest.approx(0.1)
-    assert netsplit.engine == "gurobi"
+    assert (netsplit.engine, row.optimises) == ("gurobi", "one pass")
     assert row.measured_peak == {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
     assert row.capacity == {"cpu:0": 48 * MIB}  # "all" is not said in bytes
     assert [epoch.train_loss for epoch in netsplit.epochs] == [None, 0.5]

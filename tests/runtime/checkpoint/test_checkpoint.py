@@ -383,6 +383,16 @@ def test_a_damaged_file_is_one_sentence(one: Path, tmp_path: Path, name: str) ->
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize("content", ["[]", '"netsplit"', "[" * 10**5])
+def test_what_is_no_description_is_one_sentence(one: Path, tmp_path: Path, content: str) -> None:
+    for file in one.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / EXTRA).write_text(content)
+    with pytest.raises(NetSplitError, match=r"cannot be read|another version") as e:
+        read_extra(tmp_path)
+    assert "\n" not in str(e.value)
+
+
 @pytest.mark.parametrize("kept", [0, 100])
 def test_cut_tensors_are_one_sentence(one: Path, tmp_path: Path, kept: int) -> None:
     for file in one.iterdir():

@@ -270,6 +270,14 @@ def test_a_model_without_values_is_refused_in_a_sentence(options, sentence: str)
         netsplit.parallelize(on_meta(), nn.CrossEntropyLoss(), (X, Y), partitioner="single", **options)
 
 
+def test_weights_that_nobody_would_read_are_refused() -> None:
+    """Otherwise a model would be trained from its own values, and who gave others would not hear of it."""
+    with pytest.raises(ConfigError, match="weights are given, and no tensor of the model is on the meta"):
+        netsplit.parallelize(
+            model(), nn.CrossEntropyLoss(), (X, Y), partitioner="single", weights=SeededWeights()
+        )
+
+
 class Unread(nn.Module):
     def __init__(self) -> None:
         super().__init__()

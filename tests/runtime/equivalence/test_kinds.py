@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from netsplit.data.dataset import Data
-from netsplit.data.loader import batches
+from netsplit.data.reading.loader import batches
 from netsplit.errors import NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session

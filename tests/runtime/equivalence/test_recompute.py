@@ -24,7 +24,7 @@ from tests.runtime.equivalence.running import (
     plain,
     scattered,
 )
-from tests.runtime.references import Trained
+from tests.runtime.references import assert_same_bits
 from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
@@ -47,14 +47,6 @@ def recomputed(program: Program) -> int:
     )
 
 
-def assert_equal(trained: Trained, wanted: Trained) -> None:
-    """Bit for bit."""
-    assert trained.losses == wanted.losses
-    assert trained.state.keys() == wanted.state.keys()
-    for key, tensor in trained.state.items():
-        assert torch.equal(tensor, wanted.state[key]), key
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", CASES)
 @settings(PATIENT, max_examples=1)
@@ -64,7 +56,7 @@ def test_recomputation_is_bit_for_bit_what_it_replaces(name: str, schedule: str,
     graph = captured_for(case, order)
     placed = scattered(data, graph, 3)
     once, twice = (compiled(graph, placed, 3, each) for each in (order, recomputing(order)))
-    assert_equal(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
+    assert_same_bits(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
 
 
 @pytest.mark.parametrize("name", WITH_BUFFERS)
@@ -93,7 +85,7 @@ def test_random_operators_draw_the_same_numbers_again(schedule: str, case: Case,
     graph = captured_for(case, order)
     placed = scattered(data, graph, 3)
     once, twice = (compiled(graph, placed, 3, each) for each in (order, recomputing(order)))
-    assert_equal(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
+    assert_same_bits(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
 
 
 def test_workers_draw_the_same_numbers_again(pools: Pools) -> None:
@@ -103,4 +95,4 @@ def test_workers_draw_the_same_numbers_again(pools: Pools) -> None:
         on_workers(compiled(graph, placed, 2, each), DROPPED, batches_of(DROPPED), pools(2))
         for each in (OneFOneB(4), OneFOneB(4, recompute=True))
     )
-    assert_equal(twice, once)
+    assert_same_bits(twice, once)

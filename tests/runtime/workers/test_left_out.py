@@ -21,7 +21,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
 from tests.runtime.equivalence.running import cut
-from tests.runtime.references import Batch, Trained, plain_loop
+from tests.runtime.references import Batch, Trained, assert_same_bits, plain_loop
 from tests.workers import Pools, by_gloo, lent_to_sessions
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
@@ -105,13 +105,6 @@ def trained(runtime: DistributedRuntime | LocalRuntime, failing: list[str]) -> t
     return Trained(losses, runtime.state()), told
 
 
-def assert_bits(got: Trained, wanted: Trained) -> None:
-    assert got.losses == wanted.losses
-    assert got.state.keys() == wanted.state.keys()
-    for key, tensor in got.state.items():
-        assert torch.equal(tensor, wanted.state[key]), key
-
-
 @cache
 def plain(count: int) -> Trained:
     return plain_loop(model(), nn.CrossEntropyLoss(), [batch(n) for n in range(count)], 2, ADAM)
@@ -143,7 +136,7 @@ def test_a_batch_that_fails_is_as_if_it_had_not_been(schedule: Schedule, devices
     values = initial_values(model(), graph())
     runtime = LocalRuntime(program(schedule, devices), cpus(devices), values, ADAM)
     got, told = trained(runtime, WAYS)
-    assert_bits(got, plain(5))
+    assert_same_bits(got, plain(5))
     assert_said(told, devices)
 
 
@@ -156,7 +149,7 @@ def test_workers_leave_a_batch_that_fails_out_and_live(
     before = [hello.pid for hello in pool.hellos]
     values = initial_values(model(), graph())
     got, told = trained(DistributedRuntime(program(schedule, devices), pool, values, ADAM), WAYS)
-    assert_bits(got, plain(5))
+    assert_same_bits(got, plain(5))
     assert_said(told, devices)
     assert [hello.pid for hello in pools(devices).hellos] == before
     assert "no way back" in (pool.folder / "failure.log").read_text()
@@ -166,7 +159,7 @@ def test_so_it_is_where_tensors_go_by_gloo(pools: Pools) -> None:
     with by_gloo(pools(2)) as pool:
         values = initial_values(model(), graph())
         got, _ = trained(DistributedRuntime(program(OneFOneB(4), 2), pool, values, ADAM), WAYS)
-    assert_bits(got, plain(5))
+    assert_same_bits(got, plain(5))
 
 
 def test_gradients_averages_and_the_learning_rate_stay_too(pools: Pools) -> None:
@@ -186,7 +179,7 @@ def test_gradients_averages_and_the_learning_rate_stay_too(pools: Pools) -> None
         return losses, runtime.state(averaged=True), runtime.learning_rates
 
     (losses, state, rates), (plain_losses, plain_state, plain_rates) = train(True), train(False)
-    assert_bits(Trained(losses, state), Trained(plain_losses, plain_state))
+    assert_same_bits(Trained(losses, state), Trained(plain_losses, plain_state))
     assert rates == plain_rates
     assert rates == [0.01 / 8]
 

@@ -15,6 +15,7 @@ from netsplit.partition.bounds.latency_bounds import relaxation
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
+from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.candidates import candidates, order_of
 from netsplit.partition.engines.kernels import CompiledStep, list_schedule, upward_rank
@@ -288,13 +289,10 @@ class _FullModelSearch:
         if start is not None:
             where = start[0] if self.fixed is not None else canonical(instance, start[0])
             built.hint(where, start[1], schedule(instance, where, start[1], built.d))
-        solver: Any = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(0.01, deadline - time.perf_counter())
-        solver.parameters.random_seed = self.seed % 2**31
-        solver.parameters.num_workers = self.workers
+        solver = cp_sat_solver(max(0.01, deadline - time.perf_counter()), self.seed, self.workers)
         solver.parameters.interleave_search = self.workers > 1
         solver.parameters.relative_gap_limit = _GAP
-        code = solver.solve(built.model)
+        code = interruptible(lambda: solver.solve(built.model), solver.stop_search)
         notes = {"incomparable_pairs": _incomparable(instance), "tick_s": self.tick_s}
         bound_s = max(0.0, solver.best_objective_bound) * self.tick_s
         if code == cp_model.INFEASIBLE:

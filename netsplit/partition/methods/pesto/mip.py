@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from netsplit.partition.base import Status
-from netsplit.partition.engines.mixed_integer import highs
+from netsplit.partition.engines.mixed_integer import highs, run_highs
 
 __all__ = ["Mip", "MipAnswer", "Term"]
 
@@ -84,7 +84,7 @@ class Mip:
             solution = highspy.HighsSolution()
             solution.col_value = self.start
             solver.setSolution(solution)
-        solver.run()
+        run_highs(solver)
         name = f"highs {solver.version()}"
         status, info = solver.getModelStatus(), solver.getInfo()
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):

@@ -13,25 +13,22 @@ import os
 import signal
 import sys
 import threading
-import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
-from netsplit.data.dataset import Drawable, Samples
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.data.dataset import Samples
+from netsplit.data.reading.samples import Key, KeyedSamples, Pair, collated, first_line, pair_of
+from netsplit.errors import ConfigError, ReadError
 
 __all__ = ["Loader", "batches"]
 
 EPOCHS_PER_SEED = 1_000_003  # keeps (seed, epoch) pairs apart without touching the global generator
-
-Key = tuple[int, int]
-Batch = tuple[Any, Any]
 
 
 def batches(
@@ -45,7 +42,7 @@ def batches(
     skip: int = 0,
     workers: int = 0,
     prefetch: int = 2,
-) -> Iterator[Batch]:
+) -> Iterator[Pair]:
     """One epoch of a `Loader`, whose processes end with it: see there.
 
     Args:
@@ -104,23 +101,29 @@ class Loader:
         self.seed = seed
         self.shuffle = shuffle
         self.drop_last = drop_last
-        self.workers = workers
+        self.in_order = bool(getattr(dataset, "in_order", False))  # a stream: read by one process at most
+        self.workers = min(workers, 1) if self.in_order else workers
         self.prefetch = prefetch
-        self._keyed = _Keyed(dataset)
+        self._keyed = KeyedSamples(dataset, seed)
         self._order = _EpochBatches(batch_size)
         self._pool: DataLoader[Any] | None = None
         self._turn = 0
 
-    def epoch(self, epoch: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int = 0, skip: int = 0, rows: Sequence[int] | None = None) -> Iterator[Pair]:
         """The batches of one epoch. With workers, beginning another epoch ends this one.
 
+        Args:
+            skip: begin after so many samples of the order.
+            rows: which samples of every batch are loaded, by their places in it; None: all. A batch that has
+                none of them does not come.
+
         Raises:
-            NetSplitError: by `next`; a sample cannot be loaded, or a loader process died.
+            ReadError: by `next`; a sample cannot be loaded, or a loader process died.
         """
         indices = self._indices(epoch)[skip:]
         if self.drop_last:
             indices = indices[: len(indices) - len(indices) % self.batch_size]
-        order = _EpochBatches(self.batch_size, epoch, indices)
+        order = _EpochBatches(self.batch_size, epoch, indices, rows)
         return self._shared(order) if self.workers else self._alone(order)
 
     def close(self) -> None:
@@ -130,29 +133,29 @@ class Loader:
 
     def _indices(self, epoch: int) -> Tensor:
         count = len(self._keyed.samples)
-        if not self.shuffle:
+        if not self.shuffle or self.in_order:
             return torch.arange(count)
         generator = torch.Generator().manual_seed(self.seed * EPOCHS_PER_SEED + epoch)
         torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a DataLoader draws first
         return torch.randperm(count, generator=generator)
 
-    def _alone(self, order: _EpochBatches) -> Iterator[Batch]:
+    def _alone(self, order: _EpochBatches) -> Iterator[Pair]:
         for batch in order:
-            yield _checked(_collate([self._keyed[key] for key in batch]))
+            yield pair_of(collated(self._keyed.__getitems__(batch)))
 
-    def _shared(self, order: _EpochBatches) -> Iterator[Batch]:
+    def _shared(self, order: _EpochBatches) -> Iterator[Pair]:
         self._turn += 1
         turn = self._turn
-        self._order.epoch, self._order.indices = order.epoch, order.indices
+        self._order.turn(order.epoch, order.indices, order.rows)
         try:
             ahead = self._start()
             for _ in range(len(order)):
                 assert turn == self._turn, "another epoch began, or the loader was closed"
-                yield _checked(next(ahead))
+                yield pair_of(next(ahead))
         except (RuntimeError, OSError, EOFError) as error:  # DataLoader's ways to say that a process is gone
             self.close()
-            raise NetSplitError(
-                f"a process that loads samples failed ({_first_line(error)}): is memory, "
+            raise ReadError(
+                f"a process that loads samples failed ({first_line(error)}): is memory, "
                 "or shared memory in /dev/shm, used up? Fewer dataset.workers or dataset.prefetch need less, "
                 "dataset.workers=0 none."
             ) from error
@@ -168,7 +171,7 @@ class Loader:
                 num_workers=self.workers,
                 prefetch_factor=self.prefetch,
                 persistent_workers=True,
-                collate_fn=_collate,
+                collate_fn=collated,
                 worker_init_fn=partial(_end_with, os.getpid()) if linux and main else None,
                 multiprocessing_context="fork" if linux else None,
                 generator=torch.Generator(),
@@ -180,83 +183,33 @@ class Loader:
 class _EpochBatches:
     """Batches of (epoch, index). A DataLoader keeps the object that it was given: an epoch changes it."""
 
-    def __init__(self, batch_size: int, epoch: int = 0, indices: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        batch_size: int,
+        epoch: int = 0,
+        indices: Tensor | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
         self.batch_size = batch_size
-        self.epoch = epoch
-        self.indices = torch.empty(0, dtype=torch.int64) if indices is None else indices
+        self.turn(epoch, torch.empty(0, dtype=torch.int64) if indices is None else indices, rows)
+
+    def turn(self, epoch: int, indices: Tensor, rows: Sequence[int] | None) -> None:
+        """To another epoch."""
+        self.epoch, self.indices, self.rows = epoch, indices, rows
 
     def __len__(self) -> int:
-        return -(-len(self.indices) // self.batch_size)
+        whole, rest = divmod(len(self.indices), self.batch_size)
+        return whole + bool(self._rows(rest))
 
     def __iter__(self) -> Iterator[list[Key]]:
         epoch, indices = self.epoch, self.indices
         for start in range(0, len(indices), self.batch_size):
-            yield [(epoch, index) for index in indices[start : start + self.batch_size].tolist()]
+            chunk = indices[start : start + self.batch_size].tolist()
+            if rows := self._rows(len(chunk)):
+                yield [(epoch, chunk[row]) for row in rows]
 
-
-class _Failure:
-    """Comes in place of a sample or batch that cannot be had: an exception would lose its sentence."""
-
-    def __init__(self, sentence: str, known: type[NetSplitError] = NetSplitError) -> None:
-        self.sentence = sentence
-        self.known = known
-
-
-class _Keyed:
-    """Samples by (epoch, index)."""
-
-    def __init__(self, samples: Samples) -> None:
-        self.samples = samples
-        self._epoch: int | None = None
-        self._now = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, key: Key) -> tuple[Tensor, ...] | _Failure:
-        epoch, index = key
-        if epoch != self._epoch:
-            at_epoch = self.samples.at_epoch(epoch) if isinstance(self.samples, Drawable) else self.samples
-            self._epoch, self._now = epoch, at_epoch
-        try:
-            return self._now[index]
-        except NetSplitError as error:
-            return _Failure(str(error), type(error))
-        except Exception as error:
-            return _Failure(f"sample {index} cannot be loaded: {_described(error)}.")
-
-
-def _collate(samples: list[Any]) -> Any:
-    for sample in samples:
-        if isinstance(sample, _Failure):
-            return sample
-    if all(len(sample) == 2 and sample[1] is None for sample in samples):  # the inputs have the targets too
-        inputs = _collate([sample[:1] for sample in samples])
-        return inputs if isinstance(inputs, _Failure) else (inputs[0], None)
-    shapes = [tuple(getattr(value, "shape", ()) for value in sample) for sample in samples]
-    if len(set(shapes)) > 1:
-        few = " and ".join(sorted({str([tuple(shape) for shape in each]) for each in shapes})[:2])
-        return _Failure(f"samples of shapes {few} do not fit into one batch: give all of them one shape.")
-    try:
-        return default_collate(samples)
-    except (RuntimeError, TypeError) as error:
-        return _Failure(f"the samples do not fit into one batch: {_described(error)}.")
-
-
-def _checked(batch: Any) -> Batch:
-    if isinstance(batch, _Failure):
-        raise batch.known(batch.sentence)
-    inputs, targets = batch
-    return inputs, targets
-
-
-def _described(error: Exception) -> str:
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {_first_line(error)} ({at.filename}, line {at.lineno})"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "no reason given").rstrip(".")
+    def _rows(self, count: int) -> Sequence[int]:
+        return range(count) if self.rows is None else [row for row in self.rows if row < count]
 
 
 def _end_with(parent: int, _: int) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement
+from netsplit.pictures.drawing import colours_of, mib, new_figure, save_figure, tint
+from netsplit.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
+from netsplit.pictures.graph_layout import Layout, layered_layout
 from netsplit.profile.costs import Costs
-from netsplit.tracking.pictures.drawing import colours_of, mib, new_figure, save_figure, tint
-from netsplit.tracking.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
-from netsplit.tracking.pictures.graph_layout import Layout, layered_layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +27,7 @@ _BOX_IN = 1.75  # width of a place; boxes are narrower
 _LAYER_IN = 0.85
 _CUT_COLOUR = "#B2182B"
 _CHARACTERS = 23  # of a label's line
+_TWO_SENTENCES_IN = 14.0  # width in which two of the legend's stand beside one another
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,12 @@ class _KnownSeconds:
 def graph_figure(
     graph: Graph,
     placement: Placement,
-    path: str | FilePath,
+    path: str | FilePath | None = None,
     costs: Costs | None = None,
     cluster: Cluster | None = None,
     boxes: int = 150,
 ) -> Figure:
-    """Draw `graph` into `path` (PNG or SVG by the suffix); returns the figure.
+    """Draw `graph`, into `path` if given (PNG or SVG by the suffix); returns the figure.
 
     Args:
         costs: forward and backward seconds; boxes are then higher the longer they take.
@@ -71,7 +72,8 @@ def graph_figure(
     title = f"{placement.method}: {len(graph)} operators in {len(groups.groups)} boxes, "
     axes.set_title(title + _cut_sentence(graph, placement), fontsize=13, loc="left")
     _legend(figure, [_device_sentence(graph, placement, device, seconds) for device in devices], colours)
-    save_figure(figure, path, dpi=100)
+    if path is not None:
+        save_figure(figure, path, dpi=100)
     return figure
 
 
@@ -228,4 +230,5 @@ def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]
         for sentence, colour in zip(sentences, colours.values(), strict=True)
     ]
     handles.append(Line2D([], [], color=_CUT_COLOUR, linewidth=2.2, label="sent from device to device"))
-    figure.legend(handles=handles, loc="outside lower left", ncols=2, fontsize=10)
+    columns = 2 if figure.get_figwidth() >= _TWO_SENTENCES_IN else 1
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=10)

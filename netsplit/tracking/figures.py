@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netsplit.cluster.cluster import Link
-from netsplit.tracking.pictures.drawing import PALETTE, colours_of, new_figure, save_figure
-from netsplit.tracking.pictures.timeline_figure import timeline_figure
+from netsplit.pictures.drawing import PALETTE, colours_of, new_figure, save_figure
+from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.tracking.table import ComparisonRow
 from netsplit.training.metrics import words_of_metric
 
@@ -130,7 +130,10 @@ def _draw_curve(
 
 
 def comparison_figure(rows: Sequence[ComparisonRow], path: str | Path) -> Figure:
-    """Samples per second, and predicted beside measured iteration time, a line for each method."""
+    """Samples per second, and predicted beside measured iteration time, a line for each method.
+
+    Where nothing was trained, what is predicted alone.
+    """
     figure = new_figure(12, 1.8 + 0.75 * max(len(rows), 1))
     left, right = figure.subplots(1, 2, sharey=True)
     places = list(range(len(rows)))
@@ -138,19 +141,22 @@ def comparison_figure(rows: Sequence[ComparisonRow], path: str | Path) -> Figure
     for place, row in zip(places, rows, strict=True):
         text = "failed" if row.failed else "-" if row.throughput is None else f"{row.throughput:.1f}"
         _beside(left, row.throughput or 0.0, place, text)
-    left.set_xlabel("throughput (samples/s)")
+    planned = all(row.measured_s is None for row in rows)
+    left.set_xlabel(f"throughput{', predicted' * planned} (samples/s)")
     left.set_yticks(places, [row.method for row in rows])
     left.invert_yaxis()
     predicted, measured = [[1e3 * (value or 0.0) for value in values] for values in _iterations(rows)]
-    right.barh([p - 0.18 for p in places], predicted, height=0.34, color=PALETTE[4], label="predicted")
-    right.barh([p + 0.18 for p in places], measured, height=0.34, color=PALETTE[5], label="measured")
+    shift = 0.0 if planned else 0.18
+    right.barh([p - shift for p in places], predicted, height=0.34, color=PALETTE[4], label="predicted")
+    if not planned:
+        right.barh([p + shift for p in places], measured, height=0.34, color=PALETTE[5], label="measured")
     for place, row in zip(places, rows, strict=True):
         if row.predicted_s is not None:
-            _beside(right, predicted[place], place - 0.18, f"{predicted[place]:.1f}")
+            _beside(right, predicted[place], place - shift, f"{predicted[place]:.1f}")
         if row.measured_s is not None:
             error = row.prediction_error
             off = "" if error is None else f"  (prediction {100 * error:+.1f} %)"
-            _beside(right, measured[place], place + 0.18, f"{measured[place]:.1f}{off}")
+            _beside(right, measured[place], place + shift, f"{measured[place]:.1f}{off}")
     right.set_xlabel("iteration (ms)")
     left.margins(x=0.18)
     right.margins(x=0.55)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from matplotlib.patches import FancyBboxPatch, PathPatch
 
-from netsplit.tracking.pictures.graph_figure import _CUT_COLOUR, graph_figure
-from netsplit.tracking.pictures.graph_groups import NodeGroup, group_nodes
-from netsplit.tracking.pictures.graph_layout import layered_layout
+from netsplit.pictures.graph_figure import _CUT_COLOUR, graph_figure
+from netsplit.pictures.graph_groups import NodeGroup, group_nodes
+from netsplit.pictures.graph_layout import layered_layout
 from tests.tracking.samples import cells_graph, graph_of_operators, halves, uneven_costs
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from matplotlib.collections import PathCollection, PolyCollection
 
 from netsplit.cluster.cluster import Link
-from netsplit.tracking.pictures.figures import (
+from netsplit.tracking.figures import (
     TrainingCurve,
     comparison_figure,
     link_figure,
@@ -85,3 +86,11 @@ def test_comparison_has_bars_for_each_method_and_says_failed(tmp_path: Path) -> 
 def test_the_suffix_chooses_the_format(tmp_path: Path) -> None:
     timeline_figure(timeline(), None, tmp_path / "timeline.svg")
     assert "<svg" in (tmp_path / "timeline.svg").read_text()[:2000]
+
+
+def test_of_what_was_only_planned_nothing_is_called_measured(tmp_path: Path) -> None:
+    planned = [replace(row, measured_s=None) for row in rows()]
+    figure = comparison_figure(planned, tmp_path / "comparison.png")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["predicted"]
+    assert figure.axes[0].get_xlabel() == "throughput, predicted (samples/s)"

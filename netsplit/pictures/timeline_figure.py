@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from netsplit.pictures.drawing import KIND_COLOURS, new_figure, save_figure
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.simulate.trace import lanes
-from netsplit.tracking.pictures.drawing import KIND_COLOURS, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +26,10 @@ _THIN = {"send", "recv", "reduce"}
 _DARK = {"forward", "send", "step", "weight", "reduce"}  # kinds whose colour needs white text
 
 
-def timeline_figure(predicted: Timeline, measured: Timeline | None, path: str | Path) -> Figure:
-    """Draw one or both timelines into `path` (PNG or SVG by the suffix); returns the figure."""
+def timeline_figure(
+    predicted: Timeline, measured: Timeline | None = None, path: str | Path | None = None
+) -> Figure:
+    """Draw one or both timelines, into `path` if given (PNG or SVG by the suffix); returns the figure."""
     timelines = {"predicted": predicted} | ({"measured": measured} if measured is not None else {})
     rows = {name: list(lanes(timeline.events).items()) for name, timeline in timelines.items()}
     heights = [max(len(stack), 1) for stack in rows.values()]
@@ -47,7 +49,8 @@ def timeline_figure(predicted: Timeline, measured: Timeline | None, path: str | 
         axes.set_axisbelow(True)
     panels[-1].set_xlabel("time (ms)")
     _legend(figure, timelines.values())
-    save_figure(figure, path)
+    if path is not None:
+        save_figure(figure, path)
     return figure
 
 

@@ -1,0 +1,1 @@
+"""Who reads the batches: what it costs."""

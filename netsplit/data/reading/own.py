@@ -1,0 +1,151 @@
+"""A user's own datasets as `Data`: a `torch.utils.data.Dataset`, a stream, or two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from netsplit.data.dataset import Data, ReadBy, Samples
+from netsplit.data.keys import at_least
+from netsplit.data.reading.samples import KeyedSamples, collated, pair_of
+from netsplit.data.reading.stream import Stream
+from netsplit.errors import ConfigError, NetSplitError
+
+__all__ = ["ReadingKeys", "as_data"]
+
+_HALVES = (("train", "training"), ("test", "validation", "val"))
+_HOW = "give a torch.utils.data.Dataset, a pair of them (train, test), or a netsplit.data.Data"
+
+
+@dataclass(frozen=True)
+class ReadingKeys:
+    """How any dataset is read: keys of `dataset` that its own target does not have.
+
+    Args:
+        workers: processes that load samples, of every process that reads; None: as the dataset says, or 0.
+        prefetch: batches that each of them loads ahead; None: as the dataset says, or 2.
+        read_by: see `Data`; None: as the dataset says, or auto.
+        samples: how many of a stream make an epoch; None: its length, where it has one.
+        seed: of what samples draw.
+    """
+
+    workers: int | None = None
+    prefetch: int | None = None
+    read_by: ReadBy | None = None
+    samples: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(0, workers=self.workers)
+        at_least(1, prefetch=self.prefetch, samples=self.samples)
+
+
+def as_data(made: Any, name: str, keys: ReadingKeys) -> Data:
+    """What a dataset's target made, as the two halves of a dataset; one dataset alone is all training.
+
+    Args:
+        name: of the dataset, where it does not say its own.
+
+    Raises:
+        ConfigError: it is no dataset, a stream of unknown length, or its samples are no pairs.
+    """
+    if isinstance(made, Data):
+        if keys.samples is not None:
+            raise ConfigError(
+                "dataset.samples is the length of a stream's epoch, and this is none: leave it out."
+            )
+        return made.read(keys.read_by, keys.workers, keys.prefetch)
+    train, test = _halves(made)
+    halves = [_samples(half, keys) for half in (train, test) if half is not None]
+    _check_sample(halves[0], keys.seed)
+    classes = [str(each) for each in getattr(train, "classes", ())]
+    data = Data(name, halves[0], halves[1] if test is not None else (), len(classes), classes)
+    return data.read(keys.read_by, keys.workers, keys.prefetch)
+
+
+def _halves(made: Any) -> tuple[Any, Any]:
+    if isinstance(made, Mapping):
+        train, test = (next((made[key] for key in names if key in made), None) for names in _HALVES)
+        if train is None:
+            raise ConfigError(
+                f"dataset._target_ makes a mapping of {', '.join(map(str, made))}: name one 'train'."
+            )
+        return train, test
+    if isinstance(made, tuple) and len(made) == 2 and all(_is_dataset(each) for each in made):
+        return made
+    if _is_dataset(made):
+        return made, None
+    raise ConfigError(f"dataset._target_ makes {_shown(made)}: {_HOW}.")
+
+
+def _is_dataset(value: Any) -> bool:
+    if isinstance(value, (str, bytes, Tensor, Mapping)):
+        return False
+    return _is_stream(value) or (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
+
+
+def _is_stream(value: Any) -> bool:
+    if isinstance(value, (IterableDataset, DataLoader)):
+        return True
+    return hasattr(value, "__iter__") and not hasattr(value, "__getitem__")
+
+
+def _samples(half: Any, keys: ReadingKeys) -> Samples:
+    if isinstance(half, DataLoader):
+        raise ConfigError(
+            "dataset._target_ makes a DataLoader, whose batches are its own: give its dataset, and "
+            "dataset.workers=<its num_workers>."
+        )
+    if not _is_stream(half):
+        samples: Samples = half
+        return samples
+    count = keys.samples if keys.samples is not None else _length(half)
+    if count is None:
+        raise ConfigError(
+            f"{type(half).__name__} is a stream that has no length: say how many samples make an epoch, "
+            "dataset.samples=<number>."
+        )
+    if not isinstance(half, Sequence) and iter(half) is half:
+        raise ConfigError(
+            f"{type(half).__name__} can be gone through once only, and every epoch begins anew: give a "
+            "torch.utils.data.IterableDataset."
+        )
+    return Stream(half, count, keys.seed)
+
+
+def _length(stream: Any) -> int | None:
+    try:
+        return len(stream)
+    except TypeError:
+        return None
+
+
+def _check_sample(samples: Samples, seed: int) -> None:
+    if not len(samples):
+        raise ConfigError("dataset._target_ makes a dataset without samples.")
+    (sample,) = KeyedSamples(samples, seed).__getitems__([(0, 0)])
+    if isinstance(sample, list | tuple) and len(sample) == 2:
+        try:
+            pair_of(collated([sample]))
+        except NetSplitError as error:
+            raise ConfigError(f"sample 0 of the dataset cannot be used: {error}") from error
+    elif hasattr(sample, "sentence"):
+        raise ConfigError(f"the dataset cannot be used: {sample.sentence}")
+    else:
+        raise ConfigError(
+            f"sample 0 of the dataset is {_shown(sample)}: give pairs (input, target); those of Hugging Face "
+            "are columns, and dataset=huggingface names them."
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a mapping of {', '.join(map(str, value))}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:80]}…"

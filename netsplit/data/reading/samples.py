@@ -1,0 +1,107 @@
+"""Samples by (epoch, index), and batches of them; what cannot be had is an answer that tells why."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from netsplit.data.dataset import Drawable, Samples
+from netsplit.data.reading.chance import global_generators_kept, seed_of_sample
+from netsplit.errors import NetSplitError, ReadError
+
+__all__ = ["Key", "KeyedSamples", "Pair", "Unreadable", "collated", "first_line", "pair_of"]
+
+Key = tuple[int, int]  # epoch, index
+Pair = tuple[Any, Any]  # inputs, targets
+
+
+class Unreadable:
+    """Comes in place of a sample or batch that cannot be had: an exception would lose its sentence."""
+
+    def __init__(self, sentence: str, known: type[NetSplitError] = ReadError) -> None:
+        self.sentence = sentence
+        self.known = known
+
+
+class KeyedSamples:
+    """Samples by (epoch, index).
+
+    What a user's own samples draw from the global generators depends on the seed, the epoch and the index:
+    a sample is the same wherever, and however often, it is read. Those generators are left as they were.
+    """
+
+    def __init__(self, samples: Samples, seed: int = 0) -> None:
+        self.samples = samples
+        self.seed = seed
+        # These draw from none; what is derived from a TensorDataset may.
+        self.draws = not (isinstance(samples, Drawable) or type(samples) is TensorDataset)
+        self._epoch: int | None = None
+        self._now = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, ...] | Unreadable:
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
+        """As a DataLoader asks for a batch's."""
+        with global_generators_kept() if self.draws else nullcontext():
+            return [self._sample(*key) for key in keys]
+
+    def _sample(self, epoch: int, index: int) -> Any:
+        if epoch != self._epoch:
+            at_epoch = self.samples.at_epoch(epoch) if isinstance(self.samples, Drawable) else self.samples
+            self._epoch, self._now = epoch, at_epoch
+        try:
+            if self.draws:
+                seed_of_sample(self.seed, epoch, index)
+            return self._now[index]
+        except NetSplitError as error:
+            return Unreadable(str(error), type(error))
+        except Exception as error:
+            return Unreadable(f"sample {index} cannot be loaded: {_described(error)}.")
+
+
+def collated(samples: list[Any]) -> Any:
+    """A batch of samples, or what is unreadable of them."""
+    for sample in samples:
+        if isinstance(sample, Unreadable):
+            return sample
+    if all(len(sample) == 2 and sample[1] is None for sample in samples):  # the inputs have the targets too
+        inputs = collated([sample[:1] for sample in samples])
+        return inputs if isinstance(inputs, Unreadable) else (inputs[0], None)
+    shapes = [tuple(getattr(value, "shape", ()) for value in sample) for sample in samples]
+    if len(set(shapes)) > 1:
+        few = " and ".join(sorted({str([tuple(shape) for shape in each]) for each in shapes})[:2])
+        return Unreadable(f"samples of shapes {few} do not fit into one batch: give all of them one shape.")
+    try:
+        return default_collate(samples)
+    except (RuntimeError, TypeError) as error:
+        return Unreadable(f"the samples do not fit into one batch: {_described(error)}.")
+
+
+def pair_of(batch: Any) -> Pair:
+    """Inputs and targets of what `collated` gave.
+
+    Raises:
+        ReadError: it is unreadable; or another NetSplitError that the dataset raised.
+    """
+    if isinstance(batch, Unreadable):
+        raise batch.known(batch.sentence)
+    inputs, targets = batch
+    return inputs, targets
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "no reason given").rstrip(".")
+
+
+def _described(error: Exception) -> str:
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {first_line(error)} ({at.filename}, line {at.lineno})"

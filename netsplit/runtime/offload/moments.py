@@ -1,0 +1,152 @@
+"""Optimiser state in the host's memory between steps.
+
+    step: of every bucket of parameters   state ──► device, optimizer.step() of these alone, state ──► host
+
+The step is the optimiser's own, on the device, on the same values: what is trained is the same bit for bit,
+as long as the optimiser steps on every parameter by itself (`check_buckets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from netsplit.errors import ConfigError
+from netsplit.optim.buckets import buckets_of
+from netsplit.optim.optimizers import ForModel
+from netsplit.profile.measure.optimizer import steps_alike
+from netsplit.runtime.offload.host_memory import HostMemory
+
+__all__ = ["HostMoments", "check_buckets"]
+
+_PARTS = ("params", "param_names")  # of an optimiser's group, that go by the parameter
+
+
+class HostMoments:
+    """An optimiser whose state is in the host's memory but for a step.
+
+    Args:
+        optimizer: of `parameters`; what state it has already moves at once.
+        parameters: all of the device, by name.
+        buckets: of them; by default `buckets_of`.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Mapping[str, nn.Parameter],
+        host: HostMemory,
+        buckets: Sequence[Sequence[Tensor]] | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.host = host
+        self.parameters = parameters
+        self.buckets = buckets_of(parameters.values()) if buckets is None else buckets
+        self.homes: dict[int, list[Tensor]] = {}  # id of a parameter -> its tensors there, in their order
+        self.settle()
+
+    def settle(self) -> None:
+        """Move all state to the host, as after a checkpoint was read."""
+        for parameter in list(self.optimizer.state):
+            self._send(parameter)
+        self.host.settle()
+
+    def step(self) -> None:
+        """`optimizer.step()`, bucket by bucket."""
+        for bucket in self.buckets:
+            with self._alone(bucket):
+                for parameter in bucket:
+                    self._fetch(parameter)
+                try:
+                    self.optimizer.step()
+                finally:
+                    for parameter in bucket:
+                        self._send(parameter)
+        self.host.settle()
+
+    def by_bucket(self, values: dict[str, Tensor], change: Callable[[Sequence[str]], None]) -> None:
+        """Call `change` with the names of every bucket while their `values`, kept here, are on the device."""
+        names = {id(parameter): name for name, parameter in self.parameters.items()}
+        for bucket in self.buckets:
+            keys = [names[id(parameter)] for parameter in bucket]
+            here = {k: values[k] for k in keys}
+            values |= {k: self.host.bring(tensor) for k, tensor in here.items()}
+            change(keys)
+            for k, tensor in here.items():
+                values[k] = tensor.copy_(values[k], non_blocking=self.host.pinned)
+        self.host.settle()
+
+    @contextmanager
+    def _alone(self, bucket: Sequence[Tensor]) -> Iterator[None]:
+        """The optimiser's groups with these parameters alone."""
+        groups = self.optimizer.param_groups
+        whole = [{key: group[key] for key in _PARTS if key in group} for group in groups]
+        own = {id(parameter) for parameter in bucket}
+        for group, parts in zip(groups, whole, strict=True):
+            kept = [index for index, each in enumerate(parts["params"]) if id(each) in own]
+            group.update({key: [each[index] for index in kept] for key, each in parts.items()})
+        try:
+            yield
+        finally:
+            for group, parts in zip(groups, whole, strict=True):
+                group.update(parts)
+
+    def _fetch(self, parameter: Tensor) -> None:
+        state = self.optimizer.state
+        if parameter not in state:
+            return
+        self.homes[id(parameter)] = homes = []
+
+        def fetched(value: object) -> object:
+            if not isinstance(value, Tensor) or value not in self.host:
+                return value
+            homes.append(value)
+            return self.host.bring(value)
+
+        state[parameter] = tree_map(fetched, state[parameter])
+
+    def _send(self, parameter: Tensor) -> None:
+        state = self.optimizer.state
+        if parameter not in state:
+            return
+        homes = iter(self.homes.pop(id(parameter), ()))
+
+        def sent(value: object) -> object:
+            # Single numbers, such as Adam's step counter, stay where the optimiser wants them.
+            if not isinstance(value, Tensor) or value.dim() == 0 or value in self.host:
+                return value
+            home = next(homes, None)
+            if home is None or (home.shape, home.stride(), home.dtype) != (
+                value.shape,
+                value.stride(),
+                value.dtype,
+            ):
+                return self.host.take(value)
+            return home.copy_(value, non_blocking=self.host.pinned)
+
+        state[parameter] = tree_map(sent, state[parameter])
+
+
+def check_buckets(factory: ForModel) -> None:
+    """Whether an optimiser makes the same of parameters in buckets, with its state elsewhere between steps.
+
+    Raises:
+        ConfigError: it does not.
+    """
+
+    def in_buckets(
+        optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
+    ) -> Callable[[], None]:
+        host = HostMemory(torch.device("cpu"))
+        return HostMoments(optimizer, parameters, host, [[each] for each in parameters.values()]).step
+
+    if not steps_alike(factory, in_buckets):
+        raise ConfigError(
+            "offload keeps optimiser state on the host and steps on some parameters after others, and this "
+            "optimizer then makes something else of them, as it counts its steps or keeps tensors outside "
+            "self.state[parameter]: leave offload out, or choose one such as torch.optim.AdamW."
+        )

@@ -1,0 +1,187 @@
+"""What autograd saves within a segment, in the host's memory from its forward to its backward.
+
+    forward:  pack ──► noted;  leave: the operator is over ──► the storage's bytes to the host, once
+              settle: the segment is over ──► outputs stay where they are
+    backward: unpack ──► the storage comes back, once, and stays until nobody needs it
+
+Parameters, buffers and the segment's inputs and outputs are on the device anyway, and stay. On CUDA copies
+are made on the stream that computes, to and from pinned memory, so that none overtakes what it copies.
+
+Autograd packs an operator's arguments before it computes, and some operators write into an argument that they
+save (the noise of ``rrelu``): what is saved is copied when they are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.module import NODE
+from netsplit.runtime.offload.host_memory import HostMemory, flat, shaped
+
+__all__ = ["SavedTensors", "leaving_between", "saved_leave"]
+
+_current: SavedTensors | None = None
+
+
+def saved_leave() -> None:
+    """What was saved leaves: called after every operator (see `leaving_between`)."""
+    if _current is not None:
+        _current.leave()
+
+
+def leaving_between(module: fx.GraphModule) -> None:
+    """Write a call of `saved_leave` after every operator of a segment."""
+    for node in list(module.graph.nodes):
+        if NODE in node.meta:
+            with module.graph.inserting_after(node):
+                module.graph.call_function(saved_leave)
+    module.recompile()
+
+
+class _Staying(NamedTuple):
+    tensor: Tensor  # beside autograd
+    version: int
+
+
+class _Departed:
+    """A storage's bytes, on the host or back on the device."""
+
+    def __init__(self, tensor: Tensor, host: HostMemory) -> None:
+        self.host, self.version = host, tensor._version
+        self.stays = False
+        self.here: Tensor | None = tensor
+        self.away: Tensor | None = None
+
+    def leave(self) -> None:
+        """Go to the host."""
+        assert self.here is not None
+        self.version = self.here._version
+        storage = self.here.untyped_storage()
+        self.away = self.host.empty(storage.nbytes())
+        self.away.copy_(flat(storage), non_blocking=self.host.pinned)
+        self.here = None
+
+    def stay(self, tensor: Tensor) -> None:
+        """It is on the device as long as this is."""
+        self.here, self.away, self.stays = tensor, None, True
+
+    def back(self) -> Tensor:
+        """A tensor in its storage on the device."""
+        if self.here is None:
+            assert self.away is not None
+            self.here, self.away = self.host.bring(self.away), None
+        if self.stays:
+            _check_version(self.here, self.version)
+        return self.here
+
+
+class _SavedView(NamedTuple):
+    """A saved tensor in what was moved."""
+
+    moved: _Departed
+    dtype: torch.dtype
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class SavedTensors:
+    """Of one forward of one segment.
+
+    Args:
+        staying: tensors whose storages are not moved.
+    """
+
+    def __init__(self, host: HostMemory, staying: Iterable[Tensor]) -> None:
+        self.host = host
+        self.staying = {
+            StorageWeakRef(each.untyped_storage()) for each in staying if each.layout is torch.strided
+        }
+        self.moved: dict[StorageWeakRef, _Departed] = {}
+        self.leaving: list[_Departed] = []
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Within, autograd saves through this."""
+        global _current
+        _current = self
+        try:
+            with saved_tensors_hooks(self._pack, _unpack):
+                yield
+        except RuntimeError as error:
+            if "saved tensor hooks" not in str(error):
+                raise
+            raise NetSplitError(
+                "offload moves what autograd saves by its hooks, which torch.func's transforms of gradients "
+                "in this model do not take: give offload=optimizer or none"
+            ) from error
+        finally:
+            _current = None
+
+    def leave(self) -> None:
+        """What was saved by the operators that are over."""
+        with torch.no_grad():
+            for moved in self.leaving:
+                moved.leave()
+        self.leaving = []
+
+    def settle(self, outputs: Iterable[Tensor]) -> None:
+        """The forward is over, and these of its results are on the device until its backward."""
+        self.leave()
+        for output in outputs:
+            if output.layout is not torch.strided:
+                continue
+            moved = self.moved.get(StorageWeakRef(output.untyped_storage()))
+            if moved is not None and moved.version == output._version:
+                moved.stay(output.detach())
+        self.moved.clear()
+
+    def _pack(self, tensor: Tensor) -> Any:
+        if is_functorch_wrapped_tensor(tensor):  # of a transform that is going on: it has no storage
+            return tensor
+        if not self._moves(tensor):
+            return _Staying(tensor.detach(), tensor._version)
+        with torch.no_grad():
+            storage = tensor.untyped_storage()
+            key = StorageWeakRef(storage)
+            if key in self.staying:
+                return _Staying(tensor.detach(), tensor._version)
+            moved = self.moved.get(key)
+            if moved is None or moved.version != tensor._version:
+                moved = self.moved[key] = _Departed(tensor.detach(), self.host)
+                self.leaving.append(moved)
+            offset = tensor.storage_offset()
+            return _SavedView(moved, tensor.dtype, int(offset), tuple(tensor.shape), tensor.stride())
+
+    def _moves(self, tensor: Tensor) -> bool:
+        plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+        here = plain and tensor.device.type == self.host.device.type
+        # What stands for zeros in forward-mode derivatives has no memory.
+        return here and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+
+
+def _unpack(saved: Tensor | _Staying | _SavedView) -> Tensor:
+    if isinstance(saved, Tensor):
+        return saved
+    if isinstance(saved, _SavedView):
+        with torch.no_grad():
+            return shaped(saved.moved.back(), saved.dtype, saved.offset, saved.size, saved.stride)
+    _check_version(saved.tensor, saved.version)
+    return saved.tensor
+
+
+def _check_version(tensor: Tensor, version: int) -> None:
+    """Raises RuntimeError, as autograd without hooks does, where what stayed was written meanwhile."""
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation"
+        )

@@ -1,0 +1,1 @@
+"""Batches that workers read themselves: the controller tells where they stand."""

@@ -1,0 +1,111 @@
+"""What the controller calls in a worker to have it read its own batches."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import cloudpickle
+from torch import Tensor
+
+from netsplit.data.reading.loader import Loader
+from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
+from netsplit.errors import NetSplitError
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.surroundings.surroundings import Surroundings
+from netsplit.program.instructions import Program
+from netsplit.runtime.faults.failure import BatchFailure, one_line
+from netsplit.runtime.feeds import own_parts, own_rows, own_samples, shared_microbatches
+from netsplit.runtime.reading.told import SharedSamples
+from netsplit.runtime.workers.worker import Worker
+
+__all__ = ["drop_samples", "parts_read", "read_ahead", "take_samples"]
+
+_SAMPLES, _READER, _READ = "samples", "reader", "read"
+
+
+def take_samples(
+    worker: Worker, packed: bytes, surroundings: Surroundings, probe: BatchPlace
+) -> tuple[str, str]:
+    """Have a dataset, to read it from now on; the digest of a batch of it, or why that cannot be had."""
+    drop_samples(worker)
+    try:
+        surroundings.take()
+        shared: SharedSamples = cloudpickle.loads(packed)
+        options: dict[str, Any] = {"seed": shared.seed, "drop_last": shared.drop_last}
+        alone = Reader(Loader(shared.samples, shared.batch_size, **options))
+        told = digest_of(alone.batch(probe, probed(probe)))
+        loader = Loader(
+            shared.samples, shared.batch_size, workers=shared.workers, prefetch=shared.prefetch, **options
+        )
+    except NetSplitError as error:
+        return "", str(error).rstrip(".")
+    except Exception as error:  # whatever its code raises where it is rebuilt
+        return "", one_line(error)
+    worker.memory[_SAMPLES], worker.memory[_READER] = shared, Reader(loader)
+    return told, ""
+
+
+def drop_samples(worker: Worker) -> None:
+    """Forget the dataset, and end the processes that load it."""
+    worker.memory.pop(_SAMPLES, None)
+    worker.memory.pop(_READ, None)
+    reader: Reader | None = worker.memory.pop(_READER, None)
+    if reader is not None:
+        reader.close()
+
+
+def read_ahead(worker: Worker, number: int, place: BatchPlace) -> BatchFailure | dict[int, str]:
+    """Read a batch before it is trained; digests of the micro-batches that other devices read, too."""
+    program, device = worker.memory["programs"][number].program, worker.device.name
+    read = _read(worker, program, place)
+    if isinstance(read, BatchFailure):
+        return read
+    if read is None:
+        return {}
+    worker.memory[_READ] = place, own_parts(program, device, read)
+    samples = own_samples(program, device, read)
+    own = [i for i in shared_microbatches(program) if program.fed(device, i)]
+    return {i: digest_of(samples[i].tensors) for i in own}
+
+
+def parts_read(worker: Worker, program: Program, place: BatchPlace) -> list[dict[str, Tensor]] | BatchFailure:
+    """What this device is fed of every micro-batch of a batch, read here; or why it cannot be."""
+    device = worker.device.name
+    kept, parts = worker.memory.pop(_READ, (None, []))
+    if kept == place:
+        return parts
+    read = _read(worker, program, place)
+    if isinstance(read, BatchFailure):
+        return read
+    return [{} for _ in range(program.microbatches)] if read is None else own_parts(program, device, read)
+
+
+def _read(worker: Worker, program: Program, place: BatchPlace) -> Batch | BatchFailure | None:
+    """The samples that this device is fed of; None where there are none."""
+    device = worker.device.name
+    rows = own_rows(program, device)
+    if not rows:
+        return None
+    reader: Reader | None = worker.memory.get(_READER)
+    if reader is None:
+        return BatchFailure(device, "has not been given the dataset", -1, "", unlike=True)
+    shared: SharedSamples = worker.memory[_SAMPLES]
+    try:
+        inputs, targets = reader.batch(place, rows)
+        batch = _batch(inputs, targets, shared)
+    except NetSplitError as error:
+        told = str(error).rstrip(".")
+        return BatchFailure(device, f"cannot read its batch: {told}", -1, traceback.format_exc(), unread=True)
+    if batch is None or batch.samples != len(rows):
+        return BatchFailure(device, "read a batch of another kind", -1, "", unlike=True)
+    return batch
+
+
+def _batch(inputs: object, targets: object, shared: SharedSamples) -> Batch | None:
+    """None where it is not like the batches that the controller told of."""
+    try:
+        batch = Batch.of(inputs, targets, shared.dims)
+        return batch if batch.key == shared.key else None
+    except NetSplitError:
+        return None

@@ -1,0 +1,156 @@
+"""Where the batches of a training come from: its workers read them, or this process does and sends them.
+
+place ──► known to be read alike by the workers? ──yes──► UnreadBatch: they are told the place
+                                  └──no──► read here ──► tensors; of every kind the first, which is captured
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from netsplit.data.dataset import Data
+from netsplit.data.reading.loader import Loader
+from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
+from netsplit.data.reading.samples import Pair
+from netsplit.errors import ConfigError
+from netsplit.graph.batches.batch import Batch
+from netsplit.runtime.reading.giving import Packed, fed_devices, give_samples, packed_samples
+from netsplit.runtime.reading.told import SharedSamples, UnlikeBatch, UnreadBatch
+from netsplit.runtime.reading.worker_reading import drop_samples
+from netsplit.training.parallel import ParallelModel
+
+__all__ = ["MOST_SENT", "Feeding"]
+
+log = logging.getLogger(__name__)
+
+MOST_SENT = 64 * 2**20
+"""Bytes of a pickled dataset beyond which each worker is not given a copy of it unasked."""
+
+T = TypeVar("T")
+
+
+class Feeding:
+    """The training half of a dataset, batch by batch.
+
+    Raises:
+        ConfigError: no batch at all would come out.
+    """
+
+    def __init__(self, model: ParallelModel, data: Data, seed: int, drop_last: bool) -> None:
+        self.model = model
+        self.data = data
+        self.options: dict[str, Any] = {"seed": seed, "drop_last": drop_last}
+        size = model.batch_size
+        self.here = Reader(
+            Loader(data.train, size, workers=data.workers, prefetch=data.prefetch, **self.options)
+        )
+        self.once = Reader(Loader(data.train, size, **self.options))  # of single batches, without processes
+        # A model that only poses as one has no workers.
+        self.by_workers = data.read_by != "controller" and isinstance(model, ParallelModel)
+        self.kind: Batch | None = None  # the first batch, which the others are taken to be like
+        self.kinds: set[tuple[Hashable, int]] = set()  # of batches that were read here, by key and samples
+        self.given: Any = None  # the runtime whose workers have the dataset
+        self.packed: Packed | None = None
+
+    def fed(self, place: BatchPlace, train: Callable[[Any, Any], T]) -> T:
+        """What `train` answers to the batch, which it is given as tensors, or as an `UnreadBatch` and None.
+
+        Raises:
+            ReadError: a sample cannot be read, here or on a worker.
+            ConfigError: workers are to read, and cannot.
+        """
+        unread = self._unread(place)
+        if unread is not None:
+            try:
+                return train(unread, None)
+            except UnlikeBatch as error:
+                self._leave_to_controller(str(error))
+        pair = (self.once if self.by_workers else self.here).batch(place)
+        done = train(*pair)
+        if self.by_workers:
+            self._note(pair)
+        return done
+
+    def close(self) -> None:
+        """End the processes that load samples, here and beside the workers."""
+        self.here.close()
+        runtime, self.given = self.given, None
+        if runtime is not None and runtime.pool.connections:
+            runtime.readers = frozenset()
+            runtime.pool.call(drop_samples)
+
+    def _unread(self, place: BatchPlace) -> UnreadBatch | None:
+        kind = self.kind
+        if not self.by_workers or kind is None or (kind.key, place.count) not in self.kinds:
+            return None
+        if self.given is not self.model.runtime and not self._give(kind, place):
+            return None
+        return UnreadBatch(place, kind.key, lambda: self.model.programs.batch(*self.once.batch(place)))
+
+    def _note(self, pair: Pair) -> None:
+        batch = self.model.programs.batch(*pair)
+        self.kinds.add((batch.key, batch.samples))
+        self.kind = self.kind or batch.rows(0, 0)
+
+    def _give(self, kind: Batch, place: BatchPlace) -> bool:
+        """Give the workers the dataset, if they can read it as this process does."""
+        runtime = self.model.runtime
+        needless = None if self.data.read_by == "workers" else self._needless()
+        reason = needless or self._cannot_be_given(kind) or self._read_alike(place)
+        if reason is None:
+            self.given = runtime
+            runtime.readers = fed_devices(runtime.program)
+            log.info("workers read their own batches of %s", self.data.name)
+            return True
+        if self.data.read_by == "workers":
+            raise ConfigError(f"dataset.read_by is workers, but {reason}: give controller, or auto.")
+        self._leave_to_controller(reason, logging.INFO if needless else logging.WARNING)
+        return False
+
+    def _needless(self) -> str | None:
+        """Why workers better not read, though they might."""
+        if getattr(self.data.train, "in_order", False):
+            return "each would go through the whole stream"
+        return None
+
+    def _cannot_be_given(self, kind: Batch) -> str | None:
+        if any(dim != 0 for dim in kind.dims):
+            return "some tensors of a batch have no row for each sample"
+        data, size = self.data, self.model.batch_size
+        shared = SharedSamples(
+            data.train, size, workers=data.workers, prefetch=data.prefetch, key=kind.key, dims=kind.dims,
+            **self.options,
+        )  # fmt: skip
+        try:
+            self.packed = self.packed or packed_samples(shared)
+        except Exception as error:  # whatever its code raises
+            told = " ".join(str(error).split()).rstrip(".")
+            return f"it cannot be sent to them ({type(error).__name__}: {told})"
+        return None
+
+    def _read_alike(self, place: BatchPlace) -> str | None:
+        """Why workers cannot read it: one reads something else, or the samples are not the same twice."""
+        assert self.packed is not None
+        nbytes = len(self.packed[0])
+        if nbytes > MOST_SENT and self.data.read_by != "workers":
+            return f"it holds {nbytes / 2**20:.0f} MiB in memory, of which each would have a copy"
+        told = digest_of(self.once.batch(place, probed(place)))
+        self.once.close()  # so that it reads them once more
+        if digest_of(self.once.batch(place, probed(place))) != told:
+            return "samples are not the same when they are read again, though every generator is seeded"
+        runtime = self.model.runtime
+        for who, (digest, why) in give_samples(runtime.pool, runtime.program, self.packed, place).items():
+            if why:
+                return f"worker {who} cannot read it ({why})"
+            if digest != told:
+                return f"worker {who} reads other samples than the training process does"
+        return None
+
+    def _leave_to_controller(self, reason: str, level: int = logging.WARNING) -> None:
+        self.by_workers = False
+        log.log(
+            level, "the training process reads %s for the workers: %s", self.data.name, reason.rstrip(".")
+        )
+        self.close()

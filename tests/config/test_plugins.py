@@ -1,0 +1,75 @@
+"""Options of an installed package are found without a word on the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import invalidate_caches
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from netsplit.config import build
+from netsplit.partition import Partitioner
+from runners._entry import entry, options
+from runners.cli.skeletons import new
+from tests.commands import Command
+from tests.messages import tells
+
+SEEN: dict[str, object] = {}
+
+
+def job(cfg: DictConfig) -> None:
+    SEEN["partitioner"] = {name: build(node) for name, node in cfg.partitioner.items()}
+    SEEN["options"] = options("partitioner")
+    SEEN["model"] = OmegaConf.to_container(cfg.model)
+
+
+def test_a_distribution_that_pip_installed_brings_its_options(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `netsplit new plugin` writes, and a model beside it."""
+    new("plugin", "lab_plugin")
+    model = tmp_path / "lab_plugin" / "lab_plugin" / "conf" / "model" / "lab_net.yaml"
+    model.parent.mkdir()
+    model.write_text("_target_: torch.nn.Linear\nin_features: 3\nout_features: 2\n")
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "-q"]
+    subprocess.run([*pip, "--target", "site", "./lab_plugin"], check=True, capture_output=True, cwd=tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    invalidate_caches()
+    ended = command(entry()(job), "job", "partitioner=[lab_plugin,single]", "model=lab_net")
+    assert (ended.code, ended.err) == (0, "")
+    chosen = SEEN["partitioner"]
+    assert isinstance(chosen, dict)
+    assert isinstance(chosen["lab_plugin"], Partitioner)
+    assert {"lab_plugin", "netsplit"} <= set(SEEN["options"])  # type: ignore[call-overload]
+    assert SEEN["model"] == {"_target_": "torch.nn.Linear", "in_features": 3, "out_features": 2}
+
+
+def test_an_option_that_netsplit_s_own_would_hide_is_refused(command: Command, tmp_path: Path) -> None:
+    own = tmp_path / "conf" / "partitioner" / "single.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("single:\n  _target_: netsplit.partition.MTopo\n")
+    words = ["--config-dir", str(tmp_path / "conf"), "partitioner=[m_topo,single]"]
+    ended = command(entry()(job), "job", *words)
+    assert ended.code == 2
+    assert tells(ended.err, "partitioner=single is in NetSplit itself", "conf", "another name")
+    assert command(entry()(job), "job", *words[:2], "partitioner=[m_topo]").code == 0
+
+
+@pytest.mark.parametrize("code", ["", "raise RuntimeError('of its own')"])
+def test_a_package_that_names_what_it_has_not_is_a_sentence(
+    code: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / ("lab_broken" if code else "another")
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(code)
+    written = tmp_path / "site" / "lab_broken-1.0.dist-info"
+    written.mkdir(parents=True)
+    (written / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-broken\nVersion: 1.0\n")
+    (written / "entry_points.txt").write_text("[netsplit.conf]\nlab = lab_broken.conf\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    ended = command(entry()(job), "job")
+    assert ended.code == 2
+    assert tells(ended.err, "error: lab-broken", "netsplit.conf", "lab_broken.conf", "uninstall lab-broken")

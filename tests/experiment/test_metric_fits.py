@@ -1,0 +1,70 @@
+"""A metric that is not for a model's outputs is refused before the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from netsplit.data.dataset import Data
+from netsplit.errors import ConfigError
+from netsplit.experiment.comparison import _check_metric
+from netsplit.graph.recording.step import capture
+from netsplit.training.captures import Captures
+from netsplit.training.metrics import Metric, accuracy, as_metric, mean_iou, mse, top5
+
+SAMPLES = [(torch.linspace(-1, 1, 3) * i, i % 2) for i in range(5)]
+
+
+class Counting(nn.Module):
+    """With a buffer that a forward in either mode writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.head(x)
+
+
+def parts(metric: Any) -> tuple[Any, Any]:
+    model, loss = Counting(), nn.CrossEntropyLoss()
+    inputs, targets = torch.stack([x for x, _ in SAMPLES[:2]]), torch.tensor([0, 1])
+    graph = capture(model, loss, (inputs, targets))
+    data = Data("own", SAMPLES, SAMPLES, 2, ["a", "b"])
+    planner = SimpleNamespace(graph=graph, captures=Captures(model, loss, None, "cpu"), known={})
+    return SimpleNamespace(metric=metric, data=data, model=model), planner
+
+
+@pytest.mark.parametrize("make", [accuracy, top5, mean_iou, lambda: None])
+def test_one_that_fits_is_as_it_was_and_so_is_the_model(make: Callable[[], Metric | None]) -> None:
+    experiment, planner = parts(make())
+    before = {k: v.clone() for k, v in experiment.model.state_dict().items()}
+    random = torch.get_rng_state()
+    _check_metric(experiment, planner)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(v, before[k]) for k, v in experiment.model.state_dict().items())
+    assert experiment.model.training
+    assert getattr(experiment.metric, "counted", 0) == 0
+
+
+def squares(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
+    return float((outputs - targets).square().sum()), len(outputs) // 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "sentence"),
+    [
+        (mse(), r"metrics=mse needs outputs and targets of one shape, .* \(2, 2\) and torch.int64 \(2,\)"),
+        (as_metric(squares), r"metrics=squares does not take .* \(2, 2\) .*division.*choose another"),
+    ],
+)
+def test_one_that_does_not_fit_is_refused_on_two_samples(metric: Metric, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        _check_metric(*parts(metric))

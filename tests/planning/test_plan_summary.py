@@ -1,0 +1,78 @@
+"""A plan as text, as a table and as pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netsplit.errors import ConfigError
+from netsplit.planning.decide import decide
+from netsplit.planning.plan import Plan
+from netsplit.program.schedules import GPipe, OneFOneB
+from netsplit.simulate.device_times import memory_course
+from netsplit.simulate.memory import memory_profile
+from tests.planning.test_decide import Given, answer, four, simulated
+
+
+def plan_of(where: str = "0012", microbatches: int = 3) -> Plan:
+    problem = simulated(four(), GPipe(microbatches))
+    return decide(problem, Given(answer(problem, where)))
+
+
+def test_the_text_has_a_line_for_each_device_below_the_headings() -> None:
+    plan = plan_of()
+    method, schedule, predicted, *told = str(plan.summary()).splitlines()
+    assert method.startswith(plan.placement.method)
+    assert schedule == f"gpipe with 3 micro-batches of {plan.problem.graph.batch_size} samples"
+    assert f"{1e3 * plan.objective_s:.1f} ms an iteration" in predicted
+    assert f"{plan.simulated[0].transfers} transfers" in predicted
+    headings, *rows = told[-4:]
+    assert headings.split()[:5] == ["device", "operators", "parameters", "busy", "ms"]
+    assert [row.split()[:2] for row in rows] == [["d0", "2"], ["d1", "1"], ["d2", "1"]]
+    assert repr(plan.summary()) == str(plan.summary())
+
+
+def test_a_notebook_has_the_same_cells_as_a_table() -> None:
+    summary = plan_of().summary()
+    html = summary._repr_html_()
+    for texts in summary.devices.texts:
+        assert all(f">{text}</td>" in html for text in texts)
+    assert html.count("<tr>") == 4
+    assert all(line.split(":")[0] in html for line in summary.lines)
+
+
+@pytest.mark.parametrize("kind", ["graph", "timeline", "memory"])
+def test_plots_are_shown_and_saved(kind: str, tmp_path: Path) -> None:
+    plan = plan_of()
+    shown = plan.plot(kind, plan.timeline)
+    assert shown._repr_svg_().startswith("<?xml")
+    assert kind in repr(shown)
+    assert shown.save(tmp_path / "new folder" / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert shown.save(str(tmp_path / "plot.svg")).read_text().startswith("<?xml")
+
+
+def test_wrong_kinds_and_names_are_one_sentence(tmp_path: Path) -> None:
+    plan = plan_of()
+    with pytest.raises(ConfigError, match="no plot 'gantt': choose one of graph, timeline, memory"):
+        plan.plot("gantt")
+    with pytest.raises(ConfigError, match="is no picture's name: give one that ends in"):
+        plan.plot("graph").save(tmp_path / "plot.txt")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        plan.plot("graph").save(tmp_path / "file" / "plot.png")
+
+
+@pytest.mark.parametrize("schedule", [GPipe(3), OneFOneB(4), GPipe(2, recompute=True)], ids=lambda s: s.name)
+def test_the_course_of_memory_has_the_peak_and_lasts_the_iteration(schedule: GPipe | OneFOneB) -> None:
+    problem = simulated(four(), schedule)
+    plan = decide(problem, Given(answer(problem, "0012")))
+    program, timeline = plan.simulated
+    profiles = memory_profile(program, problem.costs.alpha)
+    for device, profile in profiles.items():
+        course = memory_course(program, timeline, profile)
+        times = [at for at, _ in course]
+        assert times == sorted(times)
+        assert (times[0], times[-1]) == (0.0, pytest.approx(timeline.iteration_s))
+        assert max(nbytes for _, nbytes in course) == profile.peak_bytes == timeline.peak_bytes[device]
+        assert min(nbytes for _, nbytes in course) >= profile.parameter_bytes

@@ -1,0 +1,79 @@
+"""What copies to the host and back cost: by hand on small graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import HOST_S_PER_BYTE, Costs, DeviceCosts, NodeSeconds, Offload
+from netsplit.profile.memory import lifetimes_model
+from netsplit.profile.offload import offloaded, saved_bytes
+from tests.simulate.test_memory import chain_of, node_of
+
+
+def graph() -> Graph:
+    """x -> a -> b -> c: b and c save what a makes, c beside it 7 bytes, a the batch, which stays."""
+    return chain_of(
+        node_of("a", "x", saved=("x",), initializers=("w",)),
+        node_of("b", "k_a", saved=("k_a",)),
+        node_of("c", "k_b", saved=("k_a",), saved_bytes=7),
+        weights={"w": 5000},
+    )
+
+
+def costs(alpha: int = 4) -> Costs:
+    node = NodeSeconds(1.0, 2.0, 0.5)
+    return Costs({"gpu": DeviceCosts(dict.fromkeys("abc", node), 1e-3, host_s_per_byte=0.01)}, alpha)
+
+
+def test_a_storage_leaves_once_and_comes_back_once() -> None:
+    """With the first that saves it, in the forward; with the last, whose backward is first."""
+    assert saved_bytes(graph()) == ({"a": 0, "b": 100, "c": 7}, {"a": 0, "b": 0, "c": 107})
+
+
+def test_copies_are_added_to_what_makes_them() -> None:
+    both = offloaded(costs(), graph(), "both")
+    assert both.offload == Offload(optimizer=True, activations=True)
+    on = both.devices["gpu"]
+    assert on.nodes["a"] == NodeSeconds(1.0, 2.0, 0.5)
+    assert on.nodes["b"] == NodeSeconds(2.0, 2.0, 0.5)
+    assert on.nodes["c"] == NodeSeconds(pytest.approx(1.07), pytest.approx(3.07), 0.5)  # type: ignore[arg-type]
+    assert on.step_s_per_byte == pytest.approx(1e-3 + 2 * 2 * 0.01)  # two moments, out and back
+    assert offloaded(costs(), graph(), "optimizer").devices["gpu"].nodes == costs().devices["gpu"].nodes
+    activations = offloaded(costs(), graph(), "activations").devices["gpu"]
+    assert activations.step_s_per_byte == 1e-3
+
+
+def test_an_optimizer_without_state_has_nothing_to_move() -> None:
+    assert offloaded(costs(2), graph(), "optimizer").devices == costs(2).devices
+
+
+def test_none_is_the_same_object_and_twice_is_once() -> None:
+    plain = costs()
+    assert offloaded(plain, graph(), "none") is plain
+    once = offloaded(plain, graph(), "both")
+    assert offloaded(once, graph(), "both") is once
+    with pytest.raises(ConfigError, match="another offload"):
+        offloaded(once, graph(), "optimizer")
+
+
+def test_what_stays_on_the_device_is_what_methods_count() -> None:
+    """Neither moments, nor more than one micro-batch's saved tensors."""
+    both = offloaded(costs(), graph(), "both")
+    assert (both.alpha, both.device_alpha, costs().device_alpha) == (4, 2, 4)
+    plain, less = lifetimes_model(graph(), 4, 3), lifetimes_model(graph(), both.device_alpha, 1)
+    assert plain.total_bytes - less.total_bytes == 2 * 5000 + 2 * (100 + 100 + 7)
+
+
+@pytest.mark.parametrize("name", ["none", "optimizer", "activations", "both"])
+def test_an_offload_has_the_name_that_made_it(name: str) -> None:
+    assert Offload.of(name).name == name  # type: ignore[arg-type]
+    assert bool(Offload.of(name)) == (name != "none")  # type: ignore[arg-type]
+
+
+def test_without_better_knowledge_the_host_is_at_the_end_of_pcie_3() -> None:
+    assert DeviceCosts({}).host_s_per_byte == HOST_S_PER_BYTE == pytest.approx(1 / 12e9)
+    assert replace(DeviceCosts({}), host_s_per_byte=1.0).scaled(2.0).host_s_per_byte == 1.0

@@ -1,0 +1,105 @@
+"""What a meter sees on the device and on the host is what the simulator says of both."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from netsplit.config import OffloadName
+from netsplit.graph import initial_values
+from netsplit.optim import buckets
+from netsplit.profile.costs import Offload
+from netsplit.program import GPipe, Program, Schedule, compile_program
+from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.share import OptimizerFactory
+from netsplit.simulate import MemoryProfile, memory_profile
+from tests.builders import cpus
+from tests.nets import CASES, SGD, Case
+from tests.profile.measure.test_memory_meter import metered_iteration
+from tests.simulate.test_memory import LARGE, MOMENTUM, alternating, case_graph, transients_of
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": GPipe(4),
+    "recomputed": GPipe(4, recompute=True),
+    "1f1b": OneFOneB(4),
+    "zb_h1": ZBH1(4),
+    "stashed": AsyncOneFOneB(4),
+}
+BOTH = Offload.of("both")
+HOST_TOLERANCE = 0.02
+
+
+def measured(
+    program: Program, case: Case, offload: Offload, optimizer: OptimizerFactory = SGD
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Peak bytes of the second iteration on every device, and on its host."""
+    values = initial_values(case.fresh(), program.graph)
+    runtime = LocalRuntime(program, cpus(len(program.devices)), values, optimizer, offload=offload)
+    runtime.train_batch(case.inputs, case.targets)
+    hosts = {name: share.host for name, share in runtime.shares.items() if share.host is not None}
+    for host in hosts.values():
+        host.restart()
+    return metered_iteration(runtime, case.inputs, case.targets), {k: host.peak for k, host in hosts.items()}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", LARGE)
+def test_bytes_on_device_and_host_are_predicted(
+    name: str, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one device closely; on two, by turns, within one tensor and what is predicted to be on its way."""
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    case, graph = CASES[name], case_graph(name, "gpipe")
+    sizes = [v.nbytes for v in graph.variables.values()] + [k.nbytes for k in graph.initializers.values()]
+    for pieces in (1, 2, 5):
+        where = alternating(graph, pieces)
+        program = compile_program(graph, where, graph.position, cpus(2), SCHEDULES[schedule])
+        peaks, hosts = measured(program, case, BOTH)
+        said = memory_profile(program, MOMENTUM, transients_of(name, "gpipe"), BOTH)
+        for device, nbytes in peaks.items():
+            if not program.instructions[device]:
+                continue
+            room = 0.02 * nbytes if pieces == 1 else max(sizes)
+            assert said[device].peak_bytes == pytest.approx(nbytes, abs=room)
+            assert said[device].host_bytes == pytest.approx(hosts[device], rel=HOST_TOLERANCE)
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "activations"])
+def test_each_takes_its_own_bytes_off_the_device(offload: OffloadName) -> None:
+    """As many as the simulator says of the difference to a training without offload."""
+    case, graph = CASES["chain"], case_graph("chain", "gpipe")
+    where = alternating(graph, 1)
+    program = compile_program(graph, where, graph.position, cpus(2), GPipe(4))
+    chosen = Offload.of(offload)
+    (plain, nothing), (peaks, hosts) = (measured(program, case, each) for each in (Offload(), chosen))
+    before, said = (
+        memory_profile(program, MOMENTUM, transients_of("chain", "gpipe"), each)["cpu:0"]
+        for each in (Offload(), chosen)
+    )
+    assert (nothing, before.host_bytes) == ({}, 0)
+    assert peaks["cpu:0"] < plain["cpu:0"]
+    less = plain["cpu:0"] - peaks["cpu:0"]
+    assert before.peak_bytes - said.peak_bytes == pytest.approx(less, rel=0.001)
+    assert hosts["cpu:0"] == said.host_bytes
+
+
+def test_large_models_are_stepped_bucket_by_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam's moments on the device are those of one bucket, and on the host those of all."""
+    case, graph = CASES["chain"], case_graph("chain", "gpipe")
+    program = compile_program(graph, alternating(graph, 1), graph.position, cpus(2), GPipe(4))
+    adam = partial(torch.optim.Adam, lr=1e-3)
+    held = [graph.initializers[k] for k in program.held["cpu:0"]]
+    trained = sum(init.nbytes for init in held if init.requires_grad)
+    said: list[MemoryProfile] = []
+    for most in (1, trained):
+        monkeypatch.setattr(buckets, "BUCKET_BYTES", most)
+        said.append(memory_profile(program, 4, None, Offload(optimizer=True))["cpu:0"])
+        _, hosts = measured(program, case, Offload(optimizer=True), adam)
+        assert hosts["cpu:0"] == said[-1].host_bytes == 2 * trained
+    steps = [buckets.largest_bucket(held)]
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    steps.append(buckets.largest_bucket(held))
+    assert steps == [trained, max(init.nbytes for init in held if init.requires_grad)]

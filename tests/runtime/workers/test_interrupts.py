@@ -1,0 +1,357 @@
+"""Ctrl-C by a real signal to this process: no worker is left, and what it came in can be gone on with."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.errors import WorkerError
+from netsplit.experiment.stages import Stages
+from netsplit.graph.batches.batch import Batch
+from netsplit.runtime.workers.interrupts import interrupts_held, let_interrupt
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
+from netsplit.training.captures import checked_capture
+from netsplit.training.parallel import ParallelModel
+from tests.workers import Pools, cpu_workers, lent_to_sessions
+
+CLUSTER = replace(netsplit.cpu_cluster(2), latency_s=1e-5, bandwidth=1e9)
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def pressed_after(seconds: float) -> Iterator[None]:
+    """Ctrl-C comes so long after the beginning, in the block in any case."""
+    timer = threading.Timer(seconds, press)
+    timer.start()
+    try:
+        yield
+        timer.join()
+        time.sleep(0.01)
+    finally:
+        timer.join()
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 16),
+        nn.BatchNorm1d(16), nn.Linear(16, 3),
+    )  # fmt: skip
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    draw = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(16, 6, generator=draw), torch.randint(0, 3, (16,), generator=draw)) for _ in range(count)
+    ]
+
+
+def split(**options: Any) -> ParallelModel:
+    given = {"cluster": CLUSTER, "partitioner": "balanced", "profile": "predicted"} | options
+    return netsplit.parallelize(model(), nn.CrossEntropyLoss(), batches(1)[0], **given)
+
+
+def started() -> list[psutil.Process]:
+    """What runs below this process."""
+    return psutil.Process().children(recursive=True)
+
+
+def none_left(before: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs([each for each in started() if each not in before], timeout=10)[1]
+
+
+# --- the block ----------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_waits_for_the_end_of_the_outermost_block() -> None:
+    done = []
+
+    def block() -> None:
+        with interrupts_held():
+            with interrupts_held():
+                press()
+                done.append("inner")
+            done.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["inner", "outer"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_is_let_through_where_all_is_in_order_unless_held_firmly() -> None:
+    done = []
+
+    def block() -> None:
+        with interrupts_held():
+            with interrupts_held(firmly=True):
+                press()
+                let_interrupt()
+                done.append("firm")
+            let_interrupt()
+            done.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["firm"]
+    let_interrupt()
+
+
+def test_a_handler_of_ones_own_is_called_and_what_is_ignored_stays_ignored() -> None:
+    calls: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: calls.append(number))
+    try:
+        with interrupts_held():
+            press()
+            assert not calls
+        assert calls == [signal.SIGINT]
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with interrupts_held():
+            press()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_handler_that_sets_another_one_is_not_undone_and_knows_where_it_is() -> None:
+    """As one that ends nicely at the first press, and at once at the second."""
+    codes: list[str] = []
+
+    def first(_: int, frame: FrameType | None) -> None:
+        assert frame is not None
+        codes.append(frame.f_code.co_name)
+        signal.signal(signal.SIGINT, second)
+
+    def second(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        with interrupts_held():
+            press()
+            let_interrupt()
+        assert len(codes) == 1
+        assert signal.getsignal(signal.SIGINT) is second
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_for_the_end_of_a_capture(tmp_path: Path) -> None:
+    """An exception that leaves what torch's dispatcher calls would end the process."""
+
+    class Pressed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            press()
+            (tmp_path / "forward").touch()
+            return self.scale * x
+
+    call = nn.Module.__call__
+    batch = Batch.of(torch.ones(2, 3), torch.ones(2, 3))
+    with pytest.raises(KeyboardInterrupt):
+        checked_capture(Pressed(), nn.MSELoss(), batch, check=False)
+    assert (tmp_path / "forward").exists()
+    assert nn.Module.__call__ is call
+
+
+def test_other_threads_pass() -> None:
+    seen = []
+
+    def other() -> None:
+        with interrupts_held():
+            let_interrupt()
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+# --- calls --------------------------------------------------------------------------------------------
+
+
+def _slowly(worker: Worker, words: str) -> str:
+    time.sleep(0.5)
+    return f"{words} {worker.rank}"
+
+
+def _at_once(worker: Worker, words: str) -> str:
+    return f"{words} {worker.rank}"
+
+
+def test_a_late_answer_is_none_to_the_next_call(pools: Pools) -> None:
+    pool = pools(2)
+    for call in (lambda: pool.call(_slowly, "late"), lambda: pool.call_one(1, _slowly, "late")):
+        with pytest.raises(KeyboardInterrupt), pressed_after(0.1):
+            call()
+        assert pool.call_one(0, _at_once, "one") == "one 0"
+        assert pool.call(_at_once, "next") == ["next 0", "next 1"]
+    assert not pool.failed
+
+
+def _wrongly(worker: Worker) -> None:
+    time.sleep(0.5)
+    raise ValueError(f"rank {worker.rank} is broken")
+
+
+@pytest.mark.slow
+def test_an_error_that_comes_late_is_still_told(tmp_path: Path) -> None:
+    before = started()
+    with WorkerPool(cpu_workers(1), tmp_path) as pool:
+        with pytest.raises(KeyboardInterrupt), pressed_after(0.1):
+            pool.call(_wrongly)
+        with pytest.raises(WorkerError, match="rank 0 is broken"):
+            pool.call(_at_once, "next")
+    assert none_left(before)
+
+
+# --- training -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
+def test_a_training_that_is_interrupted_again_and_again_is_the_training(schedule: str, pools: Pools) -> None:
+    """Batches, predictions and states are interrupted at drawn moments; a batch counts wholly or not."""
+    data, draw = batches(12), random.Random(5)
+
+    def run(interrupted: bool) -> tuple[dict[str, Tensor], int]:
+        stops = 0
+        with split(schedule=schedule) as parallel:
+            parallel.train_batch(*data[0])
+            began = time.perf_counter()
+            parallel.train_batch(*data[1])
+            took_s = time.perf_counter() - began
+            while (done := parallel.trained_batches) < len(data):
+                if not interrupted or draw.random() < 0.3:
+                    parallel.train_batch(*data[done])
+                    continue
+                act: Callable[[], object] = draw.choice([
+                    lambda: parallel.train_batch(*data[done]),
+                    lambda: parallel.train_batch(*data[done]),
+                    lambda: parallel.predict(data[done][0]),
+                    parallel.state_dict,
+                ])  # fmt: skip
+                try:
+                    with pressed_after(draw.uniform(0, took_s)):
+                        act()
+                except KeyboardInterrupt:
+                    stops += 1
+            return parallel.state_dict(), stops
+
+    with lent_to_sessions(pools):
+        wanted, _ = run(False)
+        got, stops = run(True)
+    assert stops > 3
+    assert all(torch.equal(got[key], tensor) for key, tensor in wanted.items())
+
+
+def test_a_batch_that_is_interrupted_before_any_device_has_stepped_is_as_if_it_had_not_been(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = batches(3)
+    with lent_to_sessions(pools), split() as parallel:
+        parallel.train_batch(*data[0])
+        before, computed = parallel.state_dict(), parallel.runtime._outputs
+
+        def outputs(parts: list[Any]) -> Any:
+            press()
+            return computed(parts)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(parallel.runtime, "_outputs", outputs)
+            with pytest.raises(KeyboardInterrupt):
+                parallel.train_batch(*data[1])
+        assert parallel.trained_batches == 1
+        after = parallel.state_dict()  # statistics of BatchNorm too, which forwards have written
+    assert all(torch.equal(after[key], tensor) for key, tensor in before.items())
+
+
+# --- start and end ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def pressed_in(stage: str, delay_s: float) -> Iterator[None]:
+    """Ctrl-C comes a moment after a stage of `parallelize` begins."""
+    timers: list[threading.Timer] = []
+    begin = Stages.stage
+
+    def noted(self: Stages, name: str, *args: Any) -> None:
+        begin(self, name, *args)
+        if name.startswith(stage):
+            timers.append(threading.Timer(delay_s, press))
+            timers[-1].start()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stages, "stage", noted)
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.join()
+    assert len(timers) == 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "delay_s"),
+    [
+        ("capture", 0.02),
+        ("start of", 0.4),
+        ("plan", 0.5),
+        *(pytest.param(stage, delay_s, marks=pytest.mark.slow)
+          for stage in ("capture", "start of", "probe", "profile", "trial", "plan", "parameters")
+          for delay_s in (0.0, 0.05, 1.0)),
+    ],
+)  # fmt: skip
+def test_parallelize_interrupted_leaves_no_process(stage: str, delay_s: float) -> None:
+    before, options = started(), {}
+    if stage in ("probe", "profile", "trial"):
+        options = {"cluster": netsplit.cpu_cluster(2), "profile": "off"}
+    if stage == "plan":
+        options = {"partitioner": "auto"}
+
+    def train() -> None:
+        with pressed_in(stage, delay_s), split(**options) as parallel:
+            while True:
+                parallel.train_batch(*batches(1)[0])
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert none_left(before)
+
+
+def test_a_model_that_is_dropped_leaves_no_process() -> None:
+    before = started()
+    parallel = split()
+    assert len(started()) > len(before)
+    gc.disable()
+    try:
+        if (child := os.fork()) == 0:
+            del parallel  # a fork's copy
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert parallel.train_batch(*batches(1)[0]) > 0
+        del parallel
+        assert none_left(before)
+    finally:
+        gc.enable()

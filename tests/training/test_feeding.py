@@ -1,0 +1,469 @@
+"""Batches that workers read themselves are those that the training process would have sent, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset, TensorDataset
+
+import netsplit
+from netsplit.data import Data, Loader, batches
+from netsplit.data.reading.own import ReadingKeys, as_data
+from netsplit.errors import ConfigError, NetSplitError, NonFiniteError, ReadError
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.reading.told import UnreadBatch
+from netsplit.training.checkpoints import Checkpoints
+from netsplit.training.epochs import fit
+from netsplit.training.parallel import ParallelModel
+from tests.messages import tells
+from tests.workers import Pools, lent_to_sessions
+
+SIZE, SAMPLES = 8, 30  # three whole batches an epoch, and one of six samples
+FEEDING = "netsplit.training.feeding"
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
+
+@dataclass
+class Scenes:
+    """A random cut of a picture and the same of its mask, by all three global generators."""
+
+    count: int = SAMPLES
+    bad: int = -1
+    wrong: float | None = None  # in the picture of sample 20
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.bad:
+            raise KeyError(f"no scene {index}")
+        row, column = int(torch.randint(3, ())), np.random.randint(3)
+        whole = torch.arange(64.0).reshape(8, 8) + index
+        cut = whole[row : row + 6, column : column + 6]
+        picture = (cut + random.random()).sin().double()
+        if index == 20 and self.wrong is not None:
+            picture[0, 0] = self.wrong
+        return picture, cut.flatten()[:4].cos().double()
+
+
+class Numbers(IterableDataset[tuple[Tensor, Tensor]]):
+    """A stream without end."""
+
+    def __iter__(self) -> Any:
+        for index in itertools.count():
+            value = torch.rand(6, 6, dtype=torch.float64) + index % 5
+            yield value, value.flatten()[:4].sin()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(36, 9)
+        self.last = nn.Linear(9, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.dropout(torch.tanh(self.first(x.flatten(1))), 0.25, self.training))
+
+
+def parallel(pools: Pools, workers: int = 2, **options: Any) -> ParallelModel:
+    torch.manual_seed(5)
+    example = torch.ones(SIZE, 6, 6, dtype=torch.float64), torch.ones(SIZE, 4, dtype=torch.float64)
+    descent = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    keys = {"partitioner": "balanced", "optimizer": descent, "schedule": "1f1b"} | options
+    with lent_to_sessions(pools):
+        return netsplit.parallelize(Net().double(), nn.MSELoss(), example, cluster=workers, **keys)
+
+
+def data(made: Any, /, **keys: Any) -> Data:
+    return as_data(made, "scenes", ReadingKeys(**({"seed": 3} | keys)))
+
+
+@dataclass
+class Spy:
+    """What went over to the workers."""
+
+    unread: int = 0
+    sent: int = 0
+    where: list[set[str]] = field(default_factory=list)
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
+    seen, iterate = Spy(), DistributedRuntime._iterate
+
+    def watched(runtime: DistributedRuntime, inputs: Any, *args: Any) -> Any:
+        result = iterate(runtime, inputs, *args)
+        if isinstance(inputs, UnreadBatch):
+            seen.unread += 1
+            seen.where.append(set(runtime.readers))
+        else:
+            seen.sent += 1
+        return result
+
+    monkeypatch.setattr(DistributedRuntime, "_iterate", watched)
+    return seen
+
+
+def trained(pools: Pools, read: Data, **options: Any) -> tuple[list[float], dict[str, Tensor]]:
+    fitting = {key: options.pop(key) for key in ("epochs", "accumulate", "drop_last") if key in options}
+    with parallel(pools, **options) as model:
+        history = fit(model, read, seed=3, metric=None, **({"epochs": 2} | fitting))
+        return [it.loss for it in history.iterations], model.state_dict()
+
+
+def assert_equal(
+    one: tuple[list[float], dict[str, Tensor]], two: tuple[list[float], dict[str, Tensor]]
+) -> None:
+    assert one[0] == two[0]
+    assert all(torch.equal(tensor, two[1][key]) for key, tensor in one[1].items())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"accumulate": 2, "drop_last": True},
+        {"schedule": "single_batch"},
+        {"partitioner": "ddp"},  # each device reads its own micro-batches alone
+        {"schedule": "pipedream"},  # steps within the batch: what it reads is there before
+        {"keys": {"workers": 2, "prefetch": 1}},
+    ],
+    ids=str,
+)
+def test_training_is_bit_equal_to_that_on_batches_of_the_controller(
+    options: dict[str, Any], pools: Pools, spy: Spy
+) -> None:
+    keys = options.pop("keys", {})
+    fed = trained(pools, data(Scenes(), read_by="controller"), **options)
+    assert spy.unread == 0
+    spy.sent = 0
+    assert_equal(trained(pools, data(Scenes(), read_by="workers", **keys), **options), fed)
+    whole = options.get("drop_last", False)
+    assert (spy.sent, spy.unread) == ((1, 5) if whole else (2, 6))  # the first of each size is read here
+    assert all(len(devices) == 2 for devices in spy.where)
+
+
+def test_plain_pytorch_trains_on_the_same_batches(pools: Pools) -> None:
+    """In the order and with the chance of `batches`, which is all that a plain loop needs."""
+    losses, _ = trained(pools, data(Scenes()), epochs=1, schedule="single_batch", partitioner="single")
+    torch.manual_seed(5)
+    model = Net().double()
+    example = next(batches(Scenes(), SIZE, seed=3))
+    graph = netsplit.graph.capture(model, nn.MSELoss(), example)
+    descent = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    plain = []
+    for i, (inputs, targets) in enumerate(batches(Scenes(), SIZE, seed=3, drop_last=False)):
+        if len(targets) < SIZE:
+            break
+        descent.zero_grad()
+        with netsplit.draws(graph, 0, i):
+            loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        descent.step()
+        plain.append(float(loss.detach()))
+    assert losses[:3] == pytest.approx(plain, abs=1e-14)
+
+
+def test_a_sample_is_the_same_however_and_wherever_it_is_read() -> None:
+    whole = [x for x, _ in Loader(Scenes(), SIZE, seed=3, drop_last=False).epoch(1)]
+    again = [x for x, _ in Loader(Scenes(), SIZE, seed=3, drop_last=False, workers=2).epoch(1)]
+    assert all(map(torch.equal, whole, again))
+    for rows in ([0], [5, 2], [1, 3, 7]):
+        parts = Loader(Scenes(), SIZE, seed=3, drop_last=False).epoch(1, SIZE, rows)
+        for batch, (part, _) in zip(whole[1:], parts, strict=True):
+            assert torch.equal(part, batch[[row for row in rows if row < len(batch)]])
+    other = next(Loader(Scenes(), SIZE, seed=3).epoch(2))[0]
+    assert not torch.equal(other, whole[0])
+
+
+def test_reading_leaves_the_global_generators_alone() -> None:
+    def draws() -> tuple[float, ...]:
+        return random.random(), float(np.random.random()), float(torch.rand(()))
+
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    wanted = draws()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    next(batches(Scenes(), SIZE))
+    assert draws() == wanted
+
+
+def test_a_training_resumed_within_an_epoch_goes_on_with_what_would_have_come(
+    pools: Pools, tmp_path: Path, spy: Spy
+) -> None:
+    """Stopped by a bad sample in the third batch, gone on from the second, by the other reader."""
+    wanted = trained(pools, data(Scenes(), read_by="controller"))
+    index = int(torch.cat([y for _, y in batches(_Indices(), SIZE, seed=3)])[2 * SIZE])
+    for first, second in (("workers", "controller"), ("controller", "workers")):
+        folder = tmp_path / first
+        broken = data(Scenes(bad=index), read_by=first)
+        with (
+            parallel(pools) as model,
+            Checkpoints(folder, every_iterations=1) as kept,
+            pytest.raises(ReadError, match=f"no scene {index}"),
+        ):
+            fit(model, broken, epochs=2, seed=3, metric=None, checkpoints=kept)
+        with parallel(pools) as model, Checkpoints(folder, every_iterations=1, resume=True) as kept:
+            history = fit(
+                model, data(Scenes(), read_by=second), epochs=2, seed=3, metric=None, checkpoints=kept
+            )
+            assert_equal(([it.loss for it in history.iterations], model.state_dict()), wanted)
+
+
+class _Indices:
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
+def test_a_sample_that_a_worker_cannot_read_is_named_and_costs_nothing(schedule: str, pools: Pools) -> None:
+    """What is trained then is as if the batch had never been asked for."""
+    index = int(torch.cat([y for _, y in batches(_Indices(), SIZE, seed=3)])[SIZE + 2])
+    pool, states = pools(2), []
+    first, second = itertools.islice(batches(Scenes(), SIZE, seed=3), 2)
+    for fails in (True, False):
+        with parallel(pools, schedule=schedule) as model:
+            if fails:
+                broken = data(_Later(SAMPLES, bad=index), read_by="workers")
+                with pytest.raises(ReadError) as told:
+                    fit(model, broken, epochs=1, seed=3, metric=None)
+                facts = (
+                    "worker cpu:",
+                    "rank",
+                    f"sample {index}",
+                    "KeyError",
+                    "the model is as it was before it",
+                )
+                assert tells(told.value, *facts)
+            else:
+                model.train_batch(*first)
+            model.train_batch(*second)
+            states.append(model.state_dict())
+        assert pools(2) is pool  # the workers live
+    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
+
+
+@dataclass
+class _Later(Scenes):
+    """Bad where a worker reads it, of whichever it is asked first."""
+
+    home: int = field(default_factory=os.getpid)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.bad and os.getpid() == self.home:
+            return replace(self, bad=-1)[index]
+        return super().__getitem__(index)
+
+
+def test_a_loss_that_is_not_finite_is_said_as_where_the_controller_feeds(pools: Pools) -> None:
+    said = []
+    for reader in ("workers", "controller"):
+        with parallel(pools) as model, pytest.raises(NonFiniteError) as told:
+            fit(model, data(Scenes(wrong=float("inf")), read_by=reader), epochs=2, seed=3, metric=None)
+        said.append(str(told.value))
+    assert said[0] == said[1]
+
+
+class _Lock(Scenes):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class _Counting(Scenes):
+    """Another sample each time: what it draws, it draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        picture, target = super().__getitem__(index)
+        return picture + self.own.random(), target
+
+
+@dataclass
+class _Elsewhere(Scenes):
+    """Its files are on the training process's machine alone."""
+
+    home: int = field(default_factory=os.getpid)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if os.getpid() != self.home:
+            raise FileNotFoundError(f"/data/{index}.png")
+        return super().__getitem__(index)
+
+
+@dataclass
+class _Other(_Elsewhere):
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        picture, target = replace(Scenes(self.count), bad=-1)[index]
+        return picture + (os.getpid() != self.home), target
+
+
+@pytest.mark.parametrize(
+    ("made", "facts"),
+    [
+        (_Lock, ["cannot be sent", "lock"]),
+        (_Counting, ["not the same", "again"]),
+        (_Elsewhere, ["worker cpu:0", "rank 0", "FileNotFoundError", ".png"]),
+        (_Other, ["worker cpu:0", "other samples"]),
+    ],
+)
+def test_what_workers_cannot_read_the_controller_reads_and_says_so_once(
+    made: Callable[[], Scenes], facts: list[str], pools: Pools, caplog: pytest.LogCaptureFixture, spy: Spy
+) -> None:
+    with caplog.at_level(logging.WARNING, FEEDING):
+        trained(pools, data(made()))
+    assert spy.unread == 0
+    (said,) = [record.getMessage() for record in caplog.records if record.name == FEEDING]
+    assert all(fact in said for fact in ["the training process reads scenes", *facts])
+    with (
+        parallel(pools) as model,
+        pytest.raises(ConfigError, match=r"dataset\.read_by is workers, but") as told,
+    ):
+        fit(model, data(made(), read_by="workers"), epochs=1, seed=3, metric=None)
+    assert tells(told.value, *facts)
+
+
+def test_batches_of_several_shapes_are_left_to_the_controller(
+    pools: Pools, caplog: pytest.LogCaptureFixture, spy: Spy
+) -> None:
+    class Growing(Scenes):
+        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+            picture, target = super().__getitem__(index)
+            return (picture if index < 2 * SIZE else picture.reshape(4, 9)), target
+
+    read = data(Growing(4 * SIZE))
+    order = replace(read, train=_InOrder(read.train))
+    losses, _ = trained(pools, order, epochs=1)
+    assert len(losses) == 4
+    assert spy.unread == 0 or "one kind" in caplog.text
+
+
+class _OwnChance(Scenes):
+    """Draws from a generator of its own in other processes, and not at once: the first samples look right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = os.getpid()
+        self.reads = 0
+        self.generator: np.random.Generator | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"reads": 0}
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y = super().__getitem__(index)
+        self.reads += 1
+        if os.getpid() == self.home or self.reads <= 4:
+            return x, y
+        self.generator = self.generator or np.random.default_rng(os.getpid())
+        sign = int(self.generator.integers(2)) * 2 - 1
+        return sign * x, sign * y
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
+def test_no_input_is_trained_with_the_target_of_another_draw(
+    schedule: str, pools: Pools, spy: Spy, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = trained(pools, data(_OwnChance(), read_by="controller"), schedule=schedule)
+    with caplog.at_level(logging.WARNING, FEEDING):
+        assert_equal(trained(pools, data(_OwnChance()), schedule=schedule), expected)
+    assert [each for each in caplog.messages if "read different samples of micro-batch" in each]
+
+
+class _Augmented(TensorDataset):
+    """Derived from what draws nothing."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        x, y = super().__getitem__(index)
+        return x + torch.rand(()), y
+
+
+def test_what_is_derived_from_a_tensor_dataset_draws_by_the_seed_too() -> None:
+    augmented = _Augmented(torch.zeros(6, 2), torch.zeros(6))
+    state = torch.get_rng_state()
+    first, second = (next(batches(augmented, 6, seed=3)) for _ in range(2))
+    assert torch.equal(first[0], second[0])
+    assert len(first[0].unique()) == 6
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@dataclass
+class _InOrder:
+    samples: Any
+    in_order = True
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+def test_a_stream_is_read_by_whoever_is_asked_and_gives_the_same(pools: Pools, spy: Spy) -> None:
+    keys: dict[str, Any] = {"samples": SAMPLES}
+    here = trained(pools, data(Numbers(), **keys))
+    assert spy.unread == 0  # unasked, as each worker would go through all of it
+    assert_equal(trained(pools, data(Numbers(), read_by="workers", **keys)), here)
+    assert spy.unread == 6
+    assert_equal(trained(pools, data(Numbers(), read_by="workers", workers=2, **keys)), here)
+
+
+def test_a_restarted_training_gives_its_new_workers_the_dataset(pools: Pools, spy: Spy) -> None:
+    wanted = trained(pools, data(Scenes(), read_by="controller"))
+    with parallel(pools) as model:
+        iterate, runtime = model.runtime._iterate, model.runtime
+        calls = itertools.count()
+
+        def failing(*args: Any) -> Any:
+            if next(calls) == 3:
+                raise netsplit.errors.WorkerError("a worker died.")
+            return iterate(*args)
+
+        def again() -> DistributedRuntime:
+            return DistributedRuntime(
+                runtime.program, runtime.pool, runtime.values, runtime.optimizer, runtime.rule,
+                runtime.resized, runtime.draws.seed,
+            )  # fmt: skip
+
+        model.runtime._iterate = failing  # type: ignore[method-assign]
+        history = fit(model, data(Scenes(), read_by="workers"), epochs=2, seed=3, metric=None, restart=again)
+        assert_equal(([it.loss for it in history.iterations], model.state_dict()), wanted)
+    assert spy.unread >= 6
+
+
+def test_no_process_that_loads_is_left_behind(pools: Pools) -> None:
+    import psutil
+
+    pool = pools(2)
+    before = {child.pid for hello in pool.hellos for child in psutil.Process(hello.pid).children()}
+    with parallel(pools) as model:
+        fit(model, data(Scenes(), read_by="workers", workers=2), epochs=1, seed=3, metric=None)
+        after = {child.pid for hello in pool.hellos for child in psutil.Process(hello.pid).children()}
+    assert after == before
+
+
+def test_tensors_at_hand_go_on_as_they_did(pools: Pools) -> None:
+    with parallel(pools) as model:
+        fit(model, data(Scenes(), read_by="workers"), epochs=1, seed=3, metric=None)
+        inputs, targets = next(batches(Scenes(), SIZE, seed=9))
+        assert model.train_batch(inputs, targets) > 0
+        with pytest.raises(NetSplitError):
+            model.train_batch(inputs, targets[:3])
