@@ -73,9 +73,9 @@ def _host() -> list[str]:
 
 def _solvers() -> str:
     cp_model = import_module("ortools.sat.python.cp_model")
+    interruptible = import_module("netsplit.partition.common.interruptible")
 
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = 5
+    solver = interruptible.cp_sat_solver(5, 0, 1)
     model = cp_model.CpModel()
     model.maximize(model.new_int_var(0, 7, "x"))
     if solver.solve(model) != cp_model.OPTIMAL or solver.objective_value != 7:
