@@ -35,7 +35,7 @@ from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.runtime.faults.failure import is_of_connection, one_line
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.guard import leave, start_guard
-from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, keep_alive, versions
+from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, tune, versions
 from netsplit.runtime.workers.heartbeat import HeartbeatFile
 from netsplit.runtime.workers.messages import FAILED, SIGN_OF_LIFE_S, STOP, Reply, Setup, Sign, packed
 from netsplit.runtime.workers.worker import Worker
@@ -73,7 +73,7 @@ def _connect(controller: str) -> Connection:
         _end(f"the controller at {controller} has another {KEY_VARIABLE}: set the same on all machines.")
     except (OSError, ValueError) as error:
         _end(f"no controller answers at {controller}: {error}.")
-    keep_alive(connection)
+    tune(connection)
     return connection
 
 

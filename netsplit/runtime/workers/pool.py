@@ -33,8 +33,8 @@ from netsplit.runtime.workers.handshake import (
     check_hello,
     check_loopback,
     greet,
-    keep_alive,
     limit_waits,
+    tune,
 )
 from netsplit.runtime.workers.heartbeat import Heartbeat, read_place
 from netsplit.runtime.workers.interrupts import interrupts_held, let_interrupt
@@ -169,7 +169,7 @@ class WorkerPool:
         setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory)
         for rank, connection in enumerate(self.connections):
             limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
-            keep_alive(connection)
+            tune(connection)
             self._send(rank, setup)
         self._gather(list(range(len(self.connections))), limit_s=_START_TIMEOUT_S)
 
