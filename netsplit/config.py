@@ -12,6 +12,7 @@ node against that, so that a parameter is declared in one place only: where it i
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -45,6 +46,7 @@ OffloadName = Literal["none", "optimizer", "activations", "both"]
 
 TARGET = "_target_"
 PARTIAL = "_partial_"
+_CALLED = ("loss", "metrics")  # nodes that may be a function as well as what one makes
 TOO_LARGE = (
     "can't allocate memory",
     "Storage size calculation overflowed",
@@ -257,13 +259,25 @@ def _checked(config: DictConfig, extra: Iterable[str]) -> tuple[Callable[..., An
         raise ConfigError(f"{_join(place, PARTIAL)} is {config[PARTIAL]}: give true or false.")
     if config.get(PARTIAL):
         signature = {key: dataclasses.replace(value, required=False) for key, value in signature.items()}
-    return target, _convert(signature, config, place, frozenset(extra), name)
+    itself = ""
+    if place in _CALLED and inspect.isfunction(target):
+        itself = f" To take {name} itself, and not what it returns, add {_join(place, PARTIAL)}=true."
+    return target, _convert(signature, config, place, frozenset(extra), name, itself)
 
 
 def _convert(
-    signature: dict[str, Parameter], config: DictConfig, place: str, extra: frozenset[str], owner: str
+    signature: dict[str, Parameter],
+    config: DictConfig,
+    place: str,
+    extra: frozenset[str],
+    owner: str,
+    hint: str = "",
 ) -> dict[str, Any]:
-    """Keys and values of `config` checked against `signature`; only what the config gives comes back."""
+    """Keys and values of `config` checked against `signature`; only what the config gives comes back.
+
+    Args:
+        hint: said after what must be given and is not.
+    """
     anything = "**" in signature
     known = {name: parameter for name, parameter in signature.items() if name not in extra and name != "**"}
     arguments: dict[str, Any] = {}
@@ -284,7 +298,7 @@ def _convert(
         arguments[key] = _value(known[key], value, place) if key in known else _plain(value)
     for name, parameter in known.items():
         if parameter.required and name not in arguments and name not in _nested(config):
-            raise ConfigError(_must_be_given(_join(place, name), parameter.accepts))
+            raise ConfigError(_must_be_given(_join(place, name), parameter.accepts) + hint)
     return arguments
 
 

@@ -48,7 +48,7 @@ def job(cfg: DictConfig) -> float | None:
             raise ConfigError(f"case {name}: {sentence(error)}") from error
     asked = list(requests.values()) or [Request(cfg)]
     for request in asked:
-        request.tracker.open(experiment())  # what is wrong with it shows before the work, not after
+        request.tracker.check()  # what is wrong with it shows before the work, not after
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = console_of(_WIDTH)
 

@@ -138,7 +138,10 @@ def result_table(comparison: ComparisonResult) -> Table | None:
         _figures("Samples/s", column([method.throughput for method in methods])),
         _figures("Published", as_given([method.published for method in methods])),
         _figures("Difference, %", [_percent(method.difference) for method in methods]),
-        _figures("Of the best, %", [_fraction(method.throughput, top) for method in methods]),
+        _figures(
+            "Of the best, %",
+            [_fraction(None if method.too_large else method.throughput, top) for method in methods],
+        ),
         _figures("Predicted, ms", column([row.predicted_s for row in rows], 1e3)),
         _figures("Measured, ms", column([row.measured_s for row in rows], 1e3)),
         _figures("Error, %", [_percent(row.prediction_error) for row in rows]),

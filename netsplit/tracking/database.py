@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -20,7 +21,7 @@ from netsplit.tracking.values import masked
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["artifact_root", "open_client", "open_experiment", "sqlite_path"]
+__all__ = ["artifact_root", "check_address", "open_client", "open_experiment", "sqlite_path"]
 
 logger = logging.getLogger(__name__)
 
@@ -77,17 +78,28 @@ def open_client(uri: str) -> MlflowClient:
     Raises:
         ConfigError: the address cannot be used; says why.
     """
+    check_address(uri)
     path = sqlite_path(uri)
     if path is not None:
-        _check_file(path)
         if not path.exists():
             _create(path)
         uri = f"{_SQLITE}{path}"
+    return _connect(uri)
+
+
+def check_address(uri: str) -> None:
+    """Makes nothing.
+
+    Raises:
+        ConfigError: runs cannot be kept at `uri`; says why.
+    """
+    path = sqlite_path(uri)
+    if path is not None:
+        _check_file(path)
     elif uri.startswith(_SERVERS):
         _check_server(uri)
     else:
         _check_database(uri)
-    return _connect(uri)
 
 
 def artifact_root(uri: str, given: str | None) -> str | None:
@@ -186,6 +198,10 @@ def _cannot_be_opened(uri: str, error: Exception) -> ConfigError:
 
 def _create(path: Path) -> None:
     """Make the database beside its place and then link it there, so that it is whole when it appears."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(path, error.strerror) from error
     logger.info("Creating the MLflow database %s (once; takes up to a quarter of a minute).", path)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         scratch = Path(folder) / "new.db"
@@ -198,18 +214,22 @@ def _create(path: Path) -> None:
             scratch.replace(path)
 
 
+def _no_folder(path: Path, why: str | None) -> ConfigError:
+    return ConfigError(f"folder {path.parent} for the MLflow database cannot be made: {why}.")
+
+
 def _check_file(path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"folder {path.parent} for the MLflow database cannot be made: {error.strerror}."
-        ) from error
+        there = next(each for each in path.parents if each.exists())
+    except OSError as error:  # a name that is too long
+        raise _no_folder(path, error.strerror) from error
+    if not there.is_dir() or (there != path.parent and not os.access(there, os.W_OK)):
+        raise _no_folder(path, os.strerror(errno.EACCES if there.is_dir() else errno.ENOTDIR))
     if path.is_dir():
         raise ConfigError(
             f"tracking uri names the folder {path}: name a file in it, {_SQLITE}{path}/mlflow.db."
         )
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    if there == path.parent and not os.access(path if path.exists() else there, os.W_OK):
         raise ConfigError(f"{path} cannot be written: change its permissions, or set another tracking.uri.")
     if path.exists():
         try:

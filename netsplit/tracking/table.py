@@ -179,7 +179,9 @@ def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     )
     meant = [sentence + "; ".join(of_what)] if of_what else []
     marks = [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
-    return [*meant, *marks]
+    planned = any(row.throughput is not None and row.measured_s is None for row in rows)
+    promised = ["samples per second are predicted where nothing was measured"] if planned else []
+    return [*meant, *marks, *promised]
 
 
 def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:

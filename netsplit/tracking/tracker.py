@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.tracking.columns import LABELS, parameters, title
-from netsplit.tracking.database import artifact_root, open_client, open_experiment, sqlite_path
+from netsplit.tracking.database import artifact_root, check_address, open_client, open_experiment, sqlite_path
 from netsplit.tracking.datasets import DatasetRecord, records_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.owner import owner_mark
@@ -286,6 +286,15 @@ class Tracker:
         if enabled:
             self._path = sqlite_path(uri)
             self.uri = uri if self._path is None else f"sqlite:///{self._path}"
+
+    def check(self) -> None:
+        """Whether runs can be kept, before there are any; makes nothing.
+
+        Raises:
+            ConfigError: not there.
+        """
+        if self._store is None:
+            check_address(self.uri)
 
     def open(self, experiment: str | None = None) -> Store:
         """Connect now, rather than at the first comparison; to `experiment`, where the tracker names none."""

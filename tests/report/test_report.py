@@ -110,7 +110,7 @@ def test_what_is_beyond_a_capacity_does_not_win() -> None:
     comparison = replace(trained(), methods=[large, *others])
     assert (large.outcome, netsplit.outcome) == ("beyond capacity", "finished")
     assert comparison.best is others[0]
-    assert "netsplit 128.0 120 200.0 250.0 −20.0 93.8 0.1234 beyond capacity" in parsed(comparison).words  # noqa: RUF001
+    assert "netsplit 128.0 – 200.0 250.0 −20.0 93.8 0.1234 beyond capacity" in parsed(comparison).words  # noqa: RUF001
 
 
 def test_what_took_the_place_of_an_answer_does_not_win_and_has_no_throughput() -> None:

@@ -201,11 +201,13 @@ def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) 
         matches = [run_id for run_id in every if run_id.startswith(each)]
         if len(matches) != 1:
             number = "several runs begin with it: give more of it" if matches else "there is no such run"
-            raise ConfigError(f"runs names '{each}', but {number}; `make ui` shows the ids.")
+            raise ConfigError(f"runs names '{each}', but {number}; `netsplit ui` (`make ui`) shows the ids.")
         run = every[matches[0]]
         run = every.get(run.data.tags.get(PARENT, ""), run)
         if not _is_shown(run):
-            raise ConfigError(f"runs names '{each}', which is no run of NetSplit; `make ui` shows the ids.")
+            raise ConfigError(
+                f"runs names '{each}', which is no run of NetSplit; `netsplit ui` (`make ui`) shows the ids."
+            )
         runs[run.info.run_id] = run
     return list(runs.values())
 
@@ -213,7 +215,7 @@ def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) 
 def _none_finished(every: Sequence[Run], names: Sequence[str]) -> str:
     where = f"experiment '{names[0]}'" if len(names) == 1 else f"{len(names)} experiments"
     if not every:
-        return f"there is no comparison or study in {where}: `make run` records one."
+        return f"there is no comparison or study in {where}: `netsplit compare` (`make run`) records one."
     states = [run.info.status.lower() for run in every]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     return f"no comparison or study in {where} has finished ({counted}): give runs=<id> for one that has not."

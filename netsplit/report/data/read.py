@@ -67,7 +67,9 @@ def read_report(
     check_runs(runs)
     path = sqlite_path(uri)
     if path is not None and not path.exists():
-        raise ConfigError(f"there is no database {path}: `make run` records one, or set tracking.uri.")
+        raise ConfigError(
+            f"there is no database {path}: `netsplit compare` (`make run`) records one, or set tracking.uri."
+        )
     client = open_client(uri)
     try:
         chosen = choose_runs(client, experiments, runs)
