@@ -29,7 +29,7 @@ from netsplit.signature import Parameter, locate, signature_of, suggest
 
 __all__ = [
     "CheckpointSettings", "LowPrecision", "OffloadName", "OnNonFinite", "ProfileMode", "Settings", "build",
-    "check_numbers", "check_switches", "locate", "suggest", "validated",
+    "check_numbers", "check_switches", "locate", "require_node", "suggest", "validated",
 ]  # fmt: skip
 
 ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
@@ -180,6 +180,8 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
         ConfigError: an unknown or missing key, a wrong type, a target that cannot be imported, or
             values that the target itself refuses with a ValueError, or that make what no memory holds.
     """
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{node!r} is no node with {TARGET}, which says what is to be built.")
     config = node if isinstance(node, DictConfig) else OmegaConf.create(dict(node))
     target, arguments = _checked(config, extra)
     for name in _nested(config):
@@ -200,6 +202,23 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
             f"{place}: what {config[TARGET]} makes of these values does not fit in this machine's memory: "
             "give smaller ones."
         ) from error
+
+
+def require_node(config: DictConfig, key: str, options: bool) -> None:
+    """Refuse what `build` can make nothing of, as `loss=None`, which is text.
+
+    Args:
+        options: the key is a config group's, of which one may be chosen.
+
+    Raises:
+        ConfigError: there is no node under `key`.
+    """
+    node = config.get(key)
+    if not isinstance(node, DictConfig) or not node:
+        choice = f", or choose an option of the group {key}" if options else ""
+        raise ConfigError(
+            f"{key} is {_shown(node)}: name what makes it, as in {key}.{TARGET}=my_package.{key}{choice}."
+        )
 
 
 def validated(
@@ -254,7 +273,7 @@ def _checked(config: DictConfig, extra: Iterable[str]) -> tuple[Callable[..., An
         raise ConfigError(f"{place or 'the node'} has no {TARGET}: give the dotted name of what to build.")
     name = str(config[TARGET])
     target = locate(name, _join(place, TARGET))
-    signature = signature_of(target, name)
+    signature = signature_of(target, name, _join(place, TARGET))
     if not isinstance(config.get(PARTIAL, False), bool):
         raise ConfigError(f"{_join(place, PARTIAL)} is {config[PARTIAL]}: give true or false.")
     if config.get(PARTIAL):

@@ -50,13 +50,22 @@ class Parameter:
         return describe(self.hint)
 
 
-def signature_of(target: Callable[..., Any], name: str) -> dict[str, Parameter]:
-    """The target's keyword parameters; an entry "**" says that it takes any."""
+def signature_of(target: Callable[..., Any], name: str, key: str = "") -> dict[str, Parameter]:
+    """The target's keyword parameters; an entry "**" says that it takes any.
+
+    Args:
+        name: dotted, of the target.
+        key: where a config names it, for the sentence.
+
+    Raises:
+        ConfigError: Python knows no signature of it.
+    """
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError) as error:
+        there = f"{key} is {name}, which" if key else name
         raise ConfigError(
-            f"{name} has no readable signature: wrap it in a function with typed parameters."
+            f"{there} has no readable signature: wrap it in a function with typed parameters."
         ) from error
     hints = _hints(target)
     answer = {}

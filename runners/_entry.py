@@ -19,10 +19,11 @@ import errno
 import functools
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,12 +56,15 @@ UNUSABLE = {
 }  # fmt: skip
 EXIT_BUG, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
+_FOLDERS = ("outputs", "outputs/*", "outputs/*/runs")
 
 PLUGINS = {  # options that Hydra knows only where a package is installed -> the extra that has it
     "hydra/launcher=joblib": "sweep",
     "hydra/launcher=submitit_local": "slurm",
     "hydra/launcher=submitit_slurm": "slurm",
 }
+
+_NO_CONFIG_DIR = re.compile(r"Additional config directory '(.*)' not found")  # as Hydra says it
 
 Job = Callable[[DictConfig], Any]
 
@@ -79,7 +83,7 @@ def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
         def command() -> None:
             sys.argv[1:] = addable(sys.argv[1:])
             start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
-            _run(start(_logged(job)))
+            _run(start(_logged(job, set(_default_folders()))))
 
         return command
 
@@ -138,6 +142,8 @@ def sentence(error: BaseException) -> str:
         return _missing_option(error)
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}': quote what has special characters, as in key='\"~/value\"'."
+    if (missing := _NO_CONFIG_DIR.match(str(error))) is not None:
+        return f"--config-dir is '{missing[1]}', which is no folder: give one that has your own options."
     cause = error.__cause__
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
         error = cause if isinstance(cause, OmegaConfBaseException) else error
@@ -197,8 +203,12 @@ def _leave(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _logged(job: Job) -> Job:
-    """The job, with its failure written to its own log, and, of a multirun, its end to its folder."""
+def _logged(job: Job, before: Collection[Path]) -> Job:
+    """The job, with its failure written to its own log, and, of a multirun, its end to its folder.
+
+    Args:
+        before: what was there of `_default_folders` when the command began.
+    """
 
     def single(cfg: DictConfig) -> Any:
         try:
@@ -206,7 +216,7 @@ def _logged(job: Job) -> Job:
             return job(cfg)
         except Exception as error:
             _record(error, on_console=False)
-            _forget_unused(error)
+            _forget_unused(error, before)
             raise JobEnd from error
 
     def one_of_many(cfg: DictConfig) -> Any:
@@ -227,12 +237,23 @@ def _logged(job: Job) -> Job:
     return run
 
 
-def _forget_unused(error: Exception) -> None:
-    """Remove the folder of a job that was refused before it wrote anything of its own."""
+def _default_folders() -> list[Path]:
+    """What there is, here, of the folders in which Hydra makes those of jobs: conf/hydra/default.yaml."""
+    return [path.absolute() for pattern in _FOLDERS for path in Path().glob(pattern)]
+
+
+def _forget_unused(error: Exception, before: Collection[Path]) -> None:
+    """Remove the folder of a job that was refused before it wrote anything of its own, and those around it
+    that were made for it.
+    """
     folder = Path(HydraConfig.get().runtime.output_dir)
     written = [entry for entry in folder.rglob("*") if entry.is_file() and ".hydra" not in entry.parts]
     if isinstance(error, USER_MISTAKES) and all(entry.suffix == ".log" for entry in written):
         shutil.rmtree(folder, ignore_errors=True)
+        made = [path for path in reversed(_default_folders()) if path not in before]
+        for parent in [path for path in made if path in folder.absolute().parents]:
+            with suppress(OSError):  # it has something, of another command
+                parent.rmdir()
 
 
 def _record(error: Exception, on_console: bool) -> None:

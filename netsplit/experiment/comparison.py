@@ -51,7 +51,13 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure
 from netsplit.tracking.metrics import overflow_summary
-from netsplit.training.checkpoints import Checkpoints, describe_training, newest, passed_over, stable_folder
+from netsplit.training.checkpoints import (
+    Checkpoints,
+    describe_training,
+    origin_of,
+    passed_over,
+    stable_folder,
+)
 from netsplit.training.epochs import fit
 from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
 from netsplit.training.parallel import ParallelModel, save_state
@@ -154,7 +160,7 @@ def compare(
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
     if experiment.settings.resume not in ("never", "auto"):
-        _origin(experiment.settings.resume)
+        origin_of(experiment.settings.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
     with recorded(experiment, session.spec.name, tracker) as parent:
         planner = _planner(experiment, session)
@@ -364,18 +370,8 @@ def _checkpoints(
         every_iterations=settings.every_iterations,
         keep=settings.keep,
         resume=resume == "auto",
-        origin=None if resume in ("never", "auto") else _origin(resume),
+        origin=None if resume in ("never", "auto") else origin_of(resume),
     )
-
-
-def _origin(folder: str) -> Path:
-    checkpoint = newest(folder)
-    if checkpoint is None:
-        raise ConfigError(
-            f"resume is '{folder}', where there is no whole checkpoint: give never, auto, a checkpoint or a "
-            "folder of checkpoints."
-        )
-    return checkpoint
 
 
 def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:

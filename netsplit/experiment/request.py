@@ -15,11 +15,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import check_offload
-from netsplit.config import TARGET, build, validated
+from netsplit.config import TARGET, build, require_node, validated
 from netsplit.data.reading.own import ReadingKeys, as_data
 from netsplit.errors import ConfigError
 from netsplit.runtime.compiled import check_backend
 from netsplit.signature import locate, signature_of
+from netsplit.training.checkpoints import origin_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,11 +58,10 @@ class Request:
         self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
         cfg, reading = _without_reading(cfg)
         self.settings = validated(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
-        for key in ("model", "loss"):
-            if not cfg.get(key):
-                raise ConfigError(
-                    f"{key} is null: name what makes it, as in {key}._target_=my_package.{key}."
-                )
+        for key in (*NAMED, "tracking", "loss", *(["metrics"] if "metrics" in cfg else [])):
+            require_node(cfg, key, options=key != "loss")
+        if self.settings.resume not in ("never", "auto"):
+            origin_of(self.settings.resume)
         self.tracker: Tracker = build(cfg.tracking)
         self.cluster: ClusterSpec | ClusterDescription = build(cfg.cluster)
         self.partitioners: dict[str, Partitioner] = {
@@ -115,7 +115,7 @@ def _without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     if not isinstance(node, DictConfig) or TARGET not in node:
         return cfg, reading
     name = str(node[TARGET])
-    taken = signature_of(locate(name, f"dataset.{TARGET}"), name)
+    taken = signature_of(locate(name, key := f"dataset.{TARGET}"), name, key)
     names = [each.name for each in fields(ReadingKeys) if each.name in node and each.name not in taken]
     if not names or "**" in taken:
         return cfg, reading

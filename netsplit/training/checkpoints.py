@@ -171,6 +171,24 @@ def newest(folder: str | Path) -> Path | None:
     return next(reversed(_whole(folder)), None) if folder.is_dir() else None
 
 
+def origin_of(folder: str) -> Path:
+    """The checkpoint that `resume=<folder>` means: it, or the newest whole one in it.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        checkpoint = newest(folder)
+    except OSError as error:
+        raise ConfigError(f"resume is '{folder}', which cannot be read: {error.strerror}.") from error
+    if checkpoint is None:
+        raise ConfigError(
+            f"resume is '{folder}', where there is no whole checkpoint: give never, auto, a checkpoint or a "
+            "folder of checkpoints."
+        )
+    return checkpoint
+
+
 def stable_folder(config: Any, name: str) -> Path:
     """Where the checkpoints of an experiment are by default: the same for the same training, whatever the
     time, the devices, the method's choices and the number of epochs.

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.data.dataset import Data
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import planner_of
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import write_plan
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
+from netsplit.files import check_writable
 from netsplit.formats.own import save_workload
 
 from .._entry import console_of
@@ -61,7 +62,7 @@ def plan(
     described = isinstance(request.cluster, ClusterDescription)
     torch.manual_seed(request.settings.seed)
     subject = _subject(model, batch, targets, loss, torch.device("meta" if described else "cpu"))
-    folder = Path(out) if out is not None else Path("outputs/plan", time.strftime("%Y-%m-%d_%H-%M-%S"))
+    folder = _folder(out)
     console = console_of(_WIDTH)
     if subject.loss is _stand_in:
         console.print("No loss and targets are given: the mean of the squared outputs stands for them.")
@@ -80,6 +81,20 @@ def plan(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _folder(out: str | None) -> Path:
+    """Where the plan is to be written, which is not made yet.
+
+    Raises:
+        ConfigError: it could not be made.
+    """
+    folder = Path(out) if out is not None else Path("outputs/plan", time.strftime("%Y-%m-%d_%H-%M-%S"))
+    try:
+        check_writable(folder / "graph.json")
+    except NetSplitError as error:
+        raise ConfigError(f"--out is '{folder}': {error}") from error
+    return folder
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from .._entry import CONF
 
 __all__ = ["new"]
 
+_NAME = re.compile(r"(?=.*[a-z])[a-z_][a-z0-9_]*")
 TEMPLATES = Path(__file__).parent / "templates"
 HOW = {
     "partitioner": "partitioner=[{name},single] model=vgg19_small cluster=titan_rtx3 tracking=none",
@@ -34,7 +36,7 @@ def new(kind: str, name: str) -> None:
     Raises:
         ConfigError: a name that Python does not take, or a file that is there already.
     """
-    if not name.isidentifier() or not name.islower():
+    if not _NAME.fullmatch(name):
         raise ConfigError(f"NAME is '{name}': give small letters, digits and _, as Python names modules.")
     if why := _taken(kind, name):
         raise ConfigError(f"NAME is '{name}', {why}: choose another.")

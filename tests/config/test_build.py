@@ -115,6 +115,17 @@ def test_a_target_that_cannot_be_imported_is_named(target: str, words: list[str]
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+@pytest.mark.parametrize("given", ["None", "", ["a"], 3, None])
+def test_what_is_no_node_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"is no node with _target_"):
+        build(given)
+
+
+def test_a_target_without_a_signature_is_named_with_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"^box\._target_ is builtins\.dict, which has no readable signature"):
+        build(node(_target_="builtins.dict"))
+
+
 def test_a_missing_target_key_is_named() -> None:
     with pytest.raises(ConfigError, match="box has no _target_"):
         build(OmegaConf.create({"box": {"width": 1}}).box)

@@ -137,6 +137,8 @@ def test_a_model_of_ones_own_is_planned(words: list[str], said: str, tmp_path: P
         (["mine:build", "--batch", "8:cheese"], "--batch is '8:cheese'"),
         (["mine:build", "--batch", "8x3x8x8", "--cluster", "moon"], "cluster=moon is not an option"),
         (["mine:build", "--batch", "8x3x8x8", "--set", "epcohs=3"], "epcohs"),
+        (["mine:build", "--batch", "8x3x8x8", "--out", "/proc/x/y"], "--out is '/proc/x/y': '/proc' is no"),
+        (["mine:build", "--batch", "8x3x8x8", "--out", "mine.py/y"], "--out is 'mine.py/y': "),
     ],
 )
 def test_what_cannot_be_planned_is_said_and_nothing_written(
@@ -196,7 +198,7 @@ def test_what_is_new_runs_at_once(kind: str, tmp_path: Path) -> None:
     assert "is there already" in again.stderr
 
 
-@pytest.mark.parametrize("name", ["Mine", "a-b", "3d", "../up", "torch", "json", "class", "digits"])
+@pytest.mark.parametrize("name", ["Mine", "a-b", "3d", "../up", "torch", "json", "class", "digits", "é", "ﬁ", "_", "٣a"])
 def test_a_name_that_python_does_not_take_is_refused(name: str, tmp_path: Path) -> None:
     done = netsplit("new", "dataset", name, folder=tmp_path)
     assert done.returncode == 2

@@ -72,6 +72,26 @@ def test_a_server_that_is_not_there_is_said_before_the_work(
     assert "no MLflow server answers at http://127.0.0.1:1" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("loss=None", "loss is 'None': name what makes it, as in loss._target_=my_package.loss."),
+        ("loss=null", "loss is null: name what makes it"),
+        ("cases={one: {loss: abc}}", "case one: loss is 'abc': name what makes it"),
+        ("resume=foo", "resume is 'foo', where there is no whole checkpoint"),
+        ("resume=/nowhere", "resume is '/nowhere', where there is no whole checkpoint"),
+        ("model._target_=builtins.dict", "model._target_ is builtins.dict, which has no readable signature"),
+    ],
+)
+def test_what_cannot_be_built_or_gone_on_from_is_said_and_nothing_is_left(
+    run: Run, word: str, sentence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(word) == (2, [])
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"error: {sentence}")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_compiler_that_torch_does_not_know_is_said_before_the_work(
     run: Run, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Pat
         (["model=["], ["cannot read 'model=['"]),
         (["dataset.root=~/flowers"], ["cannot read 'dataset.root=~/flowers'", "quote"]),
         (["tracking=null"], ["a group cannot be null"]),
+        (["--config-dir", "nowhere"], ["--config-dir is '", "nowhere', which is no folder: give one"]),
         (["+foo.bar=1"], ["foo is not a config key"]),
         (["seed=2"], ["the job found a mistake."]),
         (["seed=5"], ["cannot use 'there': No space left on device; choose another place"]),
@@ -136,9 +137,21 @@ def test_runs_are_listed_under_the_experiment_chosen(
     assert set(names) == {name}
 
 
-def test_a_refused_job_leaves_no_folder(run: Run, tmp_path: Path) -> None:
-    run("seed=2")
-    assert not list(tmp_path.glob("outputs/*/runs/*"))
+@pytest.mark.parametrize("kept", ["", "outputs", "outputs/job", "outputs/job/runs", "outputs/job/multiruns"])
+def test_a_refused_job_leaves_no_folder_that_was_not_there(run: Run, tmp_path: Path, kept: str) -> None:
+    (tmp_path / kept).mkdir(parents=True, exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    run("hydra.job.name=job", "seed=2")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_refused_job_leaves_what_lies_beside_its_folder(run: Run, tmp_path: Path) -> None:
+    run("hydra.job.name=other")
+    run("hydra.job.name=job", "seed=2")
+    assert [path.name for path in (tmp_path / "outputs").iterdir()] == ["other"]
+    (tmp_path / "mine").mkdir()
+    run("hydra.run.dir=mine/own", "seed=2")
+    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_an_interrupt_exits_with_130(run: Run) -> None:
