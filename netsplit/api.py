@@ -173,6 +173,10 @@ def parallelize(
 
 def _check_kinds(model: Any, loss: Any, batch: Any, weights: Any) -> None:
     """Objects are of the kinds that they are asked to be."""
+    for name, given in (("model", model), ("loss", loss)):
+        if isinstance(given, type):
+            made = given.__name__
+            raise ConfigError(f"{name} is the class {made} itself: call it, as in {name}={made}(...).")
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model is {model!r}: give a torch.nn.Module.")
     if not isinstance(batch, tuple | list) or len(batch) != 2:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.cluster.local import ClusterSpec
-from netsplit.errors import NetSplitError, WorkerError
+from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.training.parallel import ParallelModel
 from tests.workers import Pools, lent_to_sessions
 
@@ -182,6 +182,59 @@ def test_a_wrong_batch_is_refused_in_one_sentence_and_training_goes_on(
     assert parallel.train_batch(*samples(BATCH)) > 0
 
 
+def test_a_metric_may_be_named_and_auto_is_what_suits(parallel: ParallelModel) -> None:
+    x, y = samples(BATCH)
+    assert parallel.evaluate([(x, y)], "accuracy") == parallel.evaluate([(x, y)])
+    real = parallel.predict(x) + 2
+    assert parallel.evaluate([(x, real)]) == pytest.approx(4.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("act", "sentence"),
+    [
+        (lambda m: m.save("/proc/x"), r"^'/proc/x' cannot be written \(.*\): choose another place"),
+        (lambda m: m.save(None), r"^path is None: give that of a file to write\.$"),
+        (lambda m: m.load_state_dict(None), r"^the state is None: give a mapping of names to tensors"),
+        (lambda m: m.load_state_dict(5), r"^the state is of type int: give a mapping"),
+        (lambda m: m.evaluate(5), r"^batches is 5: give pairs"),
+        (lambda m: m.evaluate([samples(8)], metric="mse"), r"^metric=mse needs outputs and targets of one"),
+    ],
+)
+def test_what_cannot_be_written_loaded_or_evaluated_is_a_sentence(
+    parallel: ParallelModel, act: Callable[[ParallelModel], object], sentence: str
+) -> None:
+    before = parallel.state_dict()
+    with pytest.raises(NetSplitError, match=sentence):
+        act(parallel)
+    after = parallel.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+class LossInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((self.linear(x) - y) ** 2).mean()
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_model_with_the_loss_inside_predicts_of_inputs_as_in_training() -> None:
+    x, y = torch.randn(BATCH, 4), torch.randn(BATCH, 3)
+    model = LossInside()
+    wanted = model(x, y).detach()
+    options = {"partitioner": "m_topo", "schedule": "single_batch"}
+    with netsplit.parallelize(model, None, (x, y), cluster=stated(), **options) as inside:
+        for act in (lambda: inside.predict(x), lambda: inside.evaluate([(x, y)])):
+            with pytest.raises(ConfigError, match=r"LossInside\.forward needs 'y' too, .*predict\(\(inputs,"):
+                act()
+        torch.testing.assert_close(inside.predict((x, y)), wanted)
+        mean = inside.evaluate([((x, y), y)], lambda loss, targets: (float(loss), 1))
+        assert mean == pytest.approx(float(wanted))
+        inside.train_batch(x, y)
+
+
 @pytest.mark.usefixtures("unmeasured")
 def test_close_ends_the_workers_and_a_closed_model_says_so(tmp_path: Path) -> None:
     options = {"schedule": "single_batch", "optimizer": lambda p: torch.optim.SGD(p, 0.1)}
@@ -256,6 +309,8 @@ X, Y = samples(BATCH)
         ({"cluster": 0}, ["0 workers"]),
         ({"cluster": "cpu2"}, ["cluster is 'cpu2'", "number of workers"]),
         ({"cluster": True}, ["cluster is True"]),
+        ({"loss": nn.CrossEntropyLoss}, ["loss is the class CrossEntropyLoss itself: call it"]),
+        ({"model": nn.Linear}, ["model is the class Linear itself: call it, as in model=Linear(...)"]),
         ({"batch": X}, ["pair"]),
         ({"batch": (3, Y)}, ["inputs have none"]),
         ({"batch": (X, 3)}, ["Knots does not run on this batch", "'target'", "not int"]),

@@ -17,17 +17,39 @@ from torch.nn.functional import cross_entropy
 
 from netsplit.data.dataset import IGNORED, Data
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.signature import suggest
 
 __all__ = [
-    "AUTO", "Metric", "MetricWords", "accuracy", "as_metric", "auto", "chosen_metric", "correct", "mean_iou",
-    "mse", "name_of_metric", "no_metric", "perplexity", "top5", "update_metric", "value_of",
-    "words_of_metric",
+    "AUTO", "NAMES", "PARAMETER", "Metric", "MetricUnfit", "MetricWords", "accuracy", "as_metric", "auto",
+    "chosen_metric", "correct", "is_regression", "mean_iou", "mse", "name_of_metric", "no_metric",
+    "perplexity", "suited_metric", "top5", "update_metric", "value_of", "words_of_metric",
 ]  # fmt: skip
 
 AUTO: Literal["auto"] = "auto"
 Count = Callable[[Any, Any], tuple[float, int]]
 
+COMMAND, PARAMETER = "metrics", "metric"
+"""What a metric is given as: a command's key, or a parameter in Python."""
+
 _REGRESSION = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+
+
+class MetricUnfit(ConfigError):
+    """A metric that is not for what the model and the data give.
+
+    Args:
+        name: of the metric.
+        why: what it needs, and what is there.
+        key: as in `as_metric`.
+        cure: what to do; by default another metric.
+    """
+
+    def __init__(self, name: str, why: str, key: str = COMMAND, cure: str = "") -> None:
+        super().__init__(f"{key}={name} {why}: {cure or _others(key)}.")
+        self.name, self.why, self.key, self.cure = name, why, key, cure
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.why, self.key, self.cure)  # for jobs of other processes
 
 
 @runtime_checkable
@@ -79,8 +101,11 @@ def name_of_metric(metric: Metric) -> str:
     return str(getattr(metric, "name", None) or type(metric).__name__)
 
 
-def value_of(metric: Metric) -> float:
+def value_of(metric: Metric, key: str = COMMAND) -> float:
     """What it computes, as one number.
+
+    Args:
+        key: as in `as_metric`.
 
     Raises:
         ConfigError: it computes several.
@@ -90,43 +115,55 @@ def value_of(metric: Metric) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"metrics={name_of_metric(metric)} computes {type(value).__name__}, which is not one number: "
+            f"{key}={name_of_metric(metric)} computes {type(value).__name__}, which is not one number: "
             "choose one that is, as an average over its classes."
         ) from error
 
 
-def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
+def update_metric(metric: Metric, outputs: Any, targets: Any, key: str = COMMAND) -> None:
     """A metric's `update`.
+
+    Args:
+        key: as in `as_metric`.
 
     Raises:
         ConfigError: it is not for such outputs and targets.
     """
     try:
         metric.update(outputs, targets)
+    except MetricUnfit as error:
+        raise MetricUnfit(error.name, error.why, key, error.cure) from error
     except NetSplitError:
         raise
     except Exception as error:  # of code that may do anything
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         there = f"{_described(outputs)} and {_described(targets)}"
         raise ConfigError(
-            f"metrics={name_of_metric(metric)} does not take what the model and the data give, {there} "
-            f"({reason}): choose another of metrics, or none."
+            f"{key}={name_of_metric(metric)} does not take what the model and the data give, {there} "
+            f"({reason}): {_others(key)}."
         ) from error
 
 
-def as_metric(given: Any) -> Metric | None:
-    """A metric, or of a function of a batch the mean over what it counts; None: none.
+def as_metric(given: Any, key: str = COMMAND) -> Metric | None:
+    """A metric, the name of one, or of a function of a batch the mean over what it counts; None: none.
+
+    Args:
+        key: what it was given as, for the sentence: a command's `metrics`, or a parameter's `metric`.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is none of them.
     """
+    if isinstance(given, str):
+        if given not in NAMES:
+            raise ConfigError(f"{key} is '{given}': {suggest(given, (AUTO, *NAMES))}")
+        return NAMES[given]()
     if given is None or (isinstance(given, Metric) and not isinstance(given, type)):
         return given
     if callable(given) and not isinstance(given, type):
         function = getattr(given, "func", given)
         return Mean(given, str(getattr(function, "__name__", type(given).__name__)))
     raise ConfigError(
-        f"metrics is {given!r}: give an object with reset, update and compute, as torchmetrics has them, or "
+        f"{key} is {given!r}: give an object with reset, update and compute, as torchmetrics has them, or "
         "a function of (outputs, targets) that returns a sum and a count."
     )
 
@@ -150,10 +187,32 @@ def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
     if not len(data.test):
         return None
     target = data.train[0][1] if len(data.train) else None
-    regression = isinstance(target, float) or (isinstance(target, Tensor) and target.is_floating_point())
-    if regression or isinstance(loss, _REGRESSION):
+    if is_regression(target, loss):
         return mse()
     return {"accuracy": accuracy, "mean_iou": mean_iou, "perplexity": perplexity}[data.metric]()
+
+
+def is_regression(target: Any, loss: Any) -> bool:
+    """Whether targets, or the loss, are of real numbers."""
+    real = isinstance(target, float) or (isinstance(target, Tensor) and target.is_floating_point())
+    return real or isinstance(loss, _REGRESSION)
+
+
+def suited_metric(outputs: Any, targets: Any, loss: Any) -> Metric:
+    """What "auto" is where no dataset names what it is judged by: mse of a regression, else the accuracy.
+
+    Raises:
+        ConfigError: neither is for such outputs and targets.
+    """
+    one_shape = _are_tensors(outputs, targets) and outputs.shape == targets.shape and outputs.ndim > 0
+    if is_regression(targets, loss) and one_shape:
+        return mse()
+    if not is_regression(targets, loss) and _are_scores(outputs, targets):
+        return accuracy()
+    raise ConfigError(
+        f"no metric suits what the model and the data give, {_described(outputs)} and {_described(targets)}: "
+        f"give {PARAMETER}=, a function of (outputs, targets) that returns a sum and a count."
+    )
 
 
 def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
@@ -278,26 +337,50 @@ def _exponential(mean: float) -> float:
     return math.exp(mean) if mean < 700 else math.inf
 
 
+NAMES: dict[str, Callable[[], Metric | None]] = {
+    "accuracy": accuracy, "top5": top5, "mean_iou": mean_iou, "mse": mse, "perplexity": perplexity,
+    "none": no_metric,
+}  # fmt: skip
+"""What conf/metrics/ has, but for `AUTO`, which depends on the task."""
+
+
 def _are_tensors(*values: Any) -> bool:
     return all(isinstance(value, Tensor) for value in values)
 
 
 def _require_classes(name: str, outputs: Any, targets: Any) -> None:
-    if (
-        not _are_tensors(outputs, targets)
-        or outputs.ndim < 2
-        or targets.is_floating_point()
-        or (outputs.shape[0], *outputs.shape[2:]) != tuple(targets.shape)
-    ):
-        raise _unfit(name, "scores (n, classes, ...) and whole-numbered targets (n, ...)", outputs, targets)
+    if not _are_scores(outputs, targets):
+        needed = "scores (n, classes, ...) of at least 2 classes and whole-numbered targets (n, ...)"
+        raise _unfit(name, needed, outputs, targets)
+    counted = targets[targets != IGNORED]
+    for target in (int(counted.min()), int(counted.max())) if counted.numel() else ():
+        if not 0 <= target < outputs.shape[1]:
+            raise MetricUnfit(
+                name,
+                f"needs targets from 0 to {outputs.shape[1] - 1}, of which the model has scores, and one is "
+                f"{target}",
+                cure=f"give the model as many classes as the data has; a target of {IGNORED} counts nowhere",
+            )
 
 
-def _unfit(name: str, needed: str, *there: Any) -> ConfigError:
-    words = [_described(each) for each in there]
-    return ConfigError(
-        f"metrics={name} needs {needed}, and the model and the data give {words[0]} and {words[1]}: choose "
-        "another of metrics, such as mse, or none."
+def _are_scores(outputs: Any, targets: Any) -> bool:
+    """Whether these are of the shapes of class scores and their targets."""
+    return (
+        _are_tensors(outputs, targets)
+        and outputs.ndim >= 2
+        and outputs.shape[1] >= 2
+        and not targets.is_floating_point()
+        and (outputs.shape[0], *outputs.shape[2:]) == tuple(targets.shape)
     )
+
+
+def _unfit(name: str, needed: str, *there: Any) -> MetricUnfit:
+    words = [_described(each) for each in there]
+    return MetricUnfit(name, f"needs {needed}, and the model and the data give {words[0]} and {words[1]}")
+
+
+def _others(key: str) -> str:
+    return f"choose another of {key}, or none" if key == COMMAND else f"give another {key}, as {key}='mse'"
 
 
 def _described(value: Any) -> str:

@@ -20,6 +20,7 @@ from netsplit.errors import ConfigError, NetSplitError, WorkerError, told_plainl
 from netsplit.files import write_atomically
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import lacking
 from netsplit.graph.checks.holding import by_name, first_names
 from netsplit.graph.checks.notice import Notice
 from netsplit.graph.checks.plain import has_values
@@ -36,7 +37,8 @@ from netsplit.runtime.feeds import samples_of
 from netsplit.runtime.reading.told import UnreadBatch
 from netsplit.runtime.workers.interrupts import interrupts_held
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.metrics import as_metric, correct, update_metric, value_of
+from netsplit.training.evaluation import evaluated
+from netsplit.training.metrics import AUTO, correct
 from netsplit.training.plain_state import loaded, plain_state
 from netsplit.training.programs import Programs
 from netsplit.training.reuse import Reuse
@@ -49,9 +51,17 @@ Pair = tuple[Any, Any]  # inputs and targets
 
 
 def save_state(state: Mapping[str, Any], path: str | Path) -> None:
-    """Write a state to a file that `torch.load` reads, whole or not at all."""
+    """Write a state to a file that `torch.load` reads, whole or not at all.
+
+    Raises:
+        NetSplitError: it cannot be written there.
+    """
     try:
         write_atomically(path, lambda file: torch.save(state, file))
+    except OSError as error:
+        raise NetSplitError(
+            f"'{path}' cannot be written ({error.strerror or error}): choose another place, or make room."
+        ) from error
     except RuntimeError as error:  # torch's way to say that the disk is full
         reason = str(error).splitlines()[0]
         raise NetSplitError(
@@ -168,32 +178,35 @@ class ParallelModel:
         """
         batch = self.programs.batch(inputs)
         runtime = self._open()
-        with self._own():
-            parts = self.programs.parts(batch)
-            return self.programs.joined([(part, runtime.predict(part.program, part.batch)) for part in parts])
+        try:
+            with self._own():
+                parts = self.programs.parts(batch)
+                done = [(part, runtime.predict(part.program, part.batch)) for part in parts]
+                return self.programs.joined(done)
+        except NetSplitError as error:
+            if self.programs.captures.loss is None and (name := lacking(self.model, inputs)):
+                raise ConfigError(
+                    f"{type(self.model).__name__}.forward needs '{name}' too, which it has of the targets in "
+                    "training, as its loss is inside: give inputs as there, in predict((inputs, targets)) "
+                    "and evaluate([((inputs, targets), targets)])."
+                ) from error
+            raise
 
     @told_plainly
-    def evaluate(self, batches: Iterable[Pair], metric: Any = correct) -> float:
-        """A metric over batches of any sizes, every sample with the same weight; the accuracy by default.
+    def evaluate(self, batches: Iterable[Pair], metric: Any = AUTO) -> float:
+        """A metric over batches of any sizes, every sample with the same weight.
 
         Args:
-            metric: `(outputs, targets)` of a batch, in the structures of model and data, to (sum, count), of
-                which the mean is taken; or an object with reset, update and compute, as torchmetrics' are.
+            batches: pairs (inputs, targets), of which the inputs are as in `predict`.
+            metric: "accuracy", "top5", "mean_iou", "mse" or "perplexity"; "auto": mse where the first batch's
+                targets are real numbers or the loss is a regression's, else the accuracy. Or `(outputs,
+                targets)` of a batch, in the structures of model and data, to (sum, count), of which the mean
+                is taken; or an object with reset, update and compute, as torchmetrics' are.
 
         Raises:
             NetSplitError: there is no batch, or the metric is not for such outputs and targets.
         """
-        measure = as_metric(metric)
-        if measure is None:
-            raise ConfigError("there is no metric to evaluate: give one, or leave it out for the accuracy.")
-        measure.reset()
-        some = False
-        for inputs, targets in batches:
-            update_metric(measure, self.predict(inputs), targets)
-            some = True
-        if not some:
-            raise NetSplitError("there is nothing to evaluate: the data has no batch.")
-        return value_of(measure)
+        return evaluated(self.predict, batches, metric, self.programs.captures.loss)
 
     @told_plainly
     def state_dict(self) -> dict[str, Any]:
@@ -312,7 +325,14 @@ class ParallelModel:
         self._open().step_scheduler(loss)
 
     def save(self, path: str | Path) -> None:
-        """Write `state_dict` to a file that `torch.load` reads, whole or not at all."""
+        """Write `state_dict` to a file that `torch.load` reads, whole or not at all.
+
+        Raises:
+            NetSplitError: it cannot be written there.
+            WorkerError: the workers that held the parameters are gone.
+        """
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"path is {path!r}: give that of a file to write.")
         save_state(self.state_dict(), path)
 
     def save_checkpoint(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:

@@ -77,6 +77,11 @@ def loaded(
 
 
 def _refusal(model: nn.Module, state: Mapping[str, Any], strict: bool, error: Exception) -> NetSplitError:
+    if not isinstance(state, Mapping):
+        return NetSplitError(
+            f"the state is {_kind(state)}: give a mapping of names to tensors, as state_dict() "
+            "and torch.load give it."
+        )
     plain = model.state_dict()
     missing, unknown = [k for k in plain if k not in state], [k for k in state if k not in plain]
     if strict and (missing or unknown):
@@ -94,6 +99,10 @@ def _refusal(model: nn.Module, state: Mapping[str, Any], strict: bool, error: Ex
         f"{type(model).__name__} does not load the state{where_of(error)}: "
         f"{' '.join(str(error).split()).rstrip('.')}."
     )
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def _is(value: Any, tensor: Tensor) -> bool:

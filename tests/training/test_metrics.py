@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import netsplit
 from netsplit.data import IGNORED
 from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.training.metrics import (
     AUTO,
+    NAMES,
+    PARAMETER,
     Metric,
     accuracy,
     as_metric,
@@ -27,10 +32,12 @@ from netsplit.training.metrics import (
     name_of_metric,
     perplexity,
     top5,
+    update_metric,
     value_of,
     words_of_metric,
 )
 
+CONF = Path(netsplit.__file__).parent / "conf"
 CLASSES = 7
 
 
@@ -110,6 +117,35 @@ def test_what_does_not_fit_is_refused_and_not_broadcast(
         metric.update(outputs, targets)
 
 
+@pytest.mark.parametrize("make", [accuracy, top5, mean_iou, perplexity])
+@pytest.mark.parametrize("wrong", [-1, 3, 255])
+def test_a_target_that_is_no_class_of_the_model_s_is_refused_and_not_counted(
+    make: Callable[[], Metric], wrong: int
+) -> None:
+    metric = make()
+    sentence = rf"{name_of_metric(metric)} needs targets from 0 to 2, .* and one is {wrong}: .* -100 counts"
+    with pytest.raises(ConfigError, match=f"^metrics={sentence}"):
+        metric.update(torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]))
+    with pytest.raises(ConfigError, match=f"^metric={sentence}") as told:
+        update_metric(metric, torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]), PARAMETER)
+    assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+    metric.reset()
+    metric.update(torch.zeros(4, 3), torch.tensor([0, IGNORED, 2, 1]))
+
+
+def test_scores_of_one_class_are_no_answers() -> None:
+    with pytest.raises(ConfigError, match=r"of at least 2 classes .* \(4, 1\) and torch.int64 \(4,\)"):
+        accuracy().update(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64))
+
+
+def test_the_names_are_those_of_the_commands_options() -> None:
+    assert sorted([AUTO, *NAMES]) == sorted(path.stem for path in (CONF / "metrics").glob("*.yaml"))
+    for name in NAMES:
+        metric = as_metric(name)
+        assert (metric is None) == (name == "none")
+        assert metric is None or name_of_metric(metric) == name
+
+
 def _data(target: Any, metric: Any = "accuracy") -> Data:
     sample = (torch.zeros(3), target)
     return Data("own", [sample], [sample], 3, list("abc"), metric=metric)
@@ -167,7 +203,9 @@ def test_objects_like_those_of_torchmetrics_and_functions_are_metrics() -> None:
 
 
 def test_what_is_no_metric_or_gives_no_number_is_refused() -> None:
-    for wrong in ("acuracy", Largest, 3):
+    with pytest.raises(ConfigError, match=r"metric is 'acuracy': did you mean accuracy\?"):
+        as_metric("acuracy", "metric")
+    for wrong in (Largest, 3):
         with pytest.raises(ConfigError, match=r"metrics is .*: give an object with reset"):
             as_metric(wrong)
     several = Largest()

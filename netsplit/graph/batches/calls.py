@@ -15,7 +15,7 @@ from netsplit.errors import CaptureError, ConfigError
 from netsplit.graph.batches.batch import Arguments
 from netsplit.graph.batches.tree import Tree, flatten, is_named_tuple
 
-__all__ = ["Loss", "call_loss", "call_model", "metric_tensors", "output_tensors", "read_loss"]
+__all__ = ["Loss", "call_loss", "call_model", "lacking", "metric_tensors", "output_tensors", "read_loss"]
 
 Loss = Callable[..., Any]
 """Called with the model's output and the targets."""
@@ -34,6 +34,24 @@ def call_model(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
         _check_names(model, inputs)
     more, named = _call(targets, None, ())
     return model(*args, *more, **kwargs, **named)
+
+
+def lacking(model: nn.Module, inputs: Any) -> str:
+    """Of a model that has the loss inside: the argument that inputs alone do not give; "" where they do."""
+    args, kwargs = _call(inputs, model.forward, ())
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+        bound = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # others than too few are the model's own to tell
+        return ""
+    missing = [
+        p.name
+        for p in parameters
+        if p.default is p.empty
+        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        and p.name not in bound
+    ]
+    return missing[0] if missing else ""
 
 
 def call_loss(loss: Loss, outputs: Any, targets: Any) -> Any:

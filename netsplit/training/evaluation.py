@@ -1,0 +1,72 @@
+"""A metric over batches that a placed model predicts.
+
+batches ──inputs──► predict ──outputs, targets──► metric, of "auto" chosen at the first batch ──► one number
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.training.metrics import (
+    AUTO,
+    PARAMETER,
+    Metric,
+    as_metric,
+    suited_metric,
+    update_metric,
+    value_of,
+)
+
+__all__ = ["evaluated"]
+
+
+def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any, loss: Any) -> float:
+    """The metric over all batches.
+
+    Args:
+        predict: outputs of inputs.
+        batches: of pairs (inputs, targets).
+        metric: as `ParallelModel.evaluate` takes it.
+        loss: that the model is trained by, which "auto" asks.
+
+    Raises:
+        NetSplitError: there is no batch, or what is none, or the metric is not for what is there.
+    """
+    measure = None if _is_auto(metric) else _asked(metric)
+    if not isinstance(batches, Iterable):
+        raise ConfigError(f"batches is {batches!r}: give pairs (inputs, targets), as a DataLoader does.")
+    begun: Metric | None = None
+    for batch in batches:
+        inputs, targets = _pair(batch)
+        outputs = predict(inputs)
+        if begun is None:
+            begun = suited_metric(outputs, targets, loss) if measure is None else measure
+            begun.reset()
+        update_metric(begun, outputs, targets, PARAMETER)
+    if begun is None:
+        raise NetSplitError("there is nothing to evaluate: the data has no batch.")
+    return value_of(begun, PARAMETER)
+
+
+def _is_auto(metric: Any) -> bool:
+    return isinstance(metric, str) and metric == AUTO
+
+
+def _asked(metric: Any) -> Metric:
+    measure = as_metric(metric, PARAMETER)
+    if measure is None:
+        raise ConfigError(
+            f"{PARAMETER} is {metric!r}, by which there is nothing to evaluate: give one, or leave it out."
+        )
+    return measure
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        what = f"{len(batch)} entries" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+        raise ConfigError(
+            f"a batch to evaluate is {what}: give pairs (inputs, targets), several inputs as a tuple in it."
+        )
+    return batch[0], batch[1]

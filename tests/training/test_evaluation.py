@@ -1,0 +1,96 @@
+"""A metric over batches: chosen by what is there, counted over all, else refused with the parameter's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.training.evaluation import evaluated
+from netsplit.training.metrics import AUTO
+
+SCORES = torch.tensor([[0.0, 1.0, 2.0], [3.0, 1.0, 0.0], [0.0, 5.0, 1.0], [1.0, 0.0, 2.0]])
+CLASSES = torch.tensor([2, 0, 0, 2])
+
+
+def own(x: Tensor) -> Tensor:
+    return x
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    columns=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_a_regression_is_judged_by_its_squared_error_however_it_is_batched(
+    sizes: list[int], columns: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(2, sum(sizes), columns, generator=generator, dtype=torch.float64)
+    pairs = list(zip(x.split(sizes), y.split(sizes), strict=True))
+    wanted = nn.MSELoss()(x, y).item()
+    for metric in (AUTO, "mse"):
+        assert evaluated(own, pairs, metric, nn.CrossEntropyLoss()) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("targets", "loss", "wanted"),
+    [
+        (CLASSES, nn.CrossEntropyLoss(), 0.75),
+        (CLASSES, None, 0.75),
+        (SCORES + 1, None, 1.0),
+        (SCORES.long() + 1, nn.L1Loss(), 1.0),
+    ],
+)
+def test_auto_is_what_suits_the_first_batch_and_the_loss(targets: Tensor, loss: Any, wanted: float) -> None:
+    pairs = list(zip(SCORES.split(3), targets.split(3), strict=True))
+    assert evaluated(own, iter(pairs), AUTO, loss) == pytest.approx(wanted)
+
+
+NONE_SUITS = r"^no metric suits .*: give metric=, a function of \(outputs, targets\)"
+
+
+@pytest.mark.parametrize(
+    ("batches", "metric", "sentence"),
+    [
+        (5, AUTO, r"^batches is 5: give pairs \(inputs, targets\)"),
+        ([SCORES], AUTO, r"^a batch to evaluate is a Tensor: give pairs"),
+        ([SCORES[:2]], AUTO, r"^a batch to evaluate is a Tensor: give pairs"),
+        ([(SCORES,)], AUTO, r"^a batch to evaluate is 1 entries: give pairs"),
+        ([], AUTO, "nothing to evaluate"),
+        ([(SCORES, SCORES[:, 0])], AUTO, NONE_SUITS),
+        ([(SCORES[:, :1], CLASSES)], AUTO, NONE_SUITS),
+        ([(SCORES, {"y": CLASSES})], AUTO, NONE_SUITS),
+        ([(SCORES.sum(), CLASSES)], AUTO, NONE_SUITS),
+        ([(SCORES, SCORES)], "accuracy", r"^metric=accuracy needs .*: give another metric, as metric='mse'\.$"),
+        ([(SCORES, CLASSES + 1)], AUTO, r"^metric=accuracy needs targets from 0 to 2, .* one is 3: "),
+        ([(SCORES, CLASSES)], "acuracy", r"^metric is 'acuracy': did you mean accuracy\?"),
+        ([(SCORES, CLASSES)], "none", r"^metric is 'none', by which there is nothing to evaluate"),
+        ([(SCORES, CLASSES)], None, r"^metric is None, by which there is nothing to evaluate"),
+        ([(SCORES, CLASSES)], 3, r"^metric is 3: give an object with reset"),
+        ([(SCORES, CLASSES)], lambda x, y: (1 // 0, 1), r"^metric=<lambda> does not take .*give another metric"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_a_sentence_that_names_the_parameter(
+    batches: Any, metric: Any, sentence: str
+) -> None:
+    with pytest.raises(NetSplitError, match=sentence) as told:
+        evaluated(own, batches, metric, nn.CrossEntropyLoss())
+    assert "metrics=" not in str(told.value)
+
+
+def test_a_metric_that_computes_several_numbers_is_named_with_the_parameter() -> None:
+    class Several:
+        def reset(self) -> None: ...
+        def update(self, outputs: Tensor, targets: Tensor) -> None: ...
+        def compute(self) -> Tensor:
+            return torch.zeros(3)
+
+    with pytest.raises(ConfigError, match=r"^metric=Several computes Tensor, which is not one number"):
+        evaluated(own, [(SCORES, CLASSES)], Several(), None)
