@@ -22,7 +22,7 @@ from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.counted_targets import none_counts, uneven
+from netsplit.runtime.faults.counted_targets import none_counts, uneven
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import (

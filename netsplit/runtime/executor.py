@@ -36,7 +36,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.runtime.counted_targets import CountedTargets
+from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.faults.undo import Before
 from netsplit.runtime.offload.saved_tensors import SavedTensors

@@ -20,7 +20,7 @@ from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Backward, Program, Segment
 from netsplit.runtime.compiled import compiled_call
-from netsplit.runtime.counted_targets import CountedTargets
+from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.offload.saved_tensors import leaving_between
 
 __all__ = ["DevicePieces", "Piece", "Snapshot"]

@@ -162,10 +162,10 @@ def _clean(folder: Path) -> None:
     """Remove what a killed save of this checkpoint has left half-written or half-removed."""
     left = re.compile(rf"\.{re.escape(folder.name)}\.(\d+)\.(old|\w{{8}})")
     for place in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
-        found = left.fullmatch(place.name)
-        if found is None or (found[2] == "old" and not folder.exists()):
+        match = left.fullmatch(place.name)
+        if match is None or (match[2] == "old" and not folder.exists()):
             continue
-        process = int(found[1])
+        process = int(match[1])
         if process == os.getpid() or not psutil.pid_exists(process):
             shutil.rmtree(place, ignore_errors=True)
 

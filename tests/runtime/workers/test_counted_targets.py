@@ -16,8 +16,8 @@ from netsplit.errors import NonFiniteError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.program import GPipe, compile_program
-from netsplit.runtime.counted_targets import none_counts, uneven
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.faults.counted_targets import none_counts, uneven
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus

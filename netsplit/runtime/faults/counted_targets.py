@@ -68,11 +68,11 @@ class CountedTargets:
 
 
 def _by_loss(outputs: Mapping[tuple[str, int], float]) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
+    numbers_of: dict[str, dict[int, float]] = {}
     for (name, i), number in outputs.items():
         if name.startswith(_START):
-            found.setdefault(name, {})[i] = number
-    return found
+            numbers_of.setdefault(name, {})[i] = number
+    return numbers_of
 
 
 def none_counts(outputs: Mapping[tuple[str, int], float]) -> str:
@@ -91,7 +91,7 @@ def uneven(program: Program, outputs: Mapping[tuple[str, int], float]) -> list[f
     """The micro-batches' numbers, where some have more for their samples than others, else None."""
     sizes = microbatch_sizes(program)
     for each in _by_loss(outputs).values():
-        shares = [each[i] / sizes[i] for i in sorted(each)]
-        if max(shares) - min(shares) > _SAME * max(shares):
+        a_sample = [each[i] / sizes[i] for i in sorted(each)]
+        if max(a_sample) - min(a_sample) > _SAME * max(a_sample):
             return [each[i] for i in sorted(each)]
     return None
