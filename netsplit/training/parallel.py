@@ -346,7 +346,8 @@ class ParallelModel:
             NetSplitError: it cannot be written.
             WorkerError: a worker died.
         """
-        self._open().save_checkpoint(Path(folder).absolute(), extra or {}, self._own_state())
+        with interrupts_held():
+            self._open().save_checkpoint(Path(folder).absolute(), extra or {}, self._own_state())
 
     def load_checkpoint(self, folder: str | Path) -> dict[str, Any]:
         """Go on where a checkpoint stands, whatever placement or number of devices it was saved under.
