@@ -122,7 +122,9 @@ def test_what_is_no_node_is_refused(given: Any) -> None:
 
 
 def test_a_target_without_a_signature_is_named_with_its_key() -> None:
-    with pytest.raises(ConfigError, match=r"^box\._target_ is builtins\.dict, which has no readable signature"):
+    with pytest.raises(
+        ConfigError, match=r"^box\._target_ is builtins\.dict, which has no readable signature"
+    ):
         build(node(_target_="builtins.dict"))
 
 

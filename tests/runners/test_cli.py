@@ -198,7 +198,9 @@ def test_what_is_new_runs_at_once(kind: str, tmp_path: Path) -> None:
     assert "is there already" in again.stderr
 
 
-@pytest.mark.parametrize("name", ["Mine", "a-b", "3d", "../up", "torch", "json", "class", "digits", "é", "ﬁ", "_", "٣a"])
+@pytest.mark.parametrize(
+    "name", ["Mine", "a-b", "3d", "../up", "torch", "json", "class", "digits", "é", "ﬁ", "_", "٣a"]
+)
 def test_a_name_that_python_does_not_take_is_refused(name: str, tmp_path: Path) -> None:
     done = netsplit("new", "dataset", name, folder=tmp_path)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""A metric over batches: chosen by what is there, counted over all, else refused with the parameter's name."""
+"""A metric over batches: chosen by what is there, counted over all, or refused by the parameter's name."""
 
 from __future__ import annotations
 
@@ -68,13 +68,21 @@ NONE_SUITS = r"^no metric suits .*: give metric=, a function of \(outputs, targe
         ([(SCORES[:, :1], CLASSES)], AUTO, NONE_SUITS),
         ([(SCORES, {"y": CLASSES})], AUTO, NONE_SUITS),
         ([(SCORES.sum(), CLASSES)], AUTO, NONE_SUITS),
-        ([(SCORES, SCORES)], "accuracy", r"^metric=accuracy needs .*: give another metric, as metric='mse'\.$"),
+        (
+            [(SCORES, SCORES)],
+            "accuracy",
+            r"^metric=accuracy needs .*: give another metric, as metric='mse'\.$",
+        ),
         ([(SCORES, CLASSES + 1)], AUTO, r"^metric=accuracy needs targets from 0 to 2, .* one is 3: "),
         ([(SCORES, CLASSES)], "acuracy", r"^metric is 'acuracy': did you mean accuracy\?"),
         ([(SCORES, CLASSES)], "none", r"^metric is 'none', by which there is nothing to evaluate"),
         ([(SCORES, CLASSES)], None, r"^metric is None, by which there is nothing to evaluate"),
         ([(SCORES, CLASSES)], 3, r"^metric is 3: give an object with reset"),
-        ([(SCORES, CLASSES)], lambda x, y: (1 // 0, 1), r"^metric=<lambda> does not take .*give another metric"),
+        (
+            [(SCORES, CLASSES)],
+            lambda x, y: (1 // 0, 1),
+            r"^metric=<lambda> does not take .*give another metric",
+        ),
     ],
 )
 def test_what_cannot_be_evaluated_is_a_sentence_that_names_the_parameter(

@@ -47,9 +47,7 @@ def lacking(model: nn.Module, inputs: Any) -> str:
     missing = [
         p.name
         for p in parameters
-        if p.default is p.empty
-        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        and p.name not in bound
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in bound
     ]
     return missing[0] if missing else ""
 
