@@ -54,7 +54,7 @@ from netsplit.tracking.metrics import overflow_summary
 from netsplit.training.checkpoints import (
     Checkpoints,
     describe_training,
-    origin_of,
+    origin_checkpoint,
     passed_over,
     stable_folder,
 )
@@ -160,7 +160,7 @@ def compare(
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
     if experiment.settings.resume not in ("never", "auto"):
-        origin_of(experiment.settings.resume)
+        origin_checkpoint(experiment.settings.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
     with recorded(experiment, session.spec.name, tracker) as parent:
         planner = _planner(experiment, session)
@@ -370,7 +370,7 @@ def _checkpoints(
         every_iterations=settings.every_iterations,
         keep=settings.keep,
         resume=resume == "auto",
-        origin=None if resume in ("never", "auto") else origin_of(resume),
+        origin=None if resume in ("never", "auto") else origin_checkpoint(resume),
     )
 
 

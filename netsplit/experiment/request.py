@@ -20,7 +20,7 @@ from netsplit.data.reading.own import ReadingKeys, as_data
 from netsplit.errors import ConfigError
 from netsplit.runtime.compiled import check_backend
 from netsplit.signature import locate, signature_of
-from netsplit.training.checkpoints import origin_of
+from netsplit.training.checkpoints import origin_checkpoint
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,7 +61,7 @@ class Request:
         for key in (*NAMED, "tracking", "loss", *(["metrics"] if "metrics" in cfg else [])):
             require_node(cfg, key, options=key != "loss")
         if self.settings.resume not in ("never", "auto"):
-            origin_of(self.settings.resume)
+            origin_checkpoint(self.settings.resume)
         self.tracker: Tracker = build(cfg.tracking)
         self.cluster: ClusterSpec | ClusterDescription = build(cfg.cluster)
         self.partitioners: dict[str, Partitioner] = {

@@ -171,7 +171,7 @@ def newest(folder: str | Path) -> Path | None:
     return next(reversed(_whole(folder)), None) if folder.is_dir() else None
 
 
-def origin_of(folder: str) -> Path:
+def origin_checkpoint(folder: str) -> Path:
     """The checkpoint that `resume=<folder>` means: it, or the newest whole one in it.
 
     Raises:

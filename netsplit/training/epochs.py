@@ -27,7 +27,15 @@ from netsplit.runtime.reading.told import UnlikeBatch
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.feeding import Feeding
 from netsplit.training.history import Epoch, History, Iteration, Observer, Position
-from netsplit.training.metrics import AUTO, PARAMETER, Metric, as_metric, chosen_metric, name_of_metric
+from netsplit.training.metrics import (
+    AUTO,
+    PARAMETER,
+    Metric,
+    as_metric,
+    chosen_metric,
+    correct,
+    name_of_metric,
+)
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["RESTARTS", "Epoch", "History", "Iteration", "Observer", "fit"]
@@ -51,7 +59,7 @@ def fit(
     epochs: int,
     seed: int = 0,
     observer: Observer | None = None,
-    metric: Any = AUTO,
+    metric: Any = correct,
     accumulate: int = 1,
     drop_last: bool = False,
     checkpoints: Checkpoints | None = None,
@@ -63,9 +71,9 @@ def fit(
     of an epoch may be smaller. With `checkpoints`, training begins at the newest of them.
 
     Args:
-        metric: computed on the test half after every epoch, as for `ParallelModel.evaluate`, but that "auto"
-            is what the data is judged by where it is no regression; None: none is, and that half is not
-            computed.
+        metric: computed on the test half after every epoch, as for `ParallelModel.evaluate`; the accuracy
+            by default, and "auto" is what the data is judged by where it is no regression. None: none is, and
+            that half is not computed.
         accumulate: batches that one optimiser step sees, every sample with the same weight; at an epoch's
             end fewer.
         drop_last: the samples that do not fill a batch sit out their epoch.
