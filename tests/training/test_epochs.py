@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -146,6 +147,15 @@ def test_an_epoch_is_every_sample_once_and_then_the_test_half() -> None:
         assert sorted(drawn) == list(range(SAMPLES))
     assert model.evaluated == [list(range(TEST))] * 2
     assert [epoch.score for epoch in history.epochs] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(("metric", "name"), [("auto", "mse"), ("top5", "top5"), (None, ""), ("none", "")])
+def test_the_metric_of_an_epoch_may_be_named(metric: str | None, name: str) -> None:
+    class Trained(Pretender):
+        programs = SimpleNamespace(captures=SimpleNamespace(loss=None))
+
+    history = fit(cast(ParallelModel, Trained()), data(), epochs=1, metric=metric)
+    assert [epoch.metric for epoch in history.epochs] == [name]  # the targets are real numbers
 
 
 def test_samples_that_fill_no_batch_can_sit_out() -> None:
