@@ -22,6 +22,7 @@ from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
 from netsplit.runtime.checkpoint.weights import WeightSource
+from netsplit.runtime.faults.counted_targets import none_counts, uneven
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import (
@@ -91,6 +92,7 @@ class DistributedRuntime:
         self.metrics: Any = None
         self.loss = math.nan  # of the last batch
         self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
+        self.uneven_said = False  # that micro-batches have different numbers of targets that count
         self.said = False  # that losses are not finite, since the last that was
         self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
         self.loaded: list[Program] = [program]  # what the workers have, by number
@@ -264,16 +266,29 @@ class DistributedRuntime:
         if not math.isfinite(loss) and self._to_be_said:
             here = split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
             arguments = program, here, number, fractions
-            if not self._nonfinite(loss, program, here, number, fractions, key):
+            if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, here, number, fractions, key):
                 self.loss, self.metrics = loss, None
                 return []
             if program.steps_last:  # otherwise it is done, and cannot be taken back
                 outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
         self.said = self.said and not math.isfinite(loss)
+        self._say_if_uneven(program, outputs)
         with interrupts_held(firmly=True):
             results = self._commit()
             self.loss, self.metrics = loss, mean_metrics(program, outputs)
         return results
+
+    def _say_if_uneven(self, program: Program, outputs: dict[Key, float]) -> None:
+        numbers = None if self.uneven_said else uneven(program, outputs)
+        if numbers is not None:
+            self.uneven_said = True
+            log.warning(
+                "the loss is a mean over the targets that count, and of these the micro-batches of iteration "
+                "%d have %s: what is trained is what plain PyTorch trains where it adds up gradients of such "
+                "micro-batches, and not the mean over the batch, which the schedule 'single_batch' trains "
+                "(said once)",
+                self.draws.batches + 1, ", ".join(f"{number:g}" for number in numbers),
+            )  # fmt: skip
 
     def _commit(self) -> list[DeviceIteration]:
         with interrupts_held(firmly=True):
@@ -297,7 +312,7 @@ class DistributedRuntime:
 
     def _nonfinite(
         self,
-        loss: float,
+        value: str,
         program: Program,
         feeds: list[dict[str, Tensor]],
         number: int,
@@ -310,7 +325,7 @@ class DistributedRuntime:
             NonFiniteError: the rule says so.
         """
         rule = self.rule.on_nonfinite
-        said = f"the loss of iteration {self.draws.batches + 1} is {loss}"
+        said = f"the loss of iteration {self.draws.batches + 1} is {value}"
         if not program.steps_last:
             said += ", and under this schedule devices have stepped on it already"
             if rule == "stop":

@@ -36,6 +36,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.faults.undo import Before
 from netsplit.runtime.offload.saved_tensors import SavedTensors
@@ -79,9 +80,10 @@ class Executor:
         self.recorder = TimelineRecorder(device)
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
+        self.targets = CountedTargets()
         self.pieces = DevicePieces(
             program, device, self.segments, self.share.tensors, self.torch_device, self.backend,
-            self.offload and program.training,
+            self.offload and program.training, self.targets if program.training else None,
         )  # fmt: skip
         self.readers = readers_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
@@ -139,6 +141,7 @@ class Executor:
         self.stepping = step
         self.summing = None
         self.prepared = -1
+        self.targets.numbers = {}
         if self.program.steps_last:
             self.before = Before.of(self.share, self.written, self.program.training)
         if self.versions is not None:
@@ -194,7 +197,7 @@ class Executor:
 
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
-        piece = self.pieces.of(s, i)
+        piece, self.targets.microbatch = self.pieces.of(s, i), i
         piece.run = piece.usual if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
@@ -286,6 +289,7 @@ class Executor:
         """The forward once more: before the backward waits for gradients, which may still be on their way."""
         if context.weights is not None:
             piece.bind(context.weights)
+        self.targets.microbatch = ins.microbatch
         with self._span("recompute", ins):
             leaves, results = self._compute(piece, ins.microbatch, context.leaves, context.snapshot)
         wanting = {k: t for k, t in leaves.items() if t.requires_grad}

@@ -157,7 +157,8 @@ def train(
     worker.heartbeat_file.at(-1)
     if failure is not None:
         return failure
-    return {name: float(tensor) for name, tensor in executor.state.outputs.items()}
+    outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
+    return outputs | executor.targets.told()
 
 
 def inspect(

@@ -14,6 +14,7 @@ from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import Loader
 from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
 from netsplit.data.reading.samples import Pair
+from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError
 from netsplit.graph.batches.batch import Batch
 from netsplit.runtime.reading.giving import Packed, fed_devices, give_samples, packed_samples
@@ -111,7 +112,7 @@ class Feeding:
 
     def _needless(self) -> str | None:
         """Why workers better not read, though they might."""
-        if getattr(self.data.train, "in_order", False):
+        if isinstance(self.data.train, Stream):
             return "each would go through the whole stream"
         return None
 

@@ -326,7 +326,8 @@ class ParallelModel:
             NetSplitError: it cannot be written.
             WorkerError: a worker died.
         """
-        self._open().save_checkpoint(Path(folder).absolute(), extra or {}, self._own_state())
+        with interrupts_held():
+            self._open().save_checkpoint(Path(folder).absolute(), extra or {}, self._own_state())
 
     def load_checkpoint(self, folder: str | Path) -> dict[str, Any]:
         """Go on where a checkpoint stands, whatever placement or number of devices it was saved under.
@@ -384,15 +385,23 @@ class ParallelModel:
         self.close()
 
     @contextmanager
-    def _own(self, look: bool = False) -> Iterator[None]:
-        """Tell what is done here to the user's model from what the user does to it; `look` for that first."""
+    def _own(self, training: bool = False) -> Iterator[None]:
+        """Tell what is done here to the user's model from what the user does to it.
+
+        Args:
+            training: what the user did is looked for first; only programs that are made then run the model.
+        """
         refuse_surrounding(self.programs.captures.autocast)
         if self._notice is None:
             yield
             return
-        if look:
-            self._notice.look(self._states)
-        with self._notice.own():
+        if not training:
+            with self._notice.own():
+                yield
+            return
+        self._notice.look(self._states)
+        made_s = self.programs.made_s
+        with self._notice.own(looked=True, ran=lambda: self.programs.made_s != made_s):
             yield
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
@@ -403,7 +412,7 @@ class ParallelModel:
     @contextmanager
     def _training(self, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
         """While a batch is trained."""
-        with self._own(look=True):
+        with self._own(training=True):
             if isinstance(inputs, UnreadBatch):  # its tensors are new ones, on the workers
                 yield inputs
                 return

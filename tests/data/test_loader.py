@@ -51,6 +51,22 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert len({str(one) for one in orders}) == 9
 
 
+class Named(TensorDataset):
+    """Attributes of a user's own, whatever they are called."""
+
+    in_order = True
+    shuffle = False
+
+
+def test_no_attribute_of_ones_own_changes_the_order() -> None:
+    own = batches(Named(*NUMBERS.tensors), 4, seed=3)
+    assert [targets.tolist() for _, targets in own] == order(seed=3)
+
+
+def test_the_largest_seeds_have_orders_of_their_own_too() -> None:
+    assert len({str(order(seed=2**63 - one)) for one in (1, 2, 3)}) == 3
+
+
 def test_without_shuffling_the_order_is_the_dataset_s() -> None:
     assert order(shuffle=False, drop_last=False) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 

@@ -45,6 +45,12 @@ class Flow(IterableDataset):
 def halves(count: int = 5):
     return Mine(count), Mine(2)
 
+class Counted(Mine):
+    classes = 3
+
+class Unnamed(Mine):
+    classes = None
+
 def named(**keys):
     return {"train": Mine(**keys), "validation": Mine(3)}
 
@@ -78,6 +84,8 @@ def run(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ca
     [
         (["Mine"], (70, 0, 2), (0, 2, "auto")),
         (["Mine", "dataset.count=9", "dataset.workers=2"], (9, 0, 2), (2, 2, "auto")),
+        (["Counted"], (70, 0, 3), (0, 2, "auto")),
+        (["Unnamed"], (70, 0, 0), (0, 2, "auto")),
         (["halves", "dataset.read_by=controller", "dataset.prefetch=5"], (5, 2, 2), (0, 5, "controller")),
         (["named", "dataset.count=6"], (6, 3, 2), (0, 2, "auto")),
         (["Flow", "dataset.samples=40", "dataset.read_by=workers"], (40, 0, 0), (0, 2, "workers")),

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 
 from netsplit.data.dataset import Samples
 from netsplit.data.reading.samples import Key, KeyedSamples, Pair, collated, first_line, pair_of
+from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError, ReadError
 
 __all__ = ["Loader", "batches"]
@@ -101,7 +102,7 @@ class Loader:
         self.seed = seed
         self.shuffle = shuffle
         self.drop_last = drop_last
-        self.in_order = bool(getattr(dataset, "in_order", False))  # a stream: read by one process at most
+        self.in_order = isinstance(dataset, Stream)  # which one process at most reads
         self.workers = min(workers, 1) if self.in_order else workers
         self.prefetch = prefetch
         self._keyed = KeyedSamples(dataset, seed)
@@ -135,7 +136,7 @@ class Loader:
         count = len(self._keyed.samples)
         if not self.shuffle or self.in_order:
             return torch.arange(count)
-        generator = torch.Generator().manual_seed(self.seed * EPOCHS_PER_SEED + epoch)
+        generator = torch.Generator().manual_seed((self.seed * EPOCHS_PER_SEED + epoch) % 2**63)
         torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a DataLoader draws first
         return torch.randperm(count, generator=generator)
 

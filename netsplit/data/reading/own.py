@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,9 +62,18 @@ def as_data(made: Any, name: str, keys: ReadingKeys) -> Data:
     train, test = _halves(made)
     halves = [_samples(half, keys) for half in (train, test) if half is not None]
     _check_sample(halves[0], keys.seed)
-    classes = [str(each) for each in getattr(train, "classes", ())]
-    data = Data(name, halves[0], halves[1] if test is not None else (), len(classes), classes)
+    count, classes = _classes(train)
+    data = Data(name, halves[0], halves[1] if test is not None else (), count, classes)
     return data.read(keys.read_by, keys.workers, keys.prefetch)
+
+
+def _classes(train: Any) -> tuple[int, list[str]]:
+    """How many a dataset says it has, and their names: `classes` is often a list of these, or a number."""
+    told = getattr(train, "classes", ())
+    if isinstance(told, int) and not isinstance(told, bool):
+        return max(told, 0), []
+    names = [str(each) for each in told] if isinstance(told, Collection) and not isinstance(told, str) else []
+    return len(names), names
 
 
 def _halves(made: Any) -> tuple[Any, Any]:

@@ -22,8 +22,6 @@ class Stream:
         source: told of the epoch by `set_epoch`, if it has that.
     """
 
-    in_order = True
-
     def __init__(self, source: Iterable[Any], count: int, seed: int = 0, epoch: int = 0) -> None:
         self.source = source
         self.count = count

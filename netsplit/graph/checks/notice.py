@@ -40,6 +40,10 @@ def _nothing() -> Iterable[Mapping[str, Tensor]]:
     return ()
 
 
+def _always() -> bool:
+    return True
+
+
 class Notice:
     """How a model and its loss stood when they were captured, or when a change was last found harmless.
 
@@ -93,13 +97,19 @@ class Notice:
         self.accept()
 
     @contextmanager
-    def own(self) -> Iterator[None]:
-        """What changes within is the program's own doing: a capture runs the model, for one."""
-        was_same = self._screen.is_same()
+    def own(self, looked: bool = False, ran: Callable[[], bool] = _always) -> Iterator[None]:
+        """What changes within is the program's own doing: a capture runs the model, for one.
+
+        Args:
+            looked: `look` has just passed.
+            ran: whether anything within ran the model; asked at the end. A look takes a millisecond or two.
+        """
+        was_same, ended = looked or self._screen.is_same(), False
         try:
             yield
+            ended = True
         finally:
-            if was_same and not self._screen.is_same():
+            if was_same and (not ended or ran()) and not self._screen.is_same():
                 self.accept()
 
     def _reached(self) -> Reached:

@@ -11,8 +11,10 @@ full answers so, and no other waits for it.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -118,7 +121,8 @@ def write_checkpoint(
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        _clean(folder)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.{os.getpid()}."))
     except OSError as error:
         raise _failed(folder, reason_of(error)) from error
     try:
@@ -148,10 +152,22 @@ def restore(folder: Path) -> None:
     """Bring back the checkpoint that was being replaced when a save was killed."""
     if folder.exists():
         return
-    for old in sorted(folder.parent.glob(f".{folder.name}.*.old")):
+    for old in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.old")):
         if is_complete(old):
             old.rename(folder)
             return
+
+
+def _clean(folder: Path) -> None:
+    """Remove what a killed save of this checkpoint has left half-written or half-removed."""
+    left = re.compile(rf"\.{re.escape(folder.name)}\.(\d+)\.(old|\w{{8}})")
+    for place in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
+        match = left.fullmatch(place.name)
+        if match is None or (match[2] == "old" and not folder.exists()):
+            continue
+        process = int(match[1])
+        if process == os.getpid() or not psutil.pid_exists(process):
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _as_json(extra: Mapping[str, Any]) -> str:

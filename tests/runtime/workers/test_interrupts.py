@@ -201,6 +201,23 @@ def _at_once(worker: Worker, words: str) -> str:
     return f"{words} {worker.rank}"
 
 
+def test_saving_that_is_interrupted_leaves_one_whole_checkpoint_and_nothing_else(
+    pools: Pools, tmp_path: Path
+) -> None:
+    draw = random.Random(5)
+    with lent_to_sessions(pools), split() as parallel:
+        parallel.save_checkpoint(tmp_path / "one", {"step": 0})
+        for step in range(1, 25):
+            try:
+                with pressed_after(draw.uniform(0.0, 0.08)):
+                    parallel.save_checkpoint(tmp_path / "one", {"step": step})
+            except KeyboardInterrupt:
+                pass
+            assert [place.name for place in tmp_path.iterdir()] == ["one"]
+        parallel.save_checkpoint(tmp_path / "one", {"step": 25})
+        assert parallel.load_checkpoint(tmp_path / "one") == {"step": 25}
+
+
 def test_a_late_answer_is_none_to_the_next_call(pools: Pools) -> None:
     pool = pools(2)
     for call in (lambda: pool.call(_slowly, "late"), lambda: pool.call_one(1, _slowly, "late")):
