@@ -40,9 +40,9 @@ EngineName = Literal["auto", "gurobi", "highs"]
 MOST_BYTES = 2_000_000_000
 """For one model and all that the engine makes of it: several methods and a training share a machine."""
 
-_BYTES_A_COEFFICIENT = 1200
-"""At HiGHS's peak: of 209,000 to 1,534,000 coefficients it took 830 to 1,073 in two minutes, for copies,
-presolve, factors and cuts; the model itself has 13. Small models: up to 3,200 of 10,000."""
+_BYTES_A_COEFFICIENT = 3200
+"""The most that HiGHS was seen to take in two minutes, of models of 10,000 to 1,500,000: 830 to 3,180 each, for
+copies, presolve, factors and cuts, more of few groups on many devices. The model itself has 13."""
 
 _log = logging.getLogger(__name__)
 
