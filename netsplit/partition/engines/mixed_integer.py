@@ -41,7 +41,7 @@ MOST_BYTES = 2_000_000_000
 """For one model and all that the engine makes of it: several methods and a training share a machine."""
 
 _BYTES_A_COEFFICIENT = 3200
-"""The most that HiGHS was seen to take in two minutes, of models of 10,000 to 1,500,000: 830 to 3,180 each, for
+"""The most that HiGHS was seen to take in two minutes: 830 to 3,180 of models of 10,000 to 1,500,000, for
 copies, presolve, factors and cuts, more of few groups on many devices. The model itself has 13."""
 
 _log = logging.getLogger(__name__)
