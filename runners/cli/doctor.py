@@ -25,7 +25,7 @@ __all__ = ["doctor"]
 
 PACKAGES = (
     "torch", "torchvision", "numpy", "numba", "hydra-core", "mlflow", "ortools", "highspy", "gurobipy",
-    "picos", "cvxopt", "onnx", "nvidia-ml-py", "ray", "optuna", "transformers", "lightning", "safetensors",
+    "cvxopt", "onnx", "nvidia-ml-py", "ray", "optuna", "transformers", "lightning", "safetensors",
 )  # fmt: skip
 LEAST_SHARED = 64 * 2**20  # bytes: what processes that load data pass on lies there
 
