@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._subjects import Subject
+from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.workers.launch import KEPT_MEMORY
 
-__all__ = ["COMPILING_S", "OPTIMIZER", "Plain", "TorchPipeline"]
+__all__ = ["OPTIMIZER", "Plain", "TorchPipeline"]
 
 OPTIMIZER = partial(torch.optim.SGD, lr=0.01)
 ANSWER_S = 120.0
-COMPILING_S = 900.0  # that a model's first iteration may take
 
 Answer = Callable[..., Any]
 

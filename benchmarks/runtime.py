@@ -30,14 +30,14 @@ from torch import Tensor
 
 from benchmarks._command import command_parser
 from benchmarks._ours import Cut, Deployed, Ours, best_cut, free_ideal
-from benchmarks._rivals import COMPILING_S, Plain, TorchPipeline
+from benchmarks._rivals import Plain, TorchPipeline
 from benchmarks._rounds import Contender, Ratio, Rounds, quartiles
 from benchmarks._subjects import SUBJECTS, Subject, subjects
 from netsplit.api import SCHEDULES
 from netsplit.errors import ConfigError
 from netsplit.files import write_json
 from netsplit.partition import Single
-from netsplit.runtime.compiled import check_backend
+from netsplit.runtime.compiled import COMPILING_S, check_backend
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 

@@ -14,6 +14,7 @@ __all__ = [
     "ConfigError",
     "DeadlockError",
     "InfeasibleError",
+    "ModelSizeError",
     "NetSplitError",
     "NonFiniteError",
     "WorkerError",
@@ -41,6 +42,10 @@ class CaptureError(NetSplitError):
 
 class InfeasibleError(NetSplitError):
     """No placement satisfies the memory limits."""
+
+
+class ModelSizeError(NetSplitError):
+    """A method's model of the problem that would take more memory than a method may."""
 
 
 class DeadlockError(NetSplitError):

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from netsplit.errors import ConfigError
 
@@ -98,6 +102,19 @@ class Cluster:
                         f"latency {link.latency_s} s and {link.seconds_per_byte} s a byte: give finite "
                         "numbers of 0 or more."
                     )
+
+    @cached_property
+    def link_costs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[D, D] each, from row to column: latency in seconds, seconds per byte; zero where there is no link.
+
+        Of the links as they are when it is first asked for.
+        """
+        costs = np.zeros((2, len(self.devices), len(self.devices)))
+        rank = {device.name: p for p, device in enumerate(self.devices)}
+        for (source, target), link in self.links.items():
+            if source in rank and target in rank:
+                costs[:, rank[source], rank[target]] = link.latency_s, link.seconds_per_byte
+        return costs[0], costs[1]
 
     def transfer_seconds(self, nbytes: int, source: str, target: str) -> float:
         """Seconds to move `nbytes` between two devices by name; zero on the same device."""

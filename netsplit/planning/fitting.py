@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from netsplit.errors import InfeasibleError
+from netsplit.errors import InfeasibleError, ModelSizeError
 from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
@@ -38,6 +38,7 @@ def fitted(problem: Problem, partitioner: Partitioner) -> Placement:
 
     Raises:
         InfeasibleError: no answer of the method fits; the message says what is missing, and what would do.
+        ModelSizeError: the method gives no answer, as its model would be too large.
     """
     if problem.memory == "static" or not partitioner.respects_capacity:
         return partitioner.partition(problem)
@@ -78,6 +79,10 @@ class _Fitting:
                 if self.best is not None or not self._loosened():
                     break
                 continue
+            except ModelSizeError:  # of groups that were doubled where what is told is too tight for them
+                if self.best is None:
+                    raise
+                break
             if not self._again(_unproven(placement) if bound else placement):
                 break
             if self.best is not None and self.until is not None and time.perf_counter() > self.until:

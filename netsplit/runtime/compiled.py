@@ -10,7 +10,11 @@ from netsplit.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["check_backend", "compiled_call"]
+__all__ = ["COMPILING_S", "check_backend", "compiled_call"]
+
+
+COMPILING_S = 900.0
+"""That a first iteration may take, and devices wait for one another in it, before they count as hung."""
 
 
 def check_backend(backend: str | None, devices: Iterable[str], autocast: str | None = None) -> None:

@@ -22,6 +22,7 @@ from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
 from netsplit.runtime.checkpoint.weights import WeightSource
+from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.counted_targets import none_counts, uneven
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import origin_of
@@ -82,7 +83,7 @@ class DistributedRuntime:
         offload: Offload | None = None,
     ) -> None:
         self.program = program
-        self.pool = pool
+        self.pool, self.backend = pool, backend
         self.values = values
         self.resized = resized
         self.draws = DrawCounter(seed)
@@ -92,6 +93,7 @@ class DistributedRuntime:
         self.metrics: Any = None
         self.loss = math.nan  # of the last batch
         self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
+        self.uncompiled = backend is not None  # in part: a program's first iteration compiles its segments
         self.uneven_said = False  # that micro-batches have different numbers of targets that count
         self.said = False  # that losses are not finite, since the last that was
         self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
@@ -377,6 +379,7 @@ class DistributedRuntime:
                 worker_calls.add, [(number, light, new[device]) for device in program.devices]
             )
             self.loaded.append(program)
+            self.uncompiled = self.backend is not None
             self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
             self.sent_s += time.perf_counter() - began
         return number
@@ -407,7 +410,9 @@ class DistributedRuntime:
         """
         own = self._parts_of(program, feeds)
         self.begun = program
-        parts = self.pool.call_each(function, [(mine, *args) for mine in own])
+        limit_s = COMPILING_S if self.uncompiled else 0.0
+        parts = self.pool.call_each(function, [(mine, *args) for mine in own], limit_s)
+        self.uncompiled = False
         failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
         if not failures:
             return parts

@@ -36,6 +36,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.faults.undo import Before
@@ -104,6 +105,7 @@ class Executor:
         self.stepping = True
         self.summing: tuple[Reduce, Handle] | None = None
         self.prepared = -1
+        self.fresh = self.backend is not None  # segments are still to be compiled, here and elsewhere
 
     def run(
         self,
@@ -176,6 +178,7 @@ class Executor:
         if self.program.training and self.stepping:
             self.share.idle = not any(isinstance(ins, Step) for ins in self.instructions)
             self.share.after_iteration()
+        self.fresh = False
         self.recorder.end()
         return outputs
 
@@ -389,12 +392,17 @@ class Executor:
         if self.versions is not None:
             self.versions.after_step()
 
+    @property
+    def limit_s(self) -> float:
+        """Longest wait for one transfer."""
+        return max(self.timeout_s, COMPILING_S) if self.fresh else self.timeout_s
+
     def wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
         peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
         what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
         i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
         with self.recorder.wait(transfer.tag, what, i, peer):
-            return self._carried(ins, transfer, lambda: handle.wait(self.timeout_s))
+            return self._carried(ins, transfer, lambda: handle.wait(self.limit_s))
 
     def _carried(self, ins: Instruction, transfer: Send | Recv | Reduce, operation: Callable[[], T]) -> T:
         """The operation's result; its failure in words."""
@@ -403,7 +411,7 @@ class Executor:
             return operation()
         except TransportTimeout as error:
             raise WorkerError(
-                f"device {self.device} waited {self.timeout_s:g} s at the {ins} for {way_of(transfer)}"
+                f"device {self.device} waited {self.limit_s:g} s at the {ins} for {way_of(transfer)}"
             ) from error
         except TransportLost as error:
             raise WorkerError(
@@ -415,7 +423,7 @@ class Executor:
         self.transport.proceed()
         for send in self.acknowledged.get(index, ()):
             _, handle = self.state.sending.pop(send.tag)
-            self._carried(send, send, partial(handle.wait, self.timeout_s))  # it has arrived: no wait
+            self._carried(send, send, partial(handle.wait, self.limit_s))  # it has arrived: no wait
         watched = self.state.watched
         while watched and self.state.sending[watched[0]][1].done():
             del self.state.sending[watched.popleft()]

@@ -18,7 +18,6 @@ _PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",
     "mlflow": "mlflow",
-    "picos": "PICOS",
     "gurobi": "gurobipy",
     "highs": "highspy",
     "ortools": "ortools",

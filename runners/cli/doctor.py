@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from importlib import import_module, metadata
-from pathlib import Path
 
 import psutil
 import torch
@@ -27,7 +25,7 @@ __all__ = ["doctor"]
 
 PACKAGES = (
     "torch", "torchvision", "numpy", "numba", "hydra-core", "mlflow", "ortools", "highspy", "gurobipy",
-    "picos", "cvxopt", "onnx", "nvidia-ml-py", "ray", "optuna", "transformers", "lightning", "safetensors",
+    "cvxopt", "onnx", "nvidia-ml-py", "ray", "optuna", "transformers", "lightning", "safetensors",
 )  # fmt: skip
 LEAST_SHARED = 64 * 2**20  # bytes: what processes that load data pass on lies there
 
@@ -120,9 +118,13 @@ def _profiles() -> str:
 
 
 def _compiled() -> str:
-    place = Path(netsplit.__file__).parent
-    beside = os.access(place, os.W_OK)
-    return "kept beside the package" if beside else "kept in the user's cache folder, or NUMBA_CACHE_DIR"
+    function = import_module("netsplit.partition.engines.anneal").anneal
+    folder = getattr(function._cache, "cache_path", None)  # numba's: a function that is not kept has none
+    if folder is None:
+        raise OSError(
+            "it is compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder"
+        )
+    return f"kept in {folder}"
 
 
 CHECKS: dict[str, Callable[[], str]] = {

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.errors import InfeasibleError
+from netsplit.errors import InfeasibleError, ModelSizeError
 from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.partition import METHODS, Auto, MTopo, NetSplitExact, Problem, Single
@@ -200,6 +200,32 @@ def test_a_refusal_for_another_reason_stays_what_it_is() -> None:
 
     with pytest.raises(InfeasibleError, match="no device can run it"):
         decide(problem_of("chain", "gpipe", ROOM), Refuses())
+
+
+class GrowsTooLarge(Single):
+    """Answers `answers` times; then its model would be too large."""
+
+    respects_capacity = True
+
+    def __init__(self, answers: int) -> None:
+        object.__setattr__(self, "left", [None] * answers)
+
+    def choose(self, problem: Problem) -> Choice:
+        if not self.left:  # type: ignore[attr-defined]
+            self.left.append(None)  # type: ignore[attr-defined]
+            raise ModelSizeError("too large")
+        self.left.pop()  # type: ignore[attr-defined]
+        return super().choose(problem)
+
+
+def test_an_answer_that_fits_is_kept_where_the_next_model_would_be_too_large() -> None:
+    need = peak_of_one("chain", "1f1b")
+    with pytest.raises(ModelSizeError, match="too large"):
+        decide(problem_of("chain", "1f1b", need), GrowsTooLarge(0))
+    grows = GrowsTooLarge(1)
+    plan = decide(problem_of("chain", "1f1b", need), grows)
+    assert peak(plan) <= need
+    assert grows.left  # type: ignore[attr-defined]  # it was asked again
 
 
 def test_a_method_is_not_told_twice_what_it_gave_too_much_for() -> None:

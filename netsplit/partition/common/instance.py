@@ -14,7 +14,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.cluster.cluster import Link
 from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.partition.base import Problem, Stage
 from netsplit.profile.costs import DeviceCosts
@@ -111,10 +110,7 @@ class Instance:
             float,
         ).reshape(len(names), len(on), 2)
         memory = problem.memory_model
-        links = [
-            [cluster.links.get((p.name, q.name), Link(0.0, 0.0)) for q in cluster.devices]
-            for p in cluster.devices
-        ]
+        latency_s, seconds_per_byte = cluster.link_costs
         trainable = _trainable_bytes(problem)
         w_of = {k: w for w, k in enumerate(k for k, each in graph.initializers.items() if each.requires_grad)}
         back = _gradients_back(problem)
@@ -136,8 +132,8 @@ class Instance:
             makes=Csr.of([[u_of[k] for k in node.outputs if k in u_of] for node in graph]),
             nbytes=np.array([graph.variables[k].nbytes for k in used], np.int64),
             requires_backward=np.array([k in requires_backward for k in used], bool),
-            latency_s=np.array([[link.latency_s for link in row] for row in links]),
-            seconds_per_byte=np.array([[link.seconds_per_byte for link in row] for row in links]),
+            latency_s=latency_s,
+            seconds_per_byte=seconds_per_byte,
             atom_of=_numbers(names, atoms_of(graph)),
             unit_of=_numbers(names, units_of(graph)),
             state_bytes=np.array([memory.state_bytes[name] for name in names], np.int64),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import ModelSizeError, NetSplitError
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.partitioner import Partitioner
@@ -36,14 +36,17 @@ def candidates(
     methods: Iterable[Partitioner],
     value_s: Callable[[Placement], float],
     deadline: float,
+    left_out: dict[str, str] | None = None,
 ) -> Iterator[Candidate]:
-    """One candidate after another; a method that refuses the problem gives none.
+    """One candidate after another; a method that refuses the problem, or breaks, gives none.
 
     Args:
         methods: each is given what is left of the time, those that search less.
         value_s: seconds of a placement, less is better.
         deadline: on ``time.perf_counter``; methods that come later are left out.
+        left_out: gets each method that the problem is too large for, or that broke, and why.
     """
+    left_out = {} if left_out is None else left_out
     for method in methods:
         left_s = deadline - time.perf_counter()
         if left_s <= 0:
@@ -51,13 +54,29 @@ def candidates(
             return
         own = replace(problem, time_limit_s=max(0.05, left_s / 2))
         try:
-            placement = method.partition(own)
+            candidate = _candidate(method, own, instance, value_s)
+        except ModelSizeError as refusal:
+            log.info("portfolio: %s", refusal)
+            left_out[method.name] = str(refusal)
         except NetSplitError as refusal:
             log.debug("portfolio: %s refuses: %s", method.name, refusal)
-            continue
-        where = instance.encode(placement.device_of)
-        fits = instance.stages_fit(placement.stages) if placement.replicas else instance.fits(where)
-        yield Candidate(method.name, placement, where, value_s(placement), fits)
+        except MemoryError as error:
+            log.warning("portfolio: %s ran out of memory and is left out", method.name)
+            left_out[method.name] = f"out of memory: {error}"
+        except Exception as error:  # an answer without one method is better than none
+            log.exception("portfolio: %s failed and is left out", method.name)
+            left_out[method.name] = f"{type(error).__name__}: {error}"
+        else:
+            yield candidate
+
+
+def _candidate(
+    method: Partitioner, problem: Problem, instance: Instance, value_s: Callable[[Placement], float]
+) -> Candidate:
+    placement = method.partition(problem)
+    where = instance.encode(placement.device_of)
+    fits = instance.stages_fit(placement.stages) if placement.replicas else instance.fits(where)
+    return Candidate(method.name, placement, where, value_s(placement), fits)
 
 
 def order_of(instance: Instance, placement: Placement) -> Ints:

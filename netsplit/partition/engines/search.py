@@ -178,7 +178,8 @@ class Search:
                 Scheduled(where, order_of(self.instance, known), self._value_of(known), "what is known")
             )
         until = self.started + 0.3 * (self.deadline - self.started)
-        for each in candidates(self.problem, self.instance, self.methods, self._value_of, until):
+        left_out: dict[str, str] = {}
+        for each in candidates(self.problem, self.instance, self.methods, self._value_of, until, left_out):
             tried.append(each)
             if self._fits(each):
                 order = order_of(self.instance, each.placement)
@@ -187,6 +188,8 @@ class Search:
                 if not self.simulated:
                     self._offer(self.scheduled(each.where, f"{each.method}, list-scheduled"))
         self.notes["portfolio"] = {each.method: each.value_s for each in tried}
+        if left_out:
+            self.notes["left_out"] = left_out
         return tried
 
     def _fits(self, candidate: Candidate) -> bool:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import parsed_json
+from netsplit.runtime.checkpoint.checksums import CHECKSUMS, checksums_of, require_unharmed
 from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
 
 if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never save
@@ -137,9 +138,10 @@ def write_checkpoint(
         if refused:
             raise _failed(folder, refused[0].reason)
         written = [result for result in results if not isinstance(result, Refusal)]
-        _check_shared(temporary, folder, written)
+        names = _check_shared(temporary, folder, written)
         _write_synced(temporary / EXTRA, text)
         mine.writer.finish(metadata, written)
+        _write_synced(temporary / CHECKSUMS, checksums_of(temporary, {*names, EXTRA, METADATA}))
         temporary.chmod(0o755)
         _put_in_place(temporary, folder)
     except OSError as error:
@@ -186,11 +188,12 @@ def read_extra(folder: Path) -> dict[str, Any]:
     """What was given as `extra` when the checkpoint was written.
 
     Raises:
-        NetSplitError: there is no checkpoint, or not a whole one.
+        NetSplitError: there is no checkpoint, or not a whole one, or its files are not what was written.
     """
     restore(folder)
     if not is_complete(folder):
         raise ConfigError(f"there is no whole checkpoint at '{folder}': give the folder of one.")
+    require_unharmed(folder)
     try:
         extra = parsed_json((folder / EXTRA).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -301,12 +304,13 @@ def _save_planner() -> DefaultSavePlanner:
     return DefaultSavePlanner(False, False, dedup_save_to_lowest_rank=True)
 
 
-def _check_shared(temporary: Path, folder: Path, results: Iterable[list[WriteResult]]) -> None:
-    """Whether what other machines wrote is here."""
+def _check_shared(temporary: Path, folder: Path, results: Iterable[list[WriteResult]]) -> set[str]:
+    """Whether what other machines wrote is here; the names of all files."""
     names = {result.storage_data.relative_path for part in results for result in part}
     missing = sorted(name for name in names if not (temporary / name).is_file())
     if missing:
         raise _failed(folder, f"{missing[0]} is not here: give a folder that all machines share")
+    return names
 
 
 def _write_synced(path: Path, text: str) -> None:

@@ -106,16 +106,22 @@ class WorkerPool:
             self._send(rank, CallWorkers(function, args))
             return self._gather([rank])[0]
 
-    def call_each(self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def call_each(
+        self, function: Callable[..., Any], args: Sequence[tuple[Any, ...]], least_limit_s: float = 0.0
+    ) -> list[Any]:
         """`function(worker, *args[rank])` on every worker; their answers in rank order.
 
         An interrupt ends the wait for them, after all have been asked: they do it, and nobody hears of it.
+
+        Args:
+            least_limit_s: of a silence or standstill, where the cluster's own `timeout_s` is shorter.
         """
         self._doing = function.__name__.strip("_")
         with interrupts_held():
             for rank, own in enumerate(args):
                 self._send(rank, CallWorkers(function, own))
-            return self._gather(list(range(len(args))))
+            limit_s = max(least_limit_s, self.spec.timeout_s + SIGN_OF_LIFE_S)
+            return self._gather(list(range(len(args))), limit_s)
 
     def note(self, traces: Sequence[str]) -> None:
         """Keep the stacks of what workers raised."""

@@ -43,6 +43,7 @@ from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, Program, compile_program
+from netsplit.runtime.checkpoint.checksums import CHECKSUMS
 from netsplit.runtime.checkpoint.files import (
     EXTRA,
     METADATA,
@@ -379,6 +380,7 @@ def test_half_a_checkpoint_is_none(one: Path, tmp_path: Path, missing: str) -> N
 def test_a_damaged_file_is_one_sentence(one: Path, tmp_path: Path, name: str) -> None:
     for file in one.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes()[: 10 if file.name == name else None])
+    (tmp_path / CHECKSUMS).unlink()  # as one of an earlier version
     with pytest.raises(NetSplitError, match="cannot be read") as e:
         load_plain(tmp_path, CHAIN.fresh())
     assert "\n" not in str(e.value)
@@ -389,6 +391,7 @@ def test_what_is_no_description_is_one_sentence(one: Path, tmp_path: Path, conte
     for file in one.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / EXTRA).write_text(content)
+    (tmp_path / CHECKSUMS).unlink()  # as one of an earlier version
     with pytest.raises(NetSplitError, match=r"cannot be read|another version") as e:
         read_extra(tmp_path)
     assert "\n" not in str(e.value)
@@ -398,9 +401,31 @@ def test_what_is_no_description_is_one_sentence(one: Path, tmp_path: Path, conte
 def test_cut_tensors_are_one_sentence(one: Path, tmp_path: Path, kept: int) -> None:
     for file in one.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes()[: kept if file.suffix == ".distcp" else None])
+    (tmp_path / CHECKSUMS).unlink()  # as one of an earlier version
     with pytest.raises(NetSplitError, match="cannot be read") as e:
         load_plain(tmp_path, CHAIN.fresh())
     assert "\n" not in str(e.value)
+
+
+def test_a_bit_that_has_flipped_in_any_file_is_said(one: Path, tmp_path: Path) -> None:
+    for changed in sorted(file.name for file in one.iterdir() if file.stat().st_size):
+        folder = tmp_path / f"copy of {changed}"
+        shutil.copytree(one, folder)
+        content = bytearray((folder / changed).read_bytes())
+        content[len(content) // 2] ^= 16
+        (folder / changed).write_bytes(content)
+        model = CHAIN.fresh()
+        before = {k: tensor.clone() for k, tensor in model.state_dict().items()}
+        with pytest.raises(NetSplitError, match=r"is damaged: its .* is not|is no list of checksums"):
+            load_plain(folder, model)
+        assert all(torch.equal(tensor, before[k]) for k, tensor in model.state_dict().items())
+
+
+def test_a_file_that_is_gone_is_said(one: Path, tmp_path: Path) -> None:
+    shutil.copytree(one, tmp_path / "copy")
+    next((tmp_path / "copy").glob("*.distcp")).unlink()
+    with pytest.raises(NetSplitError, match=r"is damaged: its .*distcp is not there any more"):
+        load_plain(tmp_path / "copy", CHAIN.fresh())
 
 
 class Evil:
@@ -417,6 +442,7 @@ def test_metadata_that_runs_code_is_refused_and_not_run(one: Path, tmp_path: Pat
     ran, copy = tmp_path / "ran", tmp_path / "copy"
     shutil.copytree(one, copy)
     (copy / METADATA).write_bytes(pickle.dumps(Evil(ran)))
+    (copy / CHECKSUMS).unlink()
     with pytest.raises(NetSplitError, match=r"names posix\.mkdir.*could run code"):
         load_plain(copy, CHAIN.fresh())
     assert not ran.exists()

@@ -29,20 +29,17 @@ class PestoFormulation(Formulation):
 
     passes = 1  # the rows of edges are (6-6), (6-7)
 
-    def _start_rows(self) -> Rows:
+    def _add_start_rows(self, rows: Rows) -> None:
         """(6-3)."""
-        rows = Rows()
         for name in self.problem.graph.entry_nodes:
-            rows.add([("start_fp", self.index[name], 1.0)])
-        return rows
+            rows.add([(self.start_fp + self.index[name], 1.0)], equal=True)
 
-    def _makespan_rows(self) -> Rows:
+    def _add_makespan_rows(self, rows: Rows) -> None:
         """(6-4), of exit nodes: all others end before one of them."""
-        rows = Rows()
         for name in self.problem.graph.exit_nodes:
             terms, constant = self._seconds(name, "forward_s", 1.0)
-            rows.add([("start_fp", self.index[name], 1.0), ("makespan", 0, -1.0), *terms], -constant)
-        return rows
+            order = [(self.start_fp + self.index[name], 1.0), (self.makespan, -1.0)]
+            rows.add([*order, *terms], -constant)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.mixed_integer import Outcome
+from netsplit.partition.engines.mixed_integer import MOST_BYTES, Outcome, engine_bytes
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
@@ -51,7 +51,7 @@ class PestoFull(Partitioner):
     target: int = 60  # vertices at which coarsening stops
     time_limit_s: float = 60.0
     gap: float = 1e-3  # relative distance of objective and bound at which the search may stop
-    most_pairs: int = 20_000  # orders to decide, above which the engine is not started
+    most_pairs: int = 20_000  # orders to decide, above which (or beyond `MOST_BYTES`) no engine is started
 
     name = "pesto_full"
     optimises = "makespan of one training step on the coarsened graph, exclusive devices and links"
@@ -111,10 +111,10 @@ class PestoFull(Partitioner):
             rows = PestoRows(tasks, known, margin)
             mip = rows.build(self.most_pairs)
             if mip is None:
-                return Outcome("", "heuristic", notes={"pairs_above": self.most_pairs}), known
+                return Outcome("", "heuristic", notes=self._too_many(rows)), known
             left_s = _ENGINE_FRACTION * (deadline - time.perf_counter())
             raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed)
-            size = {"variables": len(mip.lower), "constraints": len(mip.row_limits), "orders": rows.pairs}
+            size = {"variables": len(mip.lower), "constraints": len(mip.rows), "orders": rows.pairs}
             bound = None if raw.bound is None else raw.bound * rows.unit_s
             outcome = Outcome(raw.engine, "limit", bound=bound, notes=size)
             if raw.values is None:
@@ -129,6 +129,13 @@ class PestoFull(Partitioner):
         if raw.status == "optimal" or better:
             outcome = replace(outcome, status="optimal" if raw.status == "optimal" else "feasible")
         return outcome, schedule if better else known
+
+    def _too_many(self, rows: PestoRows) -> dict[str, int]:
+        """Why there was no engine: a note of the report."""
+        most = rows.most_coefficients()
+        if engine_bytes(most) > MOST_BYTES and rows.orders <= self.most_pairs:
+            return {"coefficients_up_to": most}
+        return {"pairs_above": self.most_pairs}
 
 
 def _least_makespan(tasks: CoarseTasks) -> float:

@@ -38,7 +38,9 @@ import numpy as np
 
 from netsplit.partition.common.instance import Ints
 from netsplit.partition.common.interchangeable import interchangeable
-from netsplit.partition.methods.pesto.mip import Mip, Term
+from netsplit.partition.engines.mixed_integer import MOST_BYTES, engine_bytes
+from netsplit.partition.engines.rows import Term
+from netsplit.partition.methods.pesto.mip import Mip
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
 
 __all__ = ["PestoRows"]
@@ -69,9 +71,11 @@ class PestoRows:
         self._place_columns()
 
     def build(self, most_pairs: int) -> Mip | None:
-        """The whole model; None if more than `most_pairs` orders would be open."""
+        """The whole model; None if more than `most_pairs` orders would be open, or memory is not enough."""
         self._time_columns()
-        if len(self._overlaps) + len(self._disputes) > most_pairs:
+        if self.orders > most_pairs:
+            return None
+        if engine_bytes(self.most_coefficients()) > MOST_BYTES:
             return None
         self._precedence_rows()
         self._overlap_rows()
@@ -79,6 +83,23 @@ class PestoRows:
         self._load_rows()
         self.memory_rows()
         return self.mip
+
+    @property
+    def orders(self) -> int:
+        """Pairs of tasks or of messages whose order is to be decided."""
+        return len(self._overlaps) + len(self._disputes)
+
+    def most_coefficients(self) -> int:
+        """No model of these tasks has more."""
+        tasks, width = self.tasks, len(self.devices)
+        messages, area = len(tasks.messages), width**2
+        orders = len(self._overlaps) * (5 * width + 10) + len(self._disputes) * (5 * area + 2 * width + 10)
+        products = len(set(tasks.ends)) * 2 * width * (width + 1)
+        before = (tasks.count + len(tasks.local) + 2 * messages) * (width + 2) + messages * area
+        loads = width * (tasks.count + 1) + area * (messages + 1)
+        shared = sum(1 + 2 * len(classes) for classes in _class_bytes(tasks)[1])
+        places = width * (2 * len(tasks.coarse.classes) + shared)
+        return orders + products + before + loads + places
 
     def places(self, values: list[float]) -> tuple[int, ...]:
         """Device of every class."""

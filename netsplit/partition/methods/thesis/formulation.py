@@ -1,4 +1,4 @@
-"""The constrained optimisation of the NetSplit thesis, section 5.2.2, as a PICOS model over groups.
+"""The constrained optimisation of the NetSplit thesis, section 5.2.2, over groups of nodes.
 
     minimise makespan                                                                     (5-11)
     start_fp(i) = 0 of entry nodes,  start_bp(i) = end_fp(i) of exit nodes                (5-12)
@@ -27,13 +27,13 @@ slower), capacities to 1000 each, so that the tolerances of the engines mean the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import cached_property
 
-import picos
+import numpy as np
 
 from netsplit.partition.base import Problem
-from netsplit.partition.engines.rows import Rows, Term
+from netsplit.partition.engines.rows import Floats, Indices, LinearModel, Rows, Term
 from netsplit.partition.methods.thesis.thesis_times import message_bytes, thesis_times
 
 __all__ = ["Formulation"]
@@ -57,109 +57,144 @@ class Formulation:
         self.nbytes = message_bytes(problem.graph)
         crossing = {self._pair(u, v) for u, v in self.nbytes} - {(g, g) for g in range(len(groups))}
         self.pairs = {pair: n for n, pair in enumerate(sorted(crossing))}
-        self.unit_s = self._time_unit()
+        self._lay_out()
 
-    def build(self) -> picos.Problem:
+    def _lay_out(self) -> None:
+        """Number the columns."""
+        n, m = len(self.index), len(self.devices)
+        self.full = self._full_devices()
+        self.classes = self._variable_classes() if self.full else {}
+        self.shared = [groups for groups in self.classes if len(groups) > 1]
+        self.start_fp = 0
+        self.start_bp = n * (self.passes - 1)  # one pass has no backward
+        self.place = n * self.passes
+        self.both = self.place + len(self.groups) * m
+        self.held = self.both + len(self.pairs) * m * m
+        self.makespan = self.held + len(self.shared) * len(self.full)
+        self.columns = self.makespan + 1
+
+    def build(self) -> LinearModel:
         """The model; `place` is its only integer part."""
-        full = self._full_devices()
-        classes = self._variable_classes() if full else {}
-        shared = [groups for groups in classes if len(groups) > 1]
-        variables = self._variables(len(shared) * len(full))
-        model = picos.Problem(name="NetSplit (5-11)..(5-18)")
-        model.minimize = variables["makespan"]
-        self._start_rows().attach(model, variables, equal=True)
-        self._makespan_rows().attach(model, variables)
-        self._one_device_rows().attach(model, variables, equal=True)
-        self._edge_rows().attach(model, variables)
-        self._product_rows().attach(model, variables, equal=True)
-        self._memory_rows(full, classes, shared).attach(model, variables)
-        return model
+        rows = Rows()
+        self._add_start_rows(rows)
+        self._add_makespan_rows(rows)
+        self._add_one_device_rows(rows)
+        self._add_edge_rows(rows)
+        self._add_product_rows(rows)
+        self._add_memory_rows(rows)
+        upper, cost, binary = (
+            np.full(self.columns, np.inf),
+            np.zeros(self.columns),
+            slice(self.place, self.both),
+        )
+        integer = np.zeros(self.columns, bool)
+        upper[binary], integer[binary] = 1.0, True
+        cost[self.makespan] = 1.0
+        return rows.model(np.zeros(self.columns), upper, cost, integer)
 
-    def decode(self, place: list[float]) -> dict[str, str]:
-        """Node name to device name, of the values of `place`."""
-        m = len(self.devices)
-        rows = [place[g * m : (g + 1) * m] for g in range(len(self.groups))]
-        chosen = [self.devices[row.index(max(row))].name for row in rows]
+    def coefficients(self) -> int:
+        """How many `build` gives the model, without building the rows that grow with devices squared."""
+        m, few = len(self.devices), Rows()
+        self._add_start_rows(few)
+        self._add_makespan_rows(few)
+        self._add_one_device_rows(few)
+        products = len(self.pairs) * 2 * m * (m + 1)
+        own = sum(nbytes > 0 for nbytes in self._own_bytes()) if self.full else 0
+        memory = len(self.full) * (own + sum(1 + 2 * len(groups) for groups in self.shared))
+        return few.coefficients + self._edge_coefficients() + products + memory
+
+    def _edge_coefficients(self) -> int:
+        latency_s, seconds_per_byte = self.problem.cluster.link_costs
+        empty = int(np.count_nonzero(latency_s))
+        full = int(np.count_nonzero((latency_s > 0) | (seconds_per_byte > 0)))
+        count = 0
+        for (u, v), nbytes in self.nbytes.items():
+            crosses = self.group_of[u] != self.group_of[v]
+            for source, field in ((u, "forward_s"), (v, "backward_s"))[: self.passes]:
+                terms, _ = self._seconds(source, field, 1.0)
+                count += 2 + len(terms) + (crosses and (full if nbytes else empty))
+        return count
+
+    def decode(self, values: Floats) -> dict[str, str]:
+        """Node name to device name, of the values of the columns."""
+        place = values[self.place : self.both].reshape(len(self.groups), len(self.devices))
+        chosen = [self.devices[int(p)].name for p in place.argmax(axis=1)]
         return {name: chosen[g] for name, g in self.group_of.items()}
 
-    def _variables(self, held: int) -> dict[str, Any]:
-        n, m = len(self.index), len(self.devices)
-        lengths = {"start_fp": n, "start_bp": n, "both": len(self.pairs) * m * m, "held": held, "makespan": 1}
-        variables: dict[str, Any] = {
-            name: picos.RealVariable(name, length, lower=0) for name, length in lengths.items() if length
-        }
-        variables["place"] = picos.BinaryVariable("place", len(self.groups) * m)
-        return variables
-
-    def _start_rows(self) -> Rows:
+    def _add_start_rows(self, rows: Rows) -> None:
         """(5-12)."""
-        rows, graph = Rows(), self.problem.graph
+        graph = self.problem.graph
         for name in graph.entry_nodes:
-            rows.add([("start_fp", self.index[name], 1.0)])
+            rows.add([(self.start_fp + self.index[name], 1.0)], equal=True)
         for name in graph.exit_nodes:
             i = self.index[name]
             terms, constant = self._seconds(name, "forward_s", -1.0)
-            rows.add([("start_bp", i, 1.0), ("start_fp", i, -1.0), *terms], -constant)
-        return rows
+            start = [(self.start_bp + i, 1.0), (self.start_fp + i, -1.0)]
+            rows.add([*start, *terms], -constant, equal=True)
 
-    def _makespan_rows(self) -> Rows:
+    def _add_makespan_rows(self, rows: Rows) -> None:
         """(5-14)."""
-        rows = Rows()
         for name in self.problem.graph.entry_nodes:
             terms, constant = self._seconds(name, "backward_s", 1.0)
-            rows.add([("start_bp", self.index[name], 1.0), ("makespan", 0, -1.0), *terms], -constant)
-        return rows
+            order = [(self.start_bp + self.index[name], 1.0), (self.makespan, -1.0)]
+            rows.add([*order, *terms], -constant)
 
-    def _one_device_rows(self) -> Rows:
+    def _add_one_device_rows(self, rows: Rows) -> None:
         """(5-15)."""
-        rows, m = Rows(), len(self.devices)
-        for g in range(len(self.groups)):
-            rows.add((("place", g * m + p, 1.0) for p in range(m)), 1.0)
-        return rows
+        place = np.arange(self.place, self.both).reshape(len(self.groups), len(self.devices))
+        rows.add_block(place, 1.0, 1.0, equal=True)
 
-    def _edge_rows(self) -> Rows:
+    def _add_edge_rows(self, rows: Rows) -> None:
         """(5-16): one row forward and one backward of every edge."""
-        rows = Rows()
         for (u, v), nbytes in self.nbytes.items():
-            passes = (u, v, "start_fp", "forward_s"), (v, u, "start_bp", "backward_s")
+            passes = (u, v, self.start_fp, "forward_s"), (v, u, self.start_bp, "backward_s")
             for source, target, start, field in passes[: self.passes]:
                 terms, constant = self._seconds(source, field, 1.0)
-                order = [(start, self.index[source], 1.0), (start, self.index[target], -1.0)]
-                rows.add([*order, *terms, *self._commu(source, target, nbytes)], -constant)
-        return rows
+                order = [(start + self.index[source], 1.0), (start + self.index[target], -1.0)]
+                columns, values = self._commu(source, target, nbytes)
+                own = [*order, *terms]
+                rows.add_block(
+                    np.concatenate([[column for column, _ in own], columns])[None],
+                    np.concatenate([[value for _, value in own], values])[None],
+                    -constant,
+                )
 
-    def _product_rows(self) -> Rows:
+    def _add_product_rows(self, rows: Rows) -> None:
         """The rows that make `both` the product of two `place`."""
-        rows, m = Rows(), len(self.devices)
+        m = len(self.devices)
+        values = np.append(np.ones(m), -1.0)
         for (a, b), n in self.pairs.items():
-            for p in range(m):
-                along = (("both", (n * m + p) * m + q, 1.0) for q in range(m))
-                rows.add([*along, ("place", a * m + p, -1.0)])
-                across = (("both", (n * m + q) * m + p, 1.0) for q in range(m))
-                rows.add([*across, ("place", b * m + p, -1.0)])
-        return rows
+            both = np.arange(m * m).reshape(m, m) + self.both + n * m * m
+            for block, group in ((both, a), (both.T, b)):
+                place = np.arange(m)[:, None] + self.place + group * m
+                rows.add_block(np.hstack([block, place]), values, equal=True)
 
-    def _memory_rows(
-        self, full: list[int], classes: dict[tuple[int, ...], int], shared: list[tuple[int, ...]]
-    ) -> Rows:
-        """(5-18) for the devices `full`, which cannot hold the whole model."""
-        rows, m = Rows(), len(self.devices)
-        states = self.problem.memory_model.state_bytes
-        own = [sum(states[name] for name in group) for group in self.groups]
-        for groups, nbytes in classes.items():
-            if len(groups) == 1:
-                own[groups[0]] += nbytes
-        for slot, p in enumerate(full):
+    def _add_memory_rows(self, rows: Rows) -> None:
+        """(5-18) for the devices which cannot hold the whole model."""
+        m = len(self.devices)
+        own = self._own_bytes()
+        for slot, p in enumerate(self.full):
             capacity = self._capacity(p)
             per_byte = _SCALE / max(capacity, 1)
-            held = [(c * len(full) + slot, groups) for c, groups in enumerate(shared)]
-            kept: list[Term] = [("place", g * m + p, own[g] * per_byte) for g in range(len(own)) if own[g]]
-            kept += [("held", element, classes[groups] * per_byte) for element, groups in held]
+            first = self.held + slot
+            held = [(first + c * len(self.full), groups) for c, groups in enumerate(self.shared)]
+            kept: list[Term] = [
+                (self.place + g * m + p, nbytes * per_byte) for g, nbytes in enumerate(own) if nbytes
+            ]
+            kept += [(column, self.classes[groups] * per_byte) for column, groups in held]
             rows.add(kept, capacity * per_byte)
-            for element, groups in held:
+            for column, groups in held:
                 for g in groups:
-                    rows.add([("place", g * m + p, 1.0), ("held", element, -1.0)])
-        return rows
+                    rows.add([(self.place + g * m + p, 1.0), (column, -1.0)])
+
+    def _own_bytes(self) -> list[int]:
+        """Bytes of each group that it shares with no other."""
+        states = self.problem.memory_model.state_bytes
+        own = [sum(states[name] for name in group) for group in self.groups]
+        for groups, nbytes in self.classes.items():
+            if len(groups) == 1:
+                own[groups[0]] += nbytes
+        return own
 
     def _variable_classes(self) -> dict[tuple[int, ...], int]:
         """Sets of groups to the bytes of the variables that touch just these groups."""
@@ -178,37 +213,44 @@ class Formulation:
     def _capacity(self, p: int) -> int:
         return self.devices[p].capacity_bytes - self.margin.get(self.devices[p].name, 0)
 
-    def _time_unit(self) -> float:
+    @cached_property
+    def unit_s(self) -> float:
         """Seconds of one unit of model time; no coefficient is above a million units."""
-        cluster, names = self.problem.cluster, self.index
-        alone = [thesis_times(self.problem, dict.fromkeys(names, d.name)).makespan for d in self.devices]
+        one_of_each = {device.kind: device.name for device in self.devices}  # without transfers, alike
+        alone = [
+            thesis_times(self.problem, dict.fromkeys(self.index, name)).makespan
+            for name in one_of_each.values()
+        ]
         most = max(self.nbytes.values(), default=0)
-        slowest = max((link.seconds(most) for link in cluster.links.values()), default=0.0)
+        slowest = float(self._link_s(most).max(initial=0.0))
         return max(min(alone) / _SCALE, max(*alone, slowest) / _SCALE**2) or 1.0
 
     def _pair(self, u: str, v: str) -> tuple[int, int]:
         a, b = self.group_of[u], self.group_of[v]
         return (a, b) if a <= b else (b, a)
 
-    def _seconds(self, name: str, field: str, sign: float) -> tuple[Iterable[Term], float]:
+    def _seconds(self, name: str, field: str, sign: float) -> tuple[list[Term], float]:
         """Scaled seconds of a node as terms of `place` and a constant."""
         kinds = self.problem.costs.devices
         by_device = [sign * getattr(kinds[d.kind].nodes[name], field) / self.unit_s for d in self.devices]
         if min(by_device) == max(by_device):
-            return (), by_device[0]
-        first = self.group_of[name] * len(self.devices)
-        return [("place", first + p, value) for p, value in enumerate(by_device)], 0.0
+            return [], by_device[0]
+        first = self.place + self.group_of[name] * len(self.devices)
+        return [(first + p, value) for p, value in enumerate(by_device)], 0.0
 
-    def _commu(self, source: str, target: str, nbytes: int) -> Iterator[Term]:
-        """Scaled seconds of the message from the device of `source` to that of `target`."""
+    def _link_s(self, nbytes: int) -> Floats:
+        """[D, D] seconds of so many bytes from one device to another."""
+        latency_s, seconds_per_byte = self.problem.cluster.link_costs
+        return latency_s + nbytes * seconds_per_byte
+
+    def _commu(self, source: str, target: str, nbytes: int) -> tuple[Indices, Floats]:
+        """Columns and scaled seconds of the message from the device of `source` to that of `target`."""
         pair = self._pair(source, target)
         if pair[0] == pair[1]:
-            return
-        n, m, cluster = self.pairs[pair], len(self.devices), self.problem.cluster
+            return np.empty(0, np.int32), np.empty(0)
+        seconds = self._link_s(nbytes)
         flipped = self.group_of[source] != pair[0]
-        for p, a in enumerate(self.devices):
-            for q, b in enumerate(self.devices):
-                ends = (b.name, a.name) if flipped else (a.name, b.name)
-                seconds = cluster.transfer_seconds(nbytes, *ends)
-                if seconds:
-                    yield "both", (n * m + p) * m + q, seconds / self.unit_s
+        flat = (seconds.T if flipped else seconds).ravel()
+        some = np.flatnonzero(flat)
+        first = self.both + self.pairs[pair] * len(self.devices) ** 2
+        return (some + first).astype(np.int32), flat[some] / self.unit_s

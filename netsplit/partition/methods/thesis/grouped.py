@@ -8,10 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from netsplit.errors import ModelSizeError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
-from netsplit.partition.engines.mixed_integer import EngineName, Outcome, check_engine, solve
+from netsplit.partition.engines.mixed_integer import (
+    MOST_BYTES,
+    EngineName,
+    Outcome,
+    check_engine,
+    engine_bytes,
+    solve,
+)
 from netsplit.partition.methods.thesis.coplace import GroupBytes, coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -26,7 +34,8 @@ class Grouped(Partitioner):
     """Co-placement, and a formulation over the groups; twice as many groups where they cannot be packed.
 
     Status, bound and gap of the report are with respect to its groups. Status "limit" says that nothing
-    was found in time and that the answer is the fill of the devices in topological order.
+    was found in time and that the answer is the fill of the devices in topological order. The model grows
+    with pairs of groups times devices squared; one beyond `MOST_BYTES` is not built.
     """
 
     time_limit_s: float = 60.0
@@ -54,6 +63,7 @@ class Grouped(Partitioner):
         """Makespan in seconds, and what forward computations are ordered by."""
 
     def choose(self, problem: Problem) -> Choice:
+        """Raises, beside what `partition` does, ModelSizeError: the model would take too much memory."""
         deadline = time.perf_counter() + self.limit_s(problem)
         atoms = len(atoms_of(problem.graph))
         least = self.groups or 2 * len(problem.cluster.devices)
@@ -86,22 +96,27 @@ class Grouped(Partitioner):
     def place(
         self, problem: Problem, groups: Groups, deadline: float
     ) -> tuple[Outcome, dict[str, str] | None]:
-        """The engine's answer, with the bound in seconds.
+        """The engine's answer, with the bound in seconds; "limit" where the clock ran out before it began.
 
         Engines take a row as met within a tolerance. Where the answer so exceeds a capacity by a
         few bytes, the problem is solved again with that much less capacity.
+
+        Raises:
+            ModelSizeError: the model would be too large.
         """
         margin: dict[str, int] = {}
         while True:
             formulation = self.formulation(problem, groups, margin)
+            self._check_size(problem, len(groups), formulation.coefficients())
             model = formulation.build()
             left_s = deadline - time.perf_counter()
+            if left_s <= 0:
+                size = {"variables": len(model.cost), "constraints": len(model.row_upper)}
+                return Outcome("", "limit", notes=size), None
             outcome = solve(model, engine=self.engine, time_limit_s=left_s, gap=self.gap, seed=problem.seed)
             if outcome.values is None:
                 return outcome, None
-            device_of = formulation.decode(
-                outcome.vector("place", len(groups) * len(problem.cluster.devices))
-            )
+            device_of = formulation.decode(outcome.values)
             over = _excess(problem, device_of)
             if not over:
                 assert outcome.bound is not None
@@ -110,6 +125,18 @@ class Grouped(Partitioner):
                 slight = 1 + problem.cluster.device(device).capacity_bytes // 1000
                 assert nbytes <= slight, "the model's memory rows and the count of bytes disagree"
                 margin[device] = margin.get(device, 0) + nbytes
+
+    def _check_size(self, problem: Problem, groups: int, coefficients: int) -> None:
+        """Raises ModelSizeError: so many coefficients would take too much memory."""
+        needed = engine_bytes(coefficients)
+        if needed <= MOST_BYTES:
+            return
+        devices = len(problem.cluster.devices)
+        raise ModelSizeError(
+            f"{self.name}'s model of {groups} groups on {devices} devices has {coefficients} coefficients and"
+            f" would take about {needed / 1e9:.1f} GB, where {MOST_BYTES / 1e9:.1f} GB are allowed: give"
+            f" {self.name} fewer groups (groups=, less than {groups}) or use fewer devices."
+        )
 
 
 def _excess(problem: Problem, device_of: dict[str, str]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """`auto`: never worse than the methods it knows, optimal where that can be told, honest about bounds."""
 
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -185,6 +186,28 @@ def test_a_method_that_refuses_is_no_candidate() -> None:
     instance = Instance.of(small)
     answers = list(candidates(small, instance, (MTopo(), Single()), lambda placement: 1.0, float("inf")))
     assert [(each.method, each.fits) for each in answers] == [("single", False)]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(MemoryError("8 GB"), "out of memory: 8 GB"), (ZeroDivisionError("by 0"), "ZeroDivisionError: by 0")],
+)
+def test_a_method_that_breaks_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def broken(self: MTopo, problem: Problem) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(MTopo, "choose", broken)
+    report = Auto(time_limit_s=4.0, starts=2).partition(large_problem(20, room=2.5)).report
+    assert report.notes["left_out"] == {"m_topo": said}
+    assert "m_topo" not in report.notes["portfolio"]
+    assert "heft" in report.notes["portfolio"]
+
+
+def test_nothing_is_left_out_where_all_is_well() -> None:
+    report = Auto(time_limit_s=6.0, starts=2).partition(large_problem(20, room=2.5)).report
+    assert "left_out" not in report.notes
 
 
 @settings(quiet, max_examples=tried(12))

@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
@@ -12,6 +13,7 @@ from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pesto import pesto_full as pesto_full_module
+from netsplit.partition.methods.pesto import rows as pesto_rows_module
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.mip import Mip, MipAnswer
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
@@ -195,18 +197,17 @@ def test_the_start_given_to_the_engine_meets_every_row(problem):
     tasks = CoarseTasks.of(instance, coarsen(instance, 6, 10**12))
     where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
     assume(instance.fits(tasks.nodes_at(where)))
-    mip = PestoRows(tasks, tasks.schedule(where)).build(10**6)
-    assert all(
-        low - 1e-6 <= value <= high + 1e-6
-        for low, value, high in zip(mip.lower, mip.start, mip.upper, strict=True)
-    )
-    for row, limit in enumerate(mip.row_limits):
-        span = slice(mip.row_starts[row], mip.row_starts[row + 1])
-        left = sum(
-            c * mip.start[column] for c, column in zip(mip.coefficients[span], mip.columns[span], strict=True)
-        )
-        assert left <= limit + 1e-6
-        assert left >= limit - 1e-6 or not mip.equal[row]
+    rows = PestoRows(tasks, tasks.schedule(where))
+    mip = rows.build(10**6)
+    assert mip.rows.coefficients <= rows.most_coefficients()
+    model = mip.rows.model(mip.lower, mip.upper, np.zeros(len(mip.lower)), mip.integer)
+    start = np.array(mip.start)
+    assert (model.lower - 1e-6 <= start).all()
+    assert (start <= model.upper + 1e-6).all()
+    row_of = np.repeat(np.arange(len(mip.rows)), np.diff(model.starts))
+    left = np.bincount(row_of, weights=model.values * start[model.columns], minlength=len(mip.rows))
+    assert (left <= model.row_upper + 1e-6).all()
+    assert (left >= model.row_lower - 1e-6).all()
 
 
 def test_two_branches_run_beside_each_other_only_if_the_link_is_worth_it():
@@ -292,6 +293,14 @@ def test_too_many_orders_are_left_to_the_heuristic():
     report = PestoFull(target=20, most_pairs=0).partition(large_problem(60)).report
     assert report.status == "heuristic"
     assert report.notes["pairs_above"] == 0
+
+
+def test_a_model_that_needs_too_much_memory_is_left_to_the_heuristic(monkeypatch):
+    monkeypatch.setattr(pesto_rows_module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(pesto_full_module, "MOST_BYTES", 1000)
+    report = PestoFull(target=20).partition(large_problem(60)).report
+    assert report.status == "heuristic"
+    assert report.notes["coefficients_up_to"] > 1000
 
 
 def test_vertices_too_large_to_pack_are_made_finer():

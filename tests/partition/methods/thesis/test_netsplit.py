@@ -195,8 +195,8 @@ def test_auto_uses_highs_where_gurobi_is_not_installed(monkeypatch):
     assert report.notes["gurobi_not_used"] == "gurobipy is not installed"
 
 
-def test_a_process_without_gurobi_writes_and_solves_the_model():
-    """PICOS looks for engines when it is imported, so this needs a process of its own."""
+def test_a_process_without_gurobi_solves_the_model():
+    """Of its own, as Gurobi may be imported in this one."""
     script = (
         "import sys; sys.modules['gurobipy'] = None\n"
         "from tests.partition.builders import large_problem\n"
