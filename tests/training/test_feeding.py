@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 import netsplit
 from netsplit.data import Data, Loader, batches
 from netsplit.data.reading.own import ReadingKeys, as_data
+from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError, NetSplitError, NonFiniteError, ReadError
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading.told import UnreadBatch
@@ -350,7 +351,8 @@ def test_batches_of_several_shapes_are_left_to_the_controller(
             return (picture if index < 2 * SIZE else picture.reshape(4, 9)), target
 
     read = data(Growing(4 * SIZE))
-    order = replace(read, train=_InOrder(read.train))
+    scenes = read.train
+    order = replace(read, train=Stream([scenes[place] for place in range(len(scenes))], len(scenes)))
     losses, _ = trained(pools, order, epochs=1)
     assert len(losses) == 4
     assert spy.unread == 0 or "one kind" in caplog.text
@@ -403,18 +405,6 @@ def test_what_is_derived_from_a_tensor_dataset_draws_by_the_seed_too() -> None:
     assert torch.equal(first[0], second[0])
     assert len(first[0].unique()) == 6
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@dataclass
-class _InOrder:
-    samples: Any
-    in_order = True
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.samples[index]
 
 
 def test_a_stream_is_read_by_whoever_is_asked_and_gives_the_same(pools: Pools, spy: Spy) -> None:
