@@ -43,6 +43,7 @@ NOT_RUN = {
     r"(dataset|model)(\.root|\.path)?=(imagefolder|imagenet|voc2012|cifar10|onnx)": "the reader's own files",
     r"hydra/launcher=|10\.0\.0\.1": "other machines",
     r"my_pkg|my_module": "the reader's own code (tests/docs/test_tutorial.py runs some)",
+    r"scheduler\.warmup=": "more steps than a test has time for",
     r"experiment=(?!quick)|runners\.study": "minutes to hours (tests/runners/test_experiments.py)",
     r"model=(gpt |resnet|amoebanet_d |vgg19 |vgg19,)": "a large model: gigabytes, or minutes of planning",
     r"tracking\.uri=|runners\.report|netsplit report": "needs recorded runs (tests/report/ record some)",
