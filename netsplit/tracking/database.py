@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.files import check_writable
 from netsplit.tracking.values import masked
 
 if TYPE_CHECKING:
@@ -219,17 +219,17 @@ def _no_folder(path: Path, why: str | None) -> ConfigError:
 
 
 def _check_file(path: Path) -> None:
-    try:
-        there = next(each for each in path.parents if each.exists())
-    except OSError as error:  # a name that is too long
-        raise _no_folder(path, error.strerror) from error
-    if not there.is_dir() or (there != path.parent and not os.access(there, os.W_OK)):
-        raise _no_folder(path, os.strerror(errno.EACCES if there.is_dir() else errno.ENOTDIR))
     if path.is_dir():
         raise ConfigError(
             f"tracking uri names the folder {path}: name a file in it, {_SQLITE}{path}/mlflow.db."
         )
-    if there == path.parent and not os.access(path if path.exists() else there, os.W_OK):
+    try:
+        check_writable(path)
+    except OSError as error:  # a name that is too long
+        raise _no_folder(path, error.strerror) from error
+    except NetSplitError as error:
+        raise _no_folder(path, str(error).rstrip(".")) from error
+    if path.exists() and not os.access(path, os.W_OK):
         raise ConfigError(f"{path} cannot be written: change its permissions, or set another tracking.uri.")
     if path.exists():
         try:
