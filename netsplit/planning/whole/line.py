@@ -17,14 +17,14 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.profile.memory import lifetimes_model, node_state_bytes
 
-__all__ = ["Line"]
+__all__ = ["NodeLine"]
 
 MOST_CUTS = 160
 Number = TypeVar("Number", Floats, Ints)
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class NodeLine:
     """What lies before each cut; a run's share is a difference. One micro-batch; shapes C cuts, D devices."""
 
     atoms: tuple[tuple[str, ...], ...]  # [A]
@@ -38,7 +38,7 @@ class Line:
     returned_bytes: Ints  # [C] gradients that cross it back
 
     @classmethod
-    def of(cls, problem: Problem, most: int = MOST_CUTS) -> Line:
+    def of(cls, problem: Problem, most: int = MOST_CUTS) -> NodeLine:
         """The graph's line, with at most that many cuts: of cuts near one another, the one least crosses."""
         graph, instance = problem.graph, Instance.of(problem)
         atoms = atoms_of(graph)

@@ -25,7 +25,7 @@ from netsplit.planning.fitting import fitted
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, Judge, Tried, problem_under
-from netsplit.planning.whole.line import Line
+from netsplit.planning.whole.line import NodeLine
 from netsplit.planning.whole.stages import LineStages, StageCosts, stages_of_line
 from netsplit.planning.whole.structures import device_counts, groupings, orders_of_devices
 from netsplit.program.schedules import OneFOneB, Schedule, SingleBatch
@@ -65,7 +65,7 @@ class WholeSearch:
     started: float
     deadline: float
     of_line: dict[int, tuple[int, LineStages]] = field(default_factory=dict)  # id of a placement
-    known_lines: dict[int, Line] = field(default_factory=dict)
+    known_lines: dict[int, NodeLine] = field(default_factory=dict)
 
     def run(self) -> None:
         """Everything that the time allows; the judge has what came of it."""
@@ -198,9 +198,9 @@ class WholeSearch:
             for schedule in self.open.orders(m):
                 self.judge.judge("auto", schedule, placement)
 
-    def _line(self, m: int) -> Line:
+    def _line(self, m: int) -> NodeLine:
         if m not in self.known_lines:
-            self.known_lines[m] = Line.of(self.problem_of(m))
+            self.known_lines[m] = NodeLine.of(self.problem_of(m))
         return self.known_lines[m]
 
     def _usual(self, m: int, groups: Sequence[Sequence[int]]) -> Schedule:

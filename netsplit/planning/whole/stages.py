@@ -19,7 +19,7 @@ import numpy as np
 from netsplit.partition.base import Problem, Stage
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.layers import Bools
-from netsplit.planning.whole.line import Line
+from netsplit.planning.whole.line import NodeLine
 
 __all__ = ["Group", "LineStages", "StageCosts", "stages_of_line"]
 
@@ -35,7 +35,7 @@ class LineStages:
     groups: tuple[Group, ...]
     work_s: float = 0.0  # at least, of a micro-batch on the slowest stage of any cut for these groups
 
-    def stages(self, line: Line, names: Sequence[str]) -> tuple[Stage, ...]:
+    def stages(self, line: NodeLine, names: Sequence[str]) -> tuple[Stage, ...]:
         """As a placement has them; each device named by its rank."""
         workers = [len(group) for group in self.groups]
         return tuple(
@@ -53,7 +53,7 @@ class StageCosts:
     """What the programme counts, [C, C] from begin (row) to end (column) of a run."""
 
     problem: Problem
-    line: Line
+    line: NodeLine
     microbatches: int
     recompute: bool  # where a run does not fit otherwise
     added: bool  # transfers come on top of computing; else the longer of both counts
