@@ -35,7 +35,7 @@ class Simulated:
     tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
 
     def __call__(self, placement: Placement) -> Timeline:
-        return simulate(self._of_whole_microbatches(placement), self.cluster, self.costs)
+        return simulate(self.whole_microbatches(placement), self.cluster, self.costs)
 
     @property
     def turns(self) -> Turns:
@@ -55,7 +55,7 @@ class Simulated:
 
     def program(self, placement: Placement) -> Program:
         """Raises as `compile_program` and `with_tail`."""
-        program = self._of_whole_microbatches(placement)
+        program = self.whole_microbatches(placement)
         return program if self.tail is None else with_tail(program, self.graph, self.tail)
 
     def peak_bytes(self, program: Program) -> dict[str, int]:
@@ -64,7 +64,8 @@ class Simulated:
         transients = costs.transients(self.cluster.devices)
         return predicted_peak_bytes(program, costs.alpha, transients, costs.offload)
 
-    def _of_whole_microbatches(self, placement: Placement) -> Program:
+    def whole_microbatches(self, placement: Placement) -> Program:
+        """The program as if the last micro-batch were as large as the others; raises as `program`."""
         return compile_program(
             self.graph,
             placement.device_of,

@@ -13,8 +13,11 @@ from netsplit.simulate.timeline import Timeline
 __all__ = ["simulate"]
 
 
-def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
+def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = True) -> Timeline:
     """Predicted timeline of one iteration in seconds, with the peak bytes of every device.
+
+    Args:
+        peaks: False leaves the bytes out, which are most of the work.
 
     An instruction first costs its device `instruction_s` of its kind (a Send or Recv `message_s`); a
     computation then waits for what it reads and lasts the sum of its operators' seconds, longer where
@@ -29,8 +32,10 @@ def simulate(program: Program, cluster: Cluster, costs: Costs) -> Timeline:
     run.run()
     events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.end_s, event.device)))
     seconds = max((device.clock for device in run.devices.values()), default=0.0)
+    if not peaks:
+        return Timeline(events, seconds)
     transients = costs.transients(cluster.devices)
     profiles = memory_profile(program, costs.alpha, transients, costs.offload)
-    peaks = {device: each.peak_bytes for device, each in profiles.items()}
+    alive = {device: each.peak_bytes for device, each in profiles.items()}
     hosts = {device: each.host_bytes for device, each in profiles.items()} if costs.offload else {}
-    return Timeline(events, seconds, peaks, hosts)
+    return Timeline(events, seconds, alive, hosts)

@@ -52,7 +52,7 @@ def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierR
     rows = [_row(winner, winner, batch_size)]
     for kind in KINDS:
         seen = {_likeness(winner)}
-        own = sorted((t for t in judge.tried.values() if t.kind == kind), key=lambda tried: tried.rank)
+        own = sorted((t for t in judge.tried if t.kind == kind), key=lambda tried: tried.rank)
         for tried in own:
             if _likeness(tried) in seen or len(seen) > PER_KIND or (len(seen) > 1 and not tried.fits):
                 continue

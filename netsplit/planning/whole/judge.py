@@ -11,6 +11,7 @@ from netsplit.graph.quotient import successors
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.simulated import simulated_by
 from netsplit.program.schedules import Schedule
+from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import COMPUTING, Timeline
 
 __all__ = ["KINDS", "Judge", "Kind", "Tried", "problem_under"]
@@ -67,6 +68,9 @@ def problem_under(problem: Problem, schedule: Schedule) -> Problem:
     )
 
 
+BEHIND = 1.15  # times the best of the same kind, from which no other schedule or cut will help
+
+
 class Judge:
     """Keeps the best of each kind that was tried, and everything that was, once.
 
@@ -86,7 +90,12 @@ class Judge:
         self.recompute = recompute
         self.improved = improved
         self.best: dict[Kind, Tried] = {}
-        self.tried: dict[tuple[object, ...], Tried] = {}
+        self.seen: dict[tuple[object, ...], Tried | None] = {}
+
+    @property
+    def tried(self) -> list[Tried]:
+        """All whose bytes are known."""
+        return [each for each in self.seen.values() if each is not None]
 
     @property
     def winner(self) -> Tried | None:
@@ -99,17 +108,23 @@ class Judge:
         winner = self.winner
         return winner.iteration_s if winner is not None else float("inf")
 
-    def judge(self, origin: str, schedule: Schedule, placement: Placement) -> Tried:
-        """Simulate it; with recomputation where that is allowed and makes it fit."""
+    def judge(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
+        """Simulate it; with recomputation where that is allowed and makes it fit.
+
+        Returns:
+            None for what is so far behind the best of its kind that its bytes were not asked for.
+        """
         key = (schedule, _identity(placement))
-        if key not in self.tried:
+        if key not in self.seen:
             tried = self._simulated(origin, schedule, placement)
-            if not tried.fits and self.recompute and not schedule.recompute:
+            if tried is not None and not tried.fits and self.recompute and not schedule.recompute:
                 again = replace(schedule, recompute=True)  # type: ignore[type-var]
-                tried = min(tried, self._simulated(origin, again, placement), key=lambda each: each.rank)
-            self.tried[key] = tried
-            self._note(tried)
-        return self.tried[key]
+                other = self._simulated(origin, again, placement)
+                tried = tried if other is None else min(tried, other, key=lambda each: each.rank)
+            self.seen[key] = tried
+            if tried is not None:
+                self._note(tried)
+        return self.seen[key]
 
     def load_s(self, microbatches: int, placement: Placement) -> float:
         """What the busiest device computes under any schedule: no iteration is shorter."""
@@ -123,14 +138,19 @@ class Judge:
                 busiest = max(busiest, rounds * seconds)
         return busiest
 
-    def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried:
+    def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
         problem = self.problem_of(schedule.microbatches)
-        timeline = replace(simulated_by(problem), schedule=schedule)(placement)
+        evaluate, kind = replace(simulated_by(problem), schedule=schedule), _kind_of(problem, placement)
+        program = evaluate.whole_microbatches(placement)
+        timeline = simulate(program, evaluate.cluster, evaluate.costs, peaks=False)
+        known = self.best.get(kind)
+        if known is not None and known.fits and timeline.iteration_s > BEHIND * known.iteration_s:
+            return None
+        timeline = replace(timeline, peak_bytes=evaluate.peak_bytes(program))
         capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
         over = {name: peak - capacity[name] for name, peak in timeline.peak_bytes.items()}
         on = max(over, key=lambda name: over[name])
         busiest, compute_s, recompute_s, sums_s = _busiest(timeline)
-        kind = _kind_of(problem, placement)
         return Tried(
             kind, origin, schedule, placement, timeline.iteration_s, dict(timeline.peak_bytes),
             max(over[on], 0), on, busiest, compute_s, recompute_s, sums_s,

@@ -42,6 +42,8 @@ STRUCTURES, ANSWERS, ORDERS, MOVED = 0.35, 0.55, 0.68, 0.78
 FEW = 6  # placements of all that were tried, whose other schedules are looked at
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 WORTH_S = 2.0  # less time is not worth annealing
+PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
+CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 SLACK = 1.02  # over the best: a placement may gain by another schedule
 
 ProblemOf = Callable[[int], Problem]
@@ -86,30 +88,42 @@ class WholeSearch:
         return self.started + part * (self.deadline - self.started)
 
     def _structures(self, until: float) -> None:
-        """Stages of every number of devices and replicas, from few micro-batches to many and back."""
+        """Stages of every number of devices and replicas, the ones that promise most first."""
+        promising = sorted(self._cuts(until), key=lambda entry: entry[0])
+        for promised_s, m, cut in promising:
+            behind = promised_s > PROMISING * self.judge.best_s
+            if behind or (time.perf_counter() > until and self.judge.winner is not None):
+                return
+            if m * cut.work_s <= SLACK * self.judge.best_s:
+                self._judge_line(m, cut)
+
+    def _cuts(self, until: float) -> Iterator[tuple[float, int, LineStages]]:
+        """Promised seconds, micro-batches and stages; fewer devices come last, where the time may end it."""
+        begun = time.perf_counter()
         for count in device_counts(len(self.problem_of(self.counts[0]).cluster.devices)):
             for m in self.counts:
                 problem = self.problem_of(m)
                 for order in orders_of_devices(problem, count):
                     for groups in groupings(order, self._replicates(problem)):
-                        if time.perf_counter() > until and self.judge.winner is not None:
+                        if time.perf_counter() - begun > CUTTING * (until - begun):
                             return
-                        self._structure(problem, m, groups)
+                        yield from self._cut(problem, m, groups)
 
-    def _structure(self, problem: Problem, m: int, groups: tuple[tuple[int, ...], ...]) -> None:
+    def _cut(
+        self, problem: Problem, m: int, groups: tuple[tuple[int, ...], ...]
+    ) -> Iterator[tuple[float, int, LineStages]]:
         line = self._line(m)
         if len(groups) >= len(line.places) or len(groups[0]) > m:
             return
-        tried: set[tuple[tuple[int, int], ...]] = set()
+        seen: set[tuple[tuple[int, int], ...]] = set()
         for added in (False, True):
             costs = StageCosts(problem, line, m, self.open.recompute, added)
             cut = stages_of_line(costs, groups)
-            if cut is None or cut.runs in tried or m * cut.work_s > SLACK * self.judge.best_s:
-                continue
-            tried.add(cut.runs)
-            self._judge_line(m, cut)
+            if cut is not None and cut.runs not in seen:
+                seen.add(cut.runs)
+                yield costs.promised_s(cut), m, cut
 
-    def _judge_line(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried:
+    def _judge_line(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried | None:
         placement = self._placed(m, cut)
         self.of_line[id(placement)] = (m, cut)
         first = schedule or self._usual(m, cut.groups)
@@ -159,7 +173,7 @@ class WholeSearch:
 
     def _leaders(self) -> list[Tried]:
         """The best few placements, each once, in turn with the best of every kind."""
-        ranked = sorted(self.judge.tried.values(), key=lambda tried: tried.rank)
+        ranked = sorted(self.judge.tried, key=lambda tried: tried.rank)
         kinds = [self.judge.best[kind] for kind in KINDS if kind in self.judge.best]
         leaders: dict[int, Tried] = {}
         for tried in [*ranked[:1], *kinds, *ranked]:
@@ -181,7 +195,7 @@ class WholeSearch:
                     if time.perf_counter() > until:
                         break
                     other = self._judge_line(m, moved, current.schedule)
-                    if other.rank < current.rank:
+                    if other is not None and other.rank < current.rank:
                         current, gained = other, True
                         break
 

@@ -72,6 +72,18 @@ class StageCosts:
             period = np.where(~kept & fits, seconds + again, period)
         return np.asarray(np.where(_runs(len(line.places)), period, np.inf))
 
+    def promised_s(self, cut: LineStages) -> float:
+        """About what an iteration takes: the way of one micro-batch, the slowest stage's others, its sum."""
+        line, m = self.line, self.microbatches
+        way_s, others_s, sums_s = 0.0, 0.0, 0.0
+        for g, ((begin, end), group) in enumerate(zip(cut.runs, cut.groups, strict=True)):
+            each_s = [float(line.seconds[end, q] - line.seconds[begin, q]) for q in group]
+            slowest_s, rate = max(each_s), sum(1.0 / max(seconds, 1e-15) for seconds in each_s)
+            way_s += slowest_s + float(self._moved_s(cut.groups, g)[begin, end]) * len(group)
+            others_s = max(others_s, max(m / rate, slowest_s) - slowest_s)
+            sums_s = max(sums_s, float(self._summed_s(group)[begin, end]) * m)
+        return way_s + others_s + sums_s
+
     def _spread(self, until: Floats, group: Group) -> Floats:
         """Seconds of a micro-batch where the group takes them as fast as its devices are."""
         each = [_difference(until[:, q]) for q in group]

@@ -179,13 +179,13 @@ def decide_whole(
         brings,
         notes_of(problem, placement),
         seconds,
-        len(judge.tried),
+        len(judge.seen),
     )
 
 
 def _infeasible(judge: Judge, problem: Problem) -> InfeasibleError:
     """By the plan that lacks least."""
-    nearest = min(judge.tried.values(), key=lambda tried: tried.rank, default=None)
+    nearest = min(judge.tried, key=lambda tried: tried.rank, default=None)
     cluster = problem.cluster
     if nearest is None:
         return InfeasibleError(

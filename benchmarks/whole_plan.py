@@ -1,0 +1,341 @@
+"""The whole plan (`schedule=auto`) beside a grid of all that could be asked for by name, predicted.
+
+    a model on a cluster:   the whole plan, once, in its time
+    the grid:               schedule x micro-batches x recomputation x method, each simulated
+                            (a method's answer under it, within the capacities)
+
+A row says how the best of the grid compares: 1.10 takes 1.10 times as long as the whole plan. Rows are kept as
+they come (`--json`), and an interrupted run goes on. The grid's methods that search have `--method-limit`
+seconds each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from rich.console import Console
+
+from benchmarks._command import command_parser
+from benchmarks.setting import CONF, described
+from netsplit.cluster.catalogue import accelerator
+from netsplit.cluster.described import ClusterDescription, uniform_cluster
+from netsplit.config import build
+from netsplit.errors import NetSplitError
+from netsplit.files import write_json
+from netsplit.graph.recording.step import capture
+from netsplit.partition import METHODS
+from netsplit.partition.base import Placement, Problem
+from netsplit.planning.fitting import fitted
+from netsplit.planning.simulated import simulated_by
+from netsplit.planning.whole.auto_schedule import SYNCHRONOUS, AutoSchedule
+from netsplit.planning.whole.judge import Judge, problem_under
+from netsplit.planning.whole.whole_plan import decide_whole
+from netsplit.planning.workload import Workload
+from netsplit.profile.predict import predicted_costs
+from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.simulate.simulate import simulate
+from netsplit.tables import Column, Table
+
+IMAGES = "dataset=synthetic dataset.num_classes=1000"
+MODELS = {
+    "amoebanet_d": f"model=amoebanet_d {IMAGES} batch_size=128",
+    "bert": "model=bert dataset=synthetic dataset.kind=tokens dataset.shape=[128] "
+    "dataset.num_classes=30522 batch_size=128",
+    "deeplab_v3": "model=deeplab_v3 dataset=synthetic dataset.kind=mask dataset.num_classes=21 batch_size=32",
+    "googlenet": f"model=googlenet {IMAGES} batch_size=256",
+    "gpt": "model=gpt dataset=synthetic dataset.kind=tokens dataset.shape=[512] "
+    "dataset.num_classes=50257 batch_size=64",
+    "inception_v3": f"model=inception_v3 {IMAGES} dataset.shape=[3,299,299] batch_size=128",
+    "resnet152": f"model=resnet152 {IMAGES} batch_size=128",
+    "u_transformer": "model=u_transformer dataset=synthetic dataset.kind=mask dataset.shape=[3,256,256] "
+    "dataset.num_classes=2 batch_size=32",
+    "vgg19": f"model=vgg19 {IMAGES} batch_size=128",
+    "wide_resnet152": f"model=wide_resnet152 {IMAGES} batch_size=128",
+}
+"""Models of `conf/model` in full size, as words of a command line."""
+
+CLUSTERS = ("v100x8", "titan_rtx5", "h200x8", "mixed3", "old_new", "v100x16")
+BASE = "TITAN RTX"  # what the speeds of mixed3 are relative to
+ALPHA = 3  # SGD with momentum
+QUICK = (
+    "single",
+    "ddp",
+    "m_topo",
+    "balanced",
+    "layerwise",
+    "heft",
+    "dpos",
+    "m_etf",
+    "m_sct",
+    "pipedream",
+    "round_robin",
+)
+COUNTS = (1, 2, 4, 8, 16, 32)
+SAME = 1e-9  # relative
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of the grid, or of one kind of it."""
+
+    method: str
+    schedule: str
+    microbatches: int
+    recompute: bool
+    iteration_s: float
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """A model on a cluster."""
+
+    model: str
+    cluster: str
+    nodes: int
+    whole: str  # what was chosen, in words
+    whole_s: float | None  # of an iteration; None: nothing fits
+    bound_s: float | None
+    decided_s: float
+    grid: Best | None  # None: nothing of it fits
+    ddp_s: float | None  # of the grid's data parallelism, where it fits
+    tried: int  # of the grid
+
+    @property
+    def ratio(self) -> float | None:
+        return self.grid.iteration_s / self.whole_s if self.grid is not None and self.whole_s else None
+
+
+def main() -> None:
+    options = _options()
+    kept: dict[str, Any] = (
+        json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    )
+    console = Console(stderr=True)
+    rows = []
+    for model in options.models:
+        for cluster in options.clusters:
+            key = f"{model} on {cluster}"
+            if key not in kept:
+                row = measured(model, cluster, options)
+                kept[key] = asdict(row)
+                if options.json:
+                    write_json(options.json, kept)
+            rows.append(_read(kept[key]))
+            console.print(f"{key}: {_said(rows[-1])}", highlight=False)
+    print(_table(rows).markdown())
+    behind = [row for row in rows if row.ratio is not None and row.ratio < 1 - SAME]
+    print(f"\nbehind the grid on {len(behind)} of {len(rows)}; {_gain(rows)}")
+
+
+def measured(model: str, cluster: str, options: argparse.Namespace) -> PlanRow:
+    """The whole plan and the grid."""
+    subject = Subject(model, cluster)
+    counts = [m for m in options.counts if subject.batch_size % m == 0]
+    open_ = AutoSchedule(microbatches=counts, time_limit_s=options.time_limit)
+    for m in counts:
+        subject.problem(m)  # captures are no part of the decision
+    began = time.perf_counter()
+    try:
+        whole = decide_whole(subject.problem, counts, subject.batch_size, open_, gains=False)
+        words = f"{whole.frontier[0].kind}: {whole.lines[0].partition(': ')[2]}"
+        whole_s, bound_s = whole.iteration_s, whole.plan.bound_s
+    except NetSplitError as error:
+        words, whole_s, bound_s = str(error), None, None
+    decided_s = time.perf_counter() - began
+    best, ddp_s, tried = None, None, 0
+    for point in _grid(subject, counts, options):
+        tried += 1
+        if best is None or point.iteration_s < best.iteration_s:
+            best = point
+        if point.method == "ddp":
+            ddp_s = min(point.iteration_s, ddp_s or point.iteration_s)
+    return PlanRow(model, cluster, subject.nodes, words, whole_s, bound_s, decided_s, best, ddp_s, tried)
+
+
+class Subject:
+    """A model of `conf/model` captured on the meta device at any number of micro-batches, on a cluster."""
+
+    def __init__(self, model: str, cluster: str) -> None:
+        self.name, self.cluster = model, _cluster(cluster)
+        self.words = MODELS[model]
+        self.batch_size = int(_config(self.words).batch_size)
+        self.problems: dict[int, Problem] = {}
+
+    @property
+    def nodes(self) -> int:
+        return max((len(problem.graph) for problem in self.problems.values()), default=0)
+
+    def problem(self, m: int) -> Problem:
+        """Of planning with so many micro-batches, by lifetimes."""
+        if m not in self.problems:
+            graph = _graph(self.words, self.batch_size // m)
+            known = accelerator(BASE, "BASE")
+            work = Workload(self.name, graph, predicted_costs(graph, {known.name: known}, ALPHA))
+            self.problems[m] = work.problem(
+                self.cluster,
+                "simulated",
+                schedule=SCHEDULES["gpipe"]().with_microbatches(m),
+                memory="lifetimes",
+            )
+        return self.problems[m]
+
+
+def _grid(subject: Subject, counts: Sequence[int], options: argparse.Namespace) -> Iterator[Best]:
+    """What fits of all points that may be the best; a method is told of the capacities where it must be.
+
+    Left out is what cannot be: recomputing what fits without; and a placement whose busiest device computes
+    for longer, whatever the schedule, than an iteration that is known takes.
+    """
+    names = [name for name in SYNCHRONOUS if name in options.schedules] if options.schedules else SYNCHRONOUS
+    judge, best_s = Judge(subject.problem, recompute=False), float("inf")
+    for method, m in itertools.product(options.methods, counts):
+        free = _answer(_roomy(subject.problem(m)), method, options.method_limit)
+        for name in names:
+            if (name == "single_batch") != (m == 1) and not (m == 1 and name == "gpipe"):
+                continue
+            if free is not None and judge.load_s(m, free) >= best_s:
+                continue
+            for recompute in (False, True):
+                schedule = replace(_of(name, m), recompute=recompute)  # type: ignore[type-var]
+                seconds = _point(subject.problem(m), method, schedule, free, options.method_limit, best_s)
+                if seconds is not None:
+                    best_s = min(best_s, seconds)
+                    yield Best(method, name, m, recompute, seconds)
+                    break
+
+
+def _point(
+    problem: Problem, method: str, schedule: Schedule, free: Placement | None, limit_s: float, best_s: float
+) -> float | None:
+    """Seconds of an iteration; None where nothing fits."""
+    asked = problem_under(problem, schedule)
+    seconds = _fitting_s(asked, free, best_s)
+    if seconds is None and METHODS[method]().respects_capacity:
+        seconds = _fitting_s(asked, _answer(asked, method, limit_s), best_s)
+    return seconds
+
+
+def _fitting_s(problem: Problem, placement: Placement | None, best_s: float) -> float | None:
+    """Seconds of an iteration; None where there is no placement, or it does not fit.
+
+    Of one that is slower than the best it is not asked whether it fits.
+    """
+    if placement is None:
+        return None
+    evaluate = simulated_by(problem)
+    program = evaluate.whole_microbatches(placement)
+    seconds = simulate(program, evaluate.cluster, evaluate.costs, peaks=False).iteration_s
+    if seconds >= best_s:
+        return seconds
+    peaks = evaluate.peak_bytes(program)
+    return seconds if all(peaks.get(d.name, 0) <= d.capacity_bytes for d in problem.cluster.devices) else None
+
+
+def _answer(problem: Problem, method: str, limit_s: float) -> Placement | None:
+    try:
+        return fitted(replace(problem, time_limit_s=limit_s), METHODS[method]())
+    except NetSplitError:
+        return None
+
+
+def _roomy(problem: Problem) -> Problem:
+    devices = tuple(
+        replace(d, capacity_bytes=2 * problem.memory_model.total_bytes) for d in problem.cluster.devices
+    )
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+def _of(name: str, m: int) -> Schedule:
+    return SCHEDULES[name]().with_microbatches(m)
+
+
+def _cluster(name: str) -> ClusterDescription:
+    if name == "v100x16":  # of conf/experiment/scaling.yaml
+        return uniform_cluster(16, "22GB", None, 1e-5, name=name, model="V100-SXM2-32GB")
+    return described(name)
+
+
+@cache
+def _config(words: str) -> Any:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=words.split())
+
+
+@cache
+def _graph(words: str, samples: int) -> Any:
+    cfg = _config(words)
+    with torch.device("meta"):
+        model = build(cfg.model)
+    return capture(model.train(), build(cfg.loss), build(cfg.dataset).shapes(samples))
+
+
+def _read(row: dict[str, Any]) -> PlanRow:
+    grid = row["grid"]
+    return PlanRow(**{**row, "grid": None if grid is None else Best(**grid)})
+
+
+def _said(row: PlanRow) -> str:
+    if row.whole_s is None:
+        return row.whole
+    best = row.grid
+    beside = "nothing of the grid fits" if best is None else f"grid / whole {row.ratio:.3f} ({_words(best)})"
+    return f"{1e3 * row.whole_s:,.1f} ms in {row.decided_s:.0f} s, {row.whole}; {beside}"
+
+
+def _words(best: Best) -> str:
+    return f"{best.method}, {best.schedule} x {best.microbatches}{', recomputing' * best.recompute}"
+
+
+def _gain(rows: Sequence[PlanRow]) -> str:
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    if not ratios:
+        return "nothing to compare"
+    mean = torch.tensor(ratios).log().mean().exp().item()
+    return f"grid / whole {mean:.3f} in the geometric mean, {min(ratios):.3f} to {max(ratios):.3f}"
+
+
+def _table(rows: Sequence[PlanRow]) -> Table:
+    columns = (
+        Column("model", text=True), Column("cluster", text=True), Column("operators", ",d"),
+        Column("whole plan", text=True), Column("ms", ",.1f", 1e3), Column("bound ms", ",.1f", 1e3),
+        Column("decided s", ",.0f"), Column("best of the grid", text=True), Column("grid / whole", ".3f"),
+        Column("ddp / whole", ".3f"),
+    )  # fmt: skip
+    cells = [
+        (
+            row.model, row.cluster, row.nodes, row.whole, row.whole_s, row.bound_s, row.decided_s,
+            "nothing fits" if row.grid is None else _words(row.grid), row.ratio,
+            row.ddp_s / row.whole_s if row.ddp_s and row.whole_s else None,
+        )
+        for row in rows
+    ]  # fmt: skip
+    return Table(columns, cells)
+
+
+def _options() -> argparse.Namespace:
+    parser = command_parser("whole_plan", __doc__)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--clusters", nargs="+", default=list(CLUSTERS), choices=CLUSTERS)
+    parser.add_argument(
+        "--methods", nargs="+", default=list(QUICK), choices=sorted(METHODS), metavar="METHOD"
+    )
+    parser.add_argument("--schedules", nargs="+", help="of the grid; all synchronous ones by default")
+    parser.add_argument("--counts", nargs="+", type=int, default=list(COUNTS), help="of micro-batches")
+    parser.add_argument("--time-limit", type=float, default=30.0, help="seconds for a whole plan")
+    parser.add_argument("--method-limit", type=float, default=5.0, help="seconds for each answer of a method")
+    parser.add_argument("--json", type=Path, help="rows are kept here, and taken from here")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
