@@ -74,6 +74,7 @@ class Simulated:
             self.training,
             placement.replicas,
             self.shared_norm,
+            placement.turns,
         )
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:
