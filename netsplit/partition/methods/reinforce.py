@@ -28,9 +28,9 @@ __all__ = ["PlacementPolicy", "Reinforce", "SampledPlaces"]
 
 BATCH = 20  # placements a step of the policy
 GROUPS_A_DEVICE = 4  # at least, where memory is short: a group has no more bytes than that leaves
-RATE = 0.1  # of Adam
+RATE = 0.05  # of Adam
 KEPT = 0.9  # of the baseline, from one step to the next
-ENTROPY = 0.2  # what a nat of a decision is worth at first, in typical deviations of the reward; in the end 0
+ENTROPY = 0.3  # what a nat of a decision is worth at first, in typical deviations of the reward; in the end 0
 
 Seconds = Callable[[Ints], tuple[float, Ints | None]]
 """[n] device of each node -> seconds, and the order of the nodes that has them where there is one."""
